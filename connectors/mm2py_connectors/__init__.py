@@ -1,0 +1,1 @@
+"""The mirror connectors, found by entry point."""

@@ -1,0 +1,1 @@
+"""Framework of mm2py: configuration, protocol, clients, mirror state, runtime. Starts no process."""

@@ -1,0 +1,1 @@
+"""What a connector author sees: contracts of connectors, tasks, policies and their context."""

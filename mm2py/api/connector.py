@@ -1,0 +1,45 @@
+"""The contract of a connector: one entry point, its configuration, its loops and its tasks."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from mm2py.api.context import ConnectorContext, TaskContext
+from mm2py.api.task import BatchSourceTask, SourceTask
+
+__all__ = ["Connector", "ConnectorFactory"]
+
+
+class Connector(Protocol):
+    """One running connector (Java's ``SourceConnector``); built from its complete, resolved config."""
+
+    async def start(self, context: ConnectorContext) -> None:
+        """Start the monitoring loops; returns when the first round is done.
+
+        ``RetriableError`` makes the runtime call it again after a pause; any other error fails it.
+        """
+        ...
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        """Return one config per task, at most ``max_tasks``, without I/O; empty means no work."""
+        ...
+
+    def open_task(
+        self, config: Mapping[str, str], context: TaskContext
+    ) -> BatchSourceTask | SourceTask:
+        """Build one task from its config; no I/O."""
+        ...
+
+    async def stop(self) -> None:
+        """End the loops and close connections; safe before ``start`` and safe twice."""
+        ...
+
+
+class ConnectorFactory(Protocol):
+    """What an entry point of group ``mm2py.connectors`` names: a class that builds connectors."""
+
+    java_class: ClassVar[str]
+    """Java's class name, which stands in configs and ``/connector-plugins``."""
+
+    def __call__(self, config: Mapping[str, str]) -> Connector:
+        """Build a connector from its resolved properties; ``ConfigError`` when they are wrong."""
+        ...

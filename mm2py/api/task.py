@@ -1,0 +1,117 @@
+"""The contracts of tasks: what the runtime calls, when, and what each answer makes it do.
+
+Flow: ``poll`` -> the worker's Sender -> ``delivered``. A batch task returns whole record batches; a
+record task (third parties, heartbeats) returns records, which the runtime encodes into batches.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from mm2py.api.records import SourcePartition, SourceRecord
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.types import TopicPartition
+
+__all__ = ["BatchSourceTask", "Delivery", "Outgoing", "Run", "SourceTask"]
+
+
+class Outgoing(NamedTuple):
+    """One batch for the target; batches of one source partition leave in source order."""
+
+    source: TopicPartition
+    target: TopicPartition
+    batch: RecordBatch
+
+
+class Run(NamedTuple):
+    """``count`` records from ``source_offset`` on landed from ``target_offset`` on, without holes."""
+
+    source_offset: int
+    count: int
+    target_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the target acknowledged of one batch: its runs, one per equal shift, in source order."""
+
+    source: TopicPartition
+    target: TopicPartition
+    runs: tuple[Run, ...]
+    size_bytes: int
+    max_timestamp_ms: int
+
+
+class BatchSourceTask(Protocol):
+    """A source task that moves whole record batches (design.md 3, the task contract).
+
+    All methods are called on the task host's event loop, never two at a time except that
+    ``delivered``, ``hold``, ``release`` and ``failed`` may run while ``poll`` waits.
+    """
+
+    async def start(self) -> None:
+        """Take up the stored positions; called once, before the first ``poll``.
+
+        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
+        """
+        ...
+
+    async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        """Return the next batches, at most about ``budget_bytes``, empty when nothing came in time.
+
+        Blocks for at most about a second. ``RetriableError`` is retried with back-off; any other error
+        fails the task. A partition that cannot go on is reported through the context instead.
+        """
+        ...
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Note where records landed; in source order per partition, never twice for one record."""
+        ...
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reading these source partitions: their target cannot drain, or they are paused."""
+        ...
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Read them again."""
+        ...
+
+    def failed(self, partition: TopicPartition, error: Exception) -> None:
+        """The worker gave this source partition up; nothing of it will be delivered any more."""
+        ...
+
+    def source_partition(self, partition: TopicPartition) -> SourcePartition:
+        """Return the key under which this partition's position is stored, in Java's member order."""
+        ...
+
+    async def commit(self) -> None:
+        """Called after positions were stored, and once more before ``stop`` (Java's ``commit``)."""
+        ...
+
+    async def stop(self) -> None:
+        """Close connections; safe before ``start`` and safe twice."""
+        ...
+
+
+class SourceTask(Protocol):
+    """A source task that returns ordinary records."""
+
+    async def start(self) -> None:
+        """Take up work; errors as for ``BatchSourceTask.start``."""
+        ...
+
+    async def poll(self) -> Sequence[SourceRecord]:
+        """Return the next records, empty when there are none; blocks for at most about a second."""
+        ...
+
+    def delivered(self, record: SourceRecord, target_offset: int) -> None:
+        """``record`` was acknowledged at ``target_offset`` (Java's ``commitRecord``)."""
+        ...
+
+    async def commit(self) -> None:
+        """Called after positions were stored."""
+        ...
+
+    async def stop(self) -> None:
+        """Close what was opened; safe before ``start`` and safe twice."""
+        ...

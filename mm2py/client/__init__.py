@@ -1,0 +1,1 @@
+"""Sockets on top of the protocol: connections, cluster metadata, Fetcher, Sender, admin."""

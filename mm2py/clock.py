@@ -1,0 +1,43 @@
+"""Time as a value that tests can hold: wall clock, monotonic clock and waiting."""
+
+import asyncio
+import time
+from typing import Final, Protocol, final
+
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """What the product may know of time."""
+
+    def now_ms(self) -> int:
+        """Wall clock in milliseconds since the epoch: for record timestamps, never for waiting."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back: for deadlines and rates."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait without blocking the loop."""
+        ...
+
+
+@final
+class SystemClock:
+    """The real clock."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return monotonic seconds."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait ``seconds``."""
+        await asyncio.sleep(seconds)
+
+
+SYSTEM_CLOCK: Final = SystemClock()

@@ -1,0 +1,1 @@
+"""Real Kafka brokers from pinned jars, for the demo, tests and benches."""

@@ -1,0 +1,123 @@
+"""Every error of the product, as one tree.
+
+::
+
+    Mm2pyError
+    |-- ConfigError             what the user wrote cannot be run: refuse to start (exit code 1)
+    |   `-- UsageError          the command line itself is wrong (exit code 2)
+    |-- RetriableError          try again after a pause; the worker owns the back-off
+    |   |-- ConnectionFailedError   no connection, or it was lost: outcome of requests unknown
+    |   |-- RequestTimedOutError    no answer in time: outcome unknown
+    |   `-- RetriableServerError    the broker said "not now" (carries its code)
+    |-- FatalError              trying again changes nothing: the task or flow fails
+    |   |-- AuthenticationError
+    |   |-- UnsupportedVersionError
+    |   `-- FatalServerError        the broker refused (carries its code)
+    |-- PartitionError          one partition fails with its cause; the others go on
+    `-- ProtocolError           a peer sent bytes that are not Kafka's protocol
+
+The class answers who is at fault and what happens next; the message says what and where; ``remedy`` is
+one sentence that the operator can act on.
+"""
+
+__all__ = [
+    "AuthenticationError",
+    "ConfigError",
+    "ConnectionFailedError",
+    "FatalError",
+    "FatalServerError",
+    "Mm2pyError",
+    "PartitionError",
+    "ProtocolError",
+    "RequestTimedOutError",
+    "RetriableError",
+    "RetriableServerError",
+    "ServerError",
+    "UnsupportedVersionError",
+    "UsageError",
+]
+
+
+class Mm2pyError(Exception):
+    """Base of all errors that this product raises on purpose.
+
+    ``str(error)`` is one line: the message, then the remedy where there is one.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(Mm2pyError):
+    """A property, file or pattern that cannot be run; names property, file and line."""
+
+
+class UsageError(ConfigError):
+    """The command line is wrong; the process ends with exit code 2."""
+
+
+class RetriableError(Mm2pyError):
+    """Try again after a pause."""
+
+
+class ConnectionFailedError(RetriableError):
+    """No connection to a broker, or it was lost; what was in flight has an unknown outcome."""
+
+
+class RequestTimedOutError(RetriableError):
+    """The broker did not answer in time; the outcome of the request is unknown."""
+
+
+class FatalError(Mm2pyError):
+    """Trying again changes nothing."""
+
+
+class AuthenticationError(FatalError):
+    """The broker refused who we are."""
+
+
+class UnsupportedVersionError(FatalError):
+    """The broker speaks no version of a request that we can use."""
+
+
+class ServerError(Mm2pyError):
+    """A broker answered with an error code (``org.apache.kafka.common.protocol.Errors``)."""
+
+    def __init__(self, code: int, name: str, message: str = "", *, remedy: str = "") -> None:
+        super().__init__(f"{name} ({code}){': ' + message if message else ''}", remedy=remedy)
+        self.code = code
+        self.name = name
+
+
+class RetriableServerError(ServerError, RetriableError):
+    """An error code that Kafka marks as retriable."""
+
+
+class FatalServerError(ServerError, FatalError):
+    """An error code that stays an error however often the request is sent."""
+
+
+class PartitionError(Mm2pyError):
+    """One partition cannot go on; the others are not touched.
+
+    ``topic`` and ``partition`` are the source's. ``offset`` is the source offset that could not be
+    copied, -1 where none is known.
+    """
+
+    def __init__(
+        self, message: str, *, topic: str, partition: int, offset: int = -1, remedy: str = ""
+    ) -> None:
+        where = f"{topic}-{partition}" + (f" at offset {offset}" if offset >= 0 else "")
+        super().__init__(f"{where}: {message}", remedy=remedy)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class ProtocolError(Mm2pyError):
+    """A peer sent bytes that are not Kafka's protocol; the connection is closed."""

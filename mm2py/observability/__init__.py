@@ -1,0 +1,1 @@
+"""Log context and counters."""

@@ -1,0 +1,1 @@
+"""Wire formats, sans-I/O: bytes in, values out."""

@@ -1,0 +1,1 @@
+"""Runs connectors: herder, worker, task loop, lifecycle, offset commits."""

@@ -1,0 +1,1 @@
+"""Backing stores of the runtime."""

@@ -1,0 +1,1 @@
+"""Fakes that we ship; production code may not import them."""

@@ -1,0 +1,1 @@
+"""Processes and command lines; the composition root."""
