@@ -1,0 +1,225 @@
+"""Java client properties as settings of our own connections, fetcher and sender.
+
+Flow: effective client properties (``client_properties``) -> frozen settings. Field names are Java's
+names with underscores. Keys that our engine does not use are ignored here; ``client_table`` says of
+each one what happens to it, and lint says it with the line.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
+from mm2py.config.java_values import JavaValue, parse_list, parse_value
+from mm2py.errors import ConfigError
+
+__all__ = [
+    "MAX_IN_FLIGHT",
+    "ConnectionSettings",
+    "ConsumerSettings",
+    "ProducerSettings",
+    "client_value_problem",
+    "connection_settings",
+    "consumer_settings",
+    "parse_bootstrap_servers",
+    "producer_settings",
+]
+
+MAX_IN_FLIGHT: Final = 5
+"""Requests per connection that an idempotent producer may have under way (KIP-360)."""
+
+# ClientUtils.parseAndValidateAddresses: an optional listener name, a host, a port.
+_ADDRESS: Final = re.compile(r"(?:[^/\s]*://)?\[?([0-9a-zA-Z\-%._:]+?)\]?:([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """How to reach one cluster."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = ""
+    client_rack: str = ""
+    security_protocol: str = "PLAINTEXT"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    connections_max_idle_ms: int = 540_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    metadata_max_age_ms: int = 300_000
+    receive_buffer_bytes: int = -1
+    send_buffer_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """How to read from a cluster; the fetch limits have Java's meaning and defaults."""
+
+    connection: ConnectionSettings
+    auto_offset_reset: str = "earliest"
+    isolation_level: str = "read_uncommitted"
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    fetch_max_wait_ms: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """How to write to a cluster; always idempotent, always ``acks=all``, retried without end.
+
+    ``compression_type`` is empty where the file is silent: batches keep the source's codec.
+    """
+
+    connection: ConnectionSettings
+    compression_type: str = ""
+    max_request_size: int = 1_048_576
+    max_in_flight_requests_per_connection: int = MAX_IN_FLIGHT
+    buffer_memory: int = 33_554_432
+
+
+def connection_settings(props: Mapping[str, str], *, scope: str = "") -> ConnectionSettings:
+    """Build the settings of connections from effective client properties.
+
+    ``scope`` says whose they are in messages (``"cluster A"``).
+
+    Raises:
+        ConfigError: a value is wrong, or asks for security that this part does not bring.
+    """
+    read = _Reader(props, scope)
+    protocol = props.get("security.protocol", "PLAINTEXT").strip().upper()
+    if protocol != "PLAINTEXT":
+        raise ConfigError(
+            read.place(f"security.protocol={protocol}: this version connects by PLAINTEXT only"),
+            remedy="TLS and SASL come with part 2 of the product; until then use a PLAINTEXT "
+            "listener",
+        )
+    servers = props.get("bootstrap.servers", "")
+    try:
+        addresses = parse_bootstrap_servers(servers)
+    except ConfigError as error:
+        raise ConfigError(
+            read.place(f"bootstrap.servers={servers}: {error.message}"), remedy=error.remedy
+        ) from None
+    backoff = read.number("reconnect.backoff.ms", 50)
+    retry = read.number("retry.backoff.ms", 100)
+    return ConnectionSettings(
+        bootstrap_servers=addresses,
+        client_id=props.get("client.id", ""),
+        client_rack=props.get("client.rack", ""),
+        security_protocol=protocol,
+        request_timeout_ms=read.number("request.timeout.ms", 30_000),
+        default_api_timeout_ms=read.number("default.api.timeout.ms", 60_000),
+        connections_max_idle_ms=read.number("connections.max.idle.ms", 540_000),
+        reconnect_backoff_ms=backoff,
+        # As in Java a first pause above the longest one raises the longest one.
+        reconnect_backoff_max_ms=max(backoff, read.number("reconnect.backoff.max.ms", 1_000)),
+        retry_backoff_ms=retry,
+        retry_backoff_max_ms=max(retry, read.number("retry.backoff.max.ms", 1_000)),
+        socket_connection_setup_timeout_ms=read.number(
+            "socket.connection.setup.timeout.ms", 10_000
+        ),
+        metadata_max_age_ms=read.number("metadata.max.age.ms", 300_000),
+        receive_buffer_bytes=read.number("receive.buffer.bytes", -1),
+        send_buffer_bytes=read.number("send.buffer.bytes", -1),
+    )
+
+
+def consumer_settings(props: Mapping[str, str], *, scope: str = "") -> ConsumerSettings:
+    """Build the settings of a reader from effective consumer properties."""
+    read = _Reader(props, scope)
+    return ConsumerSettings(
+        connection=connection_settings(props, scope=scope),
+        auto_offset_reset=read.text("auto.offset.reset", "earliest"),
+        isolation_level=read.text("isolation.level", "read_uncommitted"),
+        fetch_min_bytes=read.number("fetch.min.bytes", 1),
+        fetch_max_bytes=read.number("fetch.max.bytes", 52_428_800),
+        max_partition_fetch_bytes=read.number("max.partition.fetch.bytes", 1_048_576),
+        fetch_max_wait_ms=read.number("fetch.max.wait.ms", 500),
+    )
+
+
+def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerSettings:
+    """Build the settings of a writer from effective producer properties."""
+    read = _Reader(props, scope)
+    in_flight = read.number("max.in.flight.requests.per.connection", MAX_IN_FLIGHT)
+    return ProducerSettings(
+        connection=connection_settings(props, scope=scope),
+        compression_type=read.text("compression.type", ""),
+        max_request_size=read.number("max.request.size", 1_048_576),
+        max_in_flight_requests_per_connection=min(in_flight, MAX_IN_FLIGHT),
+        buffer_memory=read.number("buffer.memory", 33_554_432),
+    )
+
+
+def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse ``host:port,[v6]:port``.
+
+    Raises:
+        ConfigError: no address, or one that is not ``host:port``; does not name the property.
+    """
+    found: list[tuple[str, int]] = []
+    for item in parse_list(text):
+        if not item:
+            continue
+        match = _ADDRESS.fullmatch(item)
+        if match is None or not 0 < int(match[2]) < 65_536:
+            raise ConfigError(f"{item!r} is not host:port", remedy="write host1:9092,host2:9092")
+        found.append((match[1], int(match[2])))
+    if not found:
+        raise ConfigError("names no broker", remedy="write host1:9092,host2:9092")
+    return tuple(found)
+
+
+def client_value_problem(entry: ClientProperty, text: str) -> str:
+    """Return what is wrong with the value of a client property, empty if nothing is."""
+    try:
+        _checked(entry, text)
+    except ConfigError as error:
+        return error.message
+    return ""
+
+
+def _checked(entry: ClientProperty, text: str) -> JavaValue:
+    value = parse_value(entry.type, text)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if entry.low is not None and value < entry.low:
+            raise ConfigError(f"must be at least {entry.low}")
+        if entry.high is not None and value > entry.high:
+            raise ConfigError(f"must be at most {entry.high}")
+    if entry.choices and str(value).strip().lower() not in entry.choices:
+        raise ConfigError(f"must be one of {', '.join(entry.choices)}")
+    return value
+
+
+class _Reader:
+    def __init__(self, props: Mapping[str, str], scope: str) -> None:
+        self._props, self._scope = props, scope
+
+    def place(self, text: str) -> str:
+        return f"{self._scope}: {text}" if self._scope else text
+
+    def number(self, name: str, absent: int) -> int:
+        value = self._value(name)
+        return absent if value is None else int(value)
+
+    def text(self, name: str, absent: str) -> str:
+        value = self._value(name)
+        return absent if value is None else str(value).strip().lower()
+
+    def _value(self, name: str) -> int | float | str | None:
+        text = self._props.get(name)
+        if text is None:
+            return None
+        try:
+            value = _checked(CLIENT_TABLE[name], text)
+        except ConfigError as error:
+            raise ConfigError(
+                self.place(f"{name}={text}: {error.message}"), remedy=f"correct {name}"
+            ) from None
+        assert value is not None
+        assert not isinstance(value, tuple)
+        return value

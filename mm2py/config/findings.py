@@ -1,0 +1,53 @@
+"""What is worth saying about a properties file, with the line it is about.
+
+Findings are made by the loader and by lint; an ``ERROR`` refuses the start, a ``WARNING`` runs
+differently from what the line seems to say, an ``INFO`` is good to know.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mm2py.errors import ConfigError
+
+__all__ = ["Finding", "Severity", "first_error", "in_order"]
+
+
+class Severity(IntEnum):
+    """How bad it is."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One remark; ``line`` is 0 where it is about the file as a whole."""
+
+    severity: Severity
+    line: int
+    key: str
+    message: str
+    remedy: str = ""
+
+    def describe(self, path: str) -> str:
+        """Return the remark as one line, without its severity."""
+        where = f"{path}:{self.line}" if self.line else path
+        text = f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+    def as_error(self, path: str) -> ConfigError:
+        """Return the error that refuses the start because of this remark."""
+        where = f"{path}:{self.line}" if self.line else path
+        text = f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
+        return ConfigError(text, remedy=self.remedy)
+
+
+def first_error(findings: list[Finding]) -> Finding | None:
+    """Return the first remark that refuses the start, in file order."""
+    return next((f for f in in_order(findings) if f.severity is Severity.ERROR), None)
+
+
+def in_order(findings: list[Finding]) -> list[Finding]:
+    """Return the remarks in file order, each once."""
+    return sorted(dict.fromkeys(findings), key=lambda f: (f.line, -f.severity, f.key))

@@ -1,0 +1,297 @@
+"""A Java pattern as a ``regex`` pattern (V1, ASCII), or a refusal that says why.
+
+Flow: pattern text -> ``translate`` -> compiled with a match timeout. Only constructs that mean the
+same are written; what Java refuses, or what cannot be expressed, raises ``ConfigError``. Names are
+matched whole. The JVM's answers are in tests/data/config.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import regex
+
+from mm2py.config.java_regex_class import parse_class, parse_escape_set
+from mm2py.config.java_regex_scan import Scanner, literal, refuse
+from mm2py.config.java_values import parse_list
+from mm2py.errors import ConfigError
+
+__all__ = ["MATCH_TIMEOUT_S", "JavaPattern", "PatternList", "translate"]
+
+MATCH_TIMEOUT_S: Final = 0.1
+MAX_PATTERN_CHARS: Final = 65_536
+
+_FLAGS: Final = regex.V1 | regex.ASCII
+_ANCHORS: Final = {
+    "A": r"\A",
+    "b": r"\b",
+    "B": r"\B",
+    "G": r"\G",
+    "Z": r"(?=\n?\Z)",
+    "z": r"\Z",
+}
+_LOOKS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
+# d and u change nothing for the ASCII names that Kafka has.
+_KNOWN_FLAGS: Final = frozenset("imsdu")
+
+
+class JavaPattern:
+    """One compiled pattern; matches whole names."""
+
+    __slots__ = ("_compiled", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._compiled = _compile(text)
+
+    def matches(self, name: str) -> bool:
+        """Tell whether the whole name matches.
+
+        Raises:
+            ConfigError: the pattern needs too long on this name.
+        """
+        try:
+            return self._compiled.fullmatch(name, timeout=MATCH_TIMEOUT_S) is not None
+        except TimeoutError:
+            raise ConfigError(
+                f"pattern {self.text!r} needs more than {MATCH_TIMEOUT_S} s on {name!r}",
+                remedy="write it without nested repetitions such as (a+)+",
+            ) from None
+
+
+class PatternList:
+    """A LIST of patterns as Java reads it: joined with ``|``, nothing if the list is empty."""
+
+    __slots__ = ("_pattern", "items")
+
+    def __init__(self, items: tuple[str, ...]) -> None:
+        self.items = items
+        self._pattern = _joined(items) if items else None
+
+    @classmethod
+    def of(cls, text: str) -> "PatternList":
+        """Build the list from a property text."""
+        return cls(parse_list(text))
+
+    def matches(self, name: str) -> bool:
+        """Tell whether the whole name matches one of the patterns."""
+        return self._pattern is not None and self._pattern.matches(name)
+
+
+def translate(text: str) -> str:
+    """Return the ``regex`` (V1, ASCII) pattern that means what the Java pattern means.
+
+    Raises:
+        ConfigError: Java refuses the pattern, or it cannot be expressed.
+    """
+    if len(text) > MAX_PATTERN_CHARS:
+        raise ConfigError(f"pattern of {len(text)} characters is too long")
+    return _Translator(text).run()
+
+
+def _joined(items: tuple[str, ...]) -> JavaPattern:
+    try:
+        return JavaPattern("|".join(items))
+    except ConfigError:
+        for item in items:
+            # Java joins before it compiles; this only finds the item to name in the message.
+            try:
+                JavaPattern(item)
+            except ConfigError as error:
+                hint = error.remedy
+                if len(items) > 1 and ("{" in item or "(" in item or "[" in item):
+                    hint = "a comma separates patterns, so {1,3} or (a,b) cannot be written"
+                raise ConfigError(error.message, remedy=hint) from None
+        raise
+
+
+def _compile(text: str) -> "regex.Pattern[str]":
+    translated = translate(text)
+    try:
+        return regex.compile(translated, _FLAGS)
+    except (regex.error, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"pattern {text!r} is no regular expression ({error})", remedy="correct the pattern"
+        ) from None
+
+
+class _Translator:
+    """One pass over the pattern; ``_group`` is called for each nested group."""
+
+    def __init__(self, text: str) -> None:
+        self._scan = Scanner(text)
+        self._groups = 0
+        self._closed: set[int] = set()
+        self._names: dict[str, int] = {}
+
+    def run(self) -> str:
+        body = self._alternatives(depth=0)
+        if not self._scan.at_end():
+            raise refuse(self._scan, "an unmatched )")
+        return body
+
+    def _alternatives(self, depth: int) -> str:
+        out: list[str] = []
+        scan = self._scan
+        while not scan.at_end() and scan.peek() != ")":
+            if scan.peek() == "|":
+                out.append(scan.take())
+                continue
+            atom, repeatable = self._atom(depth)
+            out.append(atom + self._quantifier(repeatable=repeatable))
+        return "".join(out)
+
+    def _atom(self, depth: int) -> tuple[str, bool]:
+        scan = self._scan
+        char = scan.take()
+        special: dict[str, Callable[[], tuple[str, bool]]] = {
+            "(": lambda: self._group(depth + 1),
+            "[": lambda: (parse_class(scan), True),
+            "\\": self._escape,
+            ".": lambda: (".", True),
+            "^": lambda: ("^", False),
+            "$": lambda: ("$", False),
+        }
+        if char in special:
+            return special[char]()
+        if char in "*+?":
+            raise refuse(scan, f"{char!r} with nothing to repeat in front of it")
+        if char == "{":
+            raise refuse(scan, "'{' that is no repetition")
+        return literal(char), True
+
+    def _quantifier(self, *, repeatable: bool) -> str:
+        scan = self._scan
+        if scan.at_end() or scan.peek() not in "*+?{":
+            return ""
+        if not repeatable:
+            raise refuse(scan, "a repetition of an anchor")
+        char = scan.take()
+        text = char if char != "{" else self._counts()
+        if not scan.at_end() and scan.peek() in "?+":
+            text += scan.take()
+        if not scan.at_end() and scan.peek() in "*+?{":
+            raise refuse(scan, "a repetition of a repetition")
+        return text
+
+    def _counts(self) -> str:
+        scan = self._scan
+        low = scan.take_while(str.isdecimal)
+        if not low:
+            raise refuse(scan, "'{' that is no repetition")
+        text, high = low, low
+        if scan.take_if(","):
+            high = scan.take_while(str.isdecimal)
+            text = f"{low},{high}"
+        if not scan.take_if("}"):
+            raise refuse(scan, "a repetition {n,m} that is not closed")
+        if (high and int(high) < int(low)) or int(high or low) > 2**31 - 1:
+            raise refuse(scan, "an impossible repetition count")
+        return f"{{{text}}}"
+
+    def _group(self, depth: int) -> tuple[str, bool]:
+        scan = self._scan
+        if depth > 50:
+            raise refuse(scan, "groups nested more than 50 deep")
+        opening, number = self._opening()
+        if opening.endswith(")"):
+            return opening, False
+        body = self._alternatives(depth)
+        if not scan.take_if(")"):
+            raise refuse(scan, "a group that is not closed")
+        if number:
+            self._closed.add(number)
+        return f"{opening}{body})", True
+
+    def _opening(self) -> tuple[str, int]:
+        scan = self._scan
+        if scan.at_end() or scan.peek() != "?":
+            self._groups += 1
+            return "(", self._groups
+        for look in _LOOKS:
+            if scan.take_if(look):
+                return f"({look}", 0
+        if scan.take_if("?<"):
+            return self._named()
+        scan.take()
+        return self._inline_flags(), 0
+
+    def _named(self) -> tuple[str, int]:
+        scan = self._scan
+        name = scan.take_while(lambda c: c.isascii() and c.isalnum())
+        if not name or not name[0].isalpha() or not scan.take_if(">"):
+            raise refuse(scan, "a group name that is not letters and digits")
+        if name in self._names:
+            raise refuse(scan, f"two groups named {name}")
+        self._groups += 1
+        self._names[name] = self._groups
+        return f"(?P<{name}>", self._groups
+
+    def _inline_flags(self) -> str:
+        scan = self._scan
+        on = scan.take_while(str.isalpha)
+        off = scan.take_while(str.isalpha) if scan.take_if("-") else ""
+        unknown = (set(on) | set(off)) - _KNOWN_FLAGS
+        if unknown or scan.at_end() or scan.peek() not in ":)":
+            raise refuse(
+                scan, f"(?{on}{'-' + off if off else ''}: not a group or flag that is known"
+            )
+        on, off = (part.replace("d", "").replace("u", "") for part in (on, off))
+        end = scan.take()
+        flags = on + (f"-{off}" if off else "")
+        if not flags:
+            return "(?:" if end == ":" else "(?:)"
+        return f"(?{flags}{end}"
+
+    def _escape(self) -> tuple[str, bool]:
+        scan = self._scan
+        if scan.at_end():
+            raise refuse(scan, "a backslash at the end")
+        char = scan.peek()
+        if char == "Q":
+            scan.take()
+            return self._quoted()
+        if char in _ANCHORS:
+            scan.take()
+            if char == "b" and not scan.at_end() and scan.peek() == "{":
+                raise refuse(scan, r"\b{g}, a boundary of graphemes")
+            return _ANCHORS[char], False
+        return self._escaped_atom(char), True
+
+    def _escaped_atom(self, char: str) -> str:
+        scan = self._scan
+        if char in "123456789":
+            return self._reference()
+        if scan.take_if("k"):
+            return self._named_reference()
+        if scan.take_if("R"):
+            return r"(?:\r\n|[\n\x0b\f\r\x85\u2028\u2029])"
+        ranges = parse_escape_set(scan)
+        return literal(scan.escaped_character()) if ranges is None else f"[{ranges}]"
+
+    def _quoted(self) -> tuple[str, bool]:
+        quoted = self._scan.take_until(r"\E")
+        if not quoted:
+            return "(?:)", False
+        # Java repeats only the last character of a quotation.
+        return "".join(literal(c) for c in quoted), True
+
+    def _named_reference(self) -> str:
+        scan = self._scan
+        name = scan.take_until(">") if scan.take_if("<") else ""
+        if name not in self._names:
+            raise refuse(scan, r"\k without the name of an earlier group")
+        return self._back_reference(self._names[name])
+
+    def _reference(self) -> str:
+        scan = self._scan
+        number = int(scan.take())
+        while not scan.at_end() and scan.peek() in "0123456789":
+            if number * 10 + int(scan.peek()) > self._groups:
+                break
+            number = number * 10 + int(scan.take())
+        return self._back_reference(number)
+
+    def _back_reference(self, number: int) -> str:
+        if number not in self._closed:
+            raise refuse(self._scan, f"\\{number} in front of the end of group {number}")
+        return rf"(?:\{number})"

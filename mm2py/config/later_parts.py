@@ -1,0 +1,85 @@
+"""What a file asks for and a later part of the product brings: accepted, and named at start."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mm2py.config.java_values import parse_boolean_leniently, parse_list
+
+__all__ = ["later_parts"]
+
+_CHECKPOINT: Final = "MirrorCheckpointConnector"
+_SOURCE: Final = "MirrorSourceConnector"
+_Configs = Mapping[str, Mapping[str, str]]
+
+
+def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+    """Return one line per feature, for one flow."""
+    return [line for check in _CHECKS for line in check(worker, connectors) if line]
+
+
+def _is_true(config: Mapping[str, str], key: str, *, absent: bool) -> bool:
+    return parse_boolean_leniently(config.get(key), absent=absent)
+
+
+def _groups(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+    del worker
+    config = connectors.get(_CHECKPOINT, {})
+    if not _is_true(config, "enabled", absent=False):
+        return []
+    lines: list[str] = []
+    if _is_true(config, "emit.checkpoints.enabled", absent=True):
+        lines.append(
+            f"checkpoints of consumer groups ({_CHECKPOINT}) come with part 4: none are written"
+        )
+    if _is_true(config, "sync.group.offsets.enabled", absent=False):
+        lines.append(
+            "sync.group.offsets.enabled=true comes with part 4: group offsets are not written"
+        )
+    return lines
+
+
+def _exactly_once(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+    mode = worker.get("exactly.once.source.support", "disabled").strip().lower()
+    support = connectors.get(_SOURCE, {}).get("exactly.once.support", "").strip().lower()
+    if mode == "disabled" and support != "required":
+        return []
+    asked = f"exactly.once.source.support={mode}" if mode != "disabled" else "exactly.once.support"
+    return [f"{asked} comes with part 4: records are copied at least once"]
+
+
+def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+    del worker
+    config = connectors.get(_SOURCE, {})
+    lines: list[str] = []
+    if parse_list(config.get("transforms", "")):
+        lines.append(f"transforms={config['transforms']} come with part 5: records stay unchanged")
+    if any(key.startswith("topic.creation.") for key in config):
+        lines.append("topic.creation.* rules come with part 5: remote topics follow the source")
+    return lines
+
+
+def _security(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+    del worker
+    config = connectors.get(_SOURCE, {})
+    lines: list[str] = []
+    for side in ("source", "target"):
+        protocol = config.get(f"{side}.cluster.security.protocol", "PLAINTEXT").strip().upper()
+        if protocol != "PLAINTEXT":
+            alias = config.get(f"{side}.cluster.alias", side)
+            lines.append(f"{alias}: security.protocol={protocol} comes with part 2")
+    return lines
+
+
+def _rest(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+    del connectors
+    keys = [key for key in ("listeners", "dedicated.mode.enable.internal.rest") if key in worker]
+    return [f"{key} comes with part 3: no REST listener is opened" for key in keys]
+
+
+_CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] = (
+    _groups,
+    _exactly_once,
+    _transforms,
+    _security,
+    _rest,
+)

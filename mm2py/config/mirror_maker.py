@@ -1,0 +1,310 @@
+"""The mirror maker file: clusters, flows, and the configs that follow from it.
+
+Flow: ``properties`` -> normalised entries -> ``derivation`` -> configs of workers and connectors.
+Building never fails; ``load`` refuses a file that cannot be run. What a line means differently from
+what it seems to say is said by ``lint``. Knows no connector: their options come as an argument.
+"""
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mm2py.config.client_properties import CLIENT_KEYS
+from mm2py.config.clients import parse_bootstrap_servers
+from mm2py.config.definitions import ConnectorDefinition, options_of
+from mm2py.config.derivation import (
+    PROVIDER_PREFIX,
+    Effective,
+    Value,
+    cluster_props,
+    connector_config,
+    texts,
+    worker_config,
+)
+from mm2py.config.findings import Finding, Severity, first_error
+from mm2py.config.java_values import parse_boolean_leniently, parse_list
+from mm2py.config.later_parts import later_parts
+from mm2py.config.normalise import normalised
+from mm2py.config.properties import PropertiesFile, load
+from mm2py.config.providers import Providers, placeholders
+from mm2py.errors import ConfigError, UsageError
+from mm2py.types import ClusterAlias, FlowName
+
+__all__ = ["HEARTBEATS_SWITCH", "FlowConfigs", "MirrorMakerConfig", "option_names"]
+
+HEARTBEATS_SWITCH: Final = "emit.heartbeats.enabled"
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# An alias becomes the first part of topic names and a part of group and client ids.
+_ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConfigs:
+    """Everything that is derived for one flow, with origins; for ``config explain`` and lint."""
+
+    flow: FlowName
+    enabled: bool
+    worker: Effective
+    connectors: Mapping[str, Effective]
+
+
+def option_names(definitions: Sequence[ConnectorDefinition]) -> frozenset[str]:
+    """Return the names that the connectors' ConfigDefs define: what top level may hand them."""
+    names = set(CLIENT_KEYS) - {"bootstrap.servers"}
+    for definition in definitions:
+        names |= set(options_of(definition.model)) - set(definition.extra_names)
+    return frozenset(names)
+
+
+class MirrorMakerConfig:
+    """One properties file as MirrorMaker 2 understands it."""
+
+    def __init__(
+        self,
+        file: PropertiesFile,
+        definitions: Sequence[ConnectorDefinition],
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.file = file
+        self.definitions = tuple(definitions)
+        self.option_names = option_names(definitions)
+        self.raw, findings = normalised(file)
+        self.clusters = tuple(
+            ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
+        )
+        try:
+            self.providers = Providers.of(
+                texts(self.raw), os.environ if environ is None else environ
+            )
+        except ConfigError as error:
+            self.providers = Providers.of({}, {})
+            findings.append(self._provider_finding(error))
+        self.findings = [*findings, *self._structure()]
+        """Findings of loading: what was normalised, and what refuses the start."""
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        definitions: Sequence[ConnectorDefinition],
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> "MirrorMakerConfig":
+        """Read a file and refuse what cannot be run at all.
+
+        Raises:
+            ConfigError: unreadable file, no clusters, no bootstrap servers, unresolved ``${...}``.
+        """
+        config = cls(load(path), definitions, environ=environ)
+        error = first_error(config.findings)
+        if error is not None:
+            raise error.as_error(config.path)
+        return config
+
+    @property
+    def path(self) -> str:
+        """Path of the file, for messages."""
+        return self.file.path
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Texts that config providers put in so far; logs mask them."""
+        return self.providers.secrets
+
+    def flow_enabled(self, flow: FlowName) -> bool:
+        """Whether the flow replicates topics (``A->B.enabled``)."""
+        value = self.raw.get(f"{flow}.enabled")
+        return value is not None and parse_boolean_leniently(value.text, absent=False)
+
+    def heartbeats_enabled(self, flow: FlowName) -> bool:
+        """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
+        value = self.raw.get(f"{flow}.{HEARTBEATS_SWITCH}") or self.raw.get(HEARTBEATS_SWITCH)
+        return value is None or parse_boolean_leniently(value.text, absent=True)
+
+    def flows(self, targets: Collection[str] | None = None) -> tuple[FlowName, ...]:
+        """Return the flows that get a worker, optionally only those to ``targets``.
+
+        Raises:
+            UsageError: a target is no cluster of the file.
+            ConfigError: no flow is left.
+        """
+        for target in targets or ():
+            if target not in self.clusters:
+                raise UsageError(
+                    f"--clusters {target}: {self.path} has no such cluster",
+                    remedy=f"its clusters are {', '.join(self.clusters)}",
+                )
+        flows = tuple(
+            flow
+            for source in self.clusters
+            for target in self.clusters
+            for flow in [FlowName(source, target)]
+            if source != target
+            and (not targets or target in targets)
+            and (self.flow_enabled(flow) or self.heartbeats_enabled(flow))
+        )
+        if not flows:
+            raise ConfigError(
+                f"{self.path}: no replication flows"
+                + (f" to {', '.join(sorted(targets))}" if targets else ""),
+                remedy="name at least two clusters and set <source>-><target>.enabled=true",
+            )
+        return flows
+
+    def cluster_props(self, alias: str) -> dict[str, str]:
+        """Return the properties of one cluster, unresolved (mirrormaker2.md 1.4)."""
+        return texts(cluster_props(self.raw, alias))
+
+    def client_config(self, alias: str) -> dict[str, str]:
+        """Return what a client of one cluster is built from (``MirrorMakerConfig.clientConfig``)."""
+        return self.resolved(texts(self.raw) | self.cluster_props(alias))
+
+    def worker_config(self, flow: FlowName) -> dict[str, str]:
+        """Return the worker config of a flow, placeholders resolved (1.6)."""
+        return texts(self._worker(flow))
+
+    def connector_configs(self, flow: FlowName) -> dict[str, dict[str, str]]:
+        """Return the connector configs of a flow by connector name, placeholders kept (1.7)."""
+        return {name: texts(config) for name, config in self._connectors(flow).items()}
+
+    def resolved(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Replace the placeholders of a config.
+
+        Raises:
+            ConfigError: one cannot be resolved.
+        """
+        result = self.providers.resolve(config)
+        for key, text in result.items():
+            if not key.startswith(PROVIDER_PREFIX) and placeholders(text):
+                raise ConfigError(
+                    f"{key}: {self.providers.why_unresolved(text)}",
+                    remedy="declare the config provider or write the value",
+                )
+        return result
+
+    def flow_configs(self, flow: FlowName) -> FlowConfigs:
+        """Return everything derived for a flow, with the origin of every value."""
+        return FlowConfigs(
+            flow, self.flow_enabled(flow), self._worker(flow), self._connectors(flow)
+        )
+
+    def later_parts(self, flow: FlowName) -> list[str]:
+        """Return one line for each thing the file asks for that a later part brings."""
+        return later_parts(self.worker_config(flow), self.connector_configs(flow))
+
+    def place(self, value: Value | None) -> str:
+        """Return ``file:line`` of a value, or the rule that made it."""
+        if value is None:
+            return self.path
+        return self.file.where(value.line) if value.line else f"{self.path} ({value.rule})"
+
+    def _worker(self, flow: FlowName) -> Effective:
+        return worker_config(self.raw, flow, self.providers.resolve_text)
+
+    def _connectors(self, flow: FlowName) -> dict[str, Effective]:
+        return {
+            d.name: connector_config(self.raw, flow, (d.name, d.java_class), self.option_names)
+            for d in self.definitions
+        }
+
+    def _text(self, key: str) -> str:
+        value = self.raw.get(key)
+        return "" if value is None else value.text
+
+    def _structure(self) -> list[Finding]:
+        if not self.clusters:
+            return [self._no_clusters()]
+        found = [*self._bad_aliases(), *self._bad_protocol(), *self._unresolved()]
+        for alias in self.clusters:
+            found += self._bad_bootstrap(alias)
+        return found
+
+    def _no_clusters(self) -> Finding:
+        entry = self.raw.get("clusters")
+        other = next((k for k in self.raw if k.strip().lower() == "clusters"), "")
+        remedy = "name the clusters, for example clusters = A, B"
+        if entry is None and other:
+            remedy = f"write clusters instead of {other!r}"
+        problem = "is missing" if entry is None else "names no cluster"
+        line = entry.line if entry else self.raw[other].line if other else 0
+        return Finding(Severity.ERROR, line, "clusters", problem, remedy)
+
+    def _bad_aliases(self) -> list[Finding]:
+        line = self.raw["clusters"].line
+        return [
+            Finding(
+                Severity.ERROR,
+                line,
+                "clusters",
+                f"{alias!r} is no cluster alias",
+                "replace the placeholder by a name"
+                if "<" in alias
+                else "use letters, digits, '.', '_' and '-': the alias becomes a part of topic names",
+            )
+            for alias in self.clusters
+            if not _ALIAS.fullmatch(alias)
+        ]
+
+    def _bad_protocol(self) -> list[Finding]:
+        value = self.raw.get("security.protocol")
+        if value is None or value.text.upper() in _PROTOCOLS or "${" in value.text:
+            return []
+        return [
+            Finding(
+                Severity.ERROR,
+                value.line,
+                value.key,
+                f"{value.text!r} is no security protocol",
+                f"use one of {', '.join(_PROTOCOLS)}",
+            )
+        ]
+
+    def _unresolved(self) -> list[Finding]:
+        found: list[Finding] = []
+        for key, value in self.raw.items():
+            if key.startswith(PROVIDER_PREFIX) or "${" not in value.text:
+                continue
+            try:
+                text = self.providers.resolve_text(value.text)
+                problem = self.providers.why_unresolved(text)
+                remedy = (
+                    "declare it with config.providers and config.providers.<name>.class, or write "
+                    "the value"
+                )
+            except ConfigError as error:
+                problem, remedy = error.message, error.remedy
+            if problem:
+                found.append(Finding(Severity.ERROR, value.line, value.key, problem, remedy))
+        return found
+
+    def _bad_bootstrap(self, alias: str) -> list[Finding]:
+        name = f"{alias}.bootstrap.servers"
+        value = self.raw.get(name) or self.raw.get("bootstrap.servers")
+        if value is None:
+            clusters = self.raw["clusters"].line
+            return [
+                Finding(
+                    Severity.ERROR,
+                    clusters,
+                    name,
+                    f"is missing; clusters names {alias!r}",
+                    f"set {name} = host1:9092,host2:9092",
+                )
+            ]
+        try:
+            text = self.providers.resolve_text(value.text)
+            if not placeholders(text):
+                parse_bootstrap_servers(text)
+        except ConfigError as error:
+            return [Finding(Severity.ERROR, value.line, value.key, error.message, error.remedy)]
+        return []
+
+    def _provider_finding(self, error: ConfigError) -> Finding:
+        key = re.split(r"[= ]", error.message, maxsplit=1)[0]
+        value = self.raw.get(key) or self.raw.get(PROVIDER_PREFIX)
+        message = error.message[len(key) :].lstrip("=: ") or "is missing"
+        return Finding(Severity.ERROR, value.line if value else 0, key, message, error.remedy)

@@ -1,0 +1,195 @@
+"""Config providers: ``${file:path:key}``, ``${env:NAME}``, ``${dir:path:file}`` in values.
+
+Flow: ``config.providers*`` of the file -> ``Providers`` -> ``resolve`` texts. As in Kafka none is
+registered by default, and a placeholder is replaced once, not again. What was put in is remembered
+as secret, so that logs can mask it. Java's class names of the three built-ins are known; no other
+code is loaded.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from mm2py.config.java_regex import JavaPattern
+from mm2py.config.java_values import parse_list
+from mm2py.config.properties import load
+from mm2py.errors import ConfigError
+
+__all__ = ["PLACEHOLDER", "Providers", "placeholders"]
+
+# ConfigTransformer.DEFAULT_PATTERN
+PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
+_ANY_VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
+_PACKAGE: Final = "org.apache.kafka.common.config.provider."
+
+
+class _Provider(Protocol):
+    def get(self, path: str, key: str) -> str | None: ...
+
+
+class Providers:
+    """The providers that a file declares."""
+
+    def __init__(self, declared: Mapping[str, _Provider]) -> None:
+        self._declared = declared
+        self._secrets: set[str] = set()
+
+    @classmethod
+    def of(cls, props: Mapping[str, str], environ: Mapping[str, str]) -> "Providers":
+        """Build the providers that ``config.providers*`` of ``props`` declare.
+
+        Raises:
+            ConfigError: a class is not one of the three, or a parameter is wrong.
+        """
+        declared: dict[str, _Provider] = {}
+        for name in parse_list(props.get("config.providers", "")):
+            prefix = f"config.providers.{name}."
+            parameters = {
+                key[len(prefix) + len("param.") :]: value
+                for key, value in props.items()
+                if key.startswith(f"{prefix}param.")
+            }
+            declared[name] = _build(
+                f"{prefix}class", props.get(f"{prefix}class", "").strip(), parameters, environ
+            )
+        return cls(declared)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the declared providers."""
+        return frozenset(self._declared)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Every text that was put in for a placeholder so far."""
+        return frozenset(self._secrets)
+
+    def resolve_text(self, text: str) -> str:
+        """Replace the placeholders of one value; what cannot be resolved stays as it is.
+
+        Raises:
+            ConfigError: a provider refuses its path or cannot read it.
+        """
+        if "${" not in text:
+            return text
+        return PLACEHOLDER.sub(self._replacement, text)
+
+    def resolve(self, props: Mapping[str, str]) -> dict[str, str]:
+        """Replace the placeholders of all values."""
+        return {key: self.resolve_text(value) for key, value in props.items()}
+
+    def why_unresolved(self, text: str) -> str:
+        """Explain the first placeholder that ``resolve_text`` left in ``text``."""
+        left = placeholders(text)
+        if not left:
+            return ""
+        match = PLACEHOLDER.fullmatch(left[0])
+        if match is None:
+            return f"{left[0]} names no config provider"
+        if match[1] not in self._declared:
+            return f"{left[0]}: config provider {match[1]!r} is not declared"
+        return f"{left[0]} is not found"
+
+    def _replacement(self, match: re.Match[str]) -> str:
+        provider = self._declared.get(match[1])
+        value = None if provider is None else provider.get(match[3] or "", match[4])
+        if value is None:
+            return match[0]
+        if value:
+            self._secrets.add(value)
+        return value
+
+
+def placeholders(text: str) -> list[str]:
+    """Return the ``${...}`` that stand in a text."""
+    return _ANY_VARIABLE.findall(text)
+
+
+def _build(
+    prop: str, class_name: str, parameters: Mapping[str, str], environ: Mapping[str, str]
+) -> _Provider:
+    bare = class_name.removeprefix(_PACKAGE)
+    allowed = [Path(p) for p in parse_list(parameters.get("allowed.paths", ""))]
+    if bare == "FileConfigProvider":
+        return _FileProvider(allowed)
+    if bare == "DirectoryConfigProvider":
+        return _DirectoryProvider(allowed)
+    if bare == "EnvVarConfigProvider":
+        pattern = parameters.get("allowlist.pattern", "")
+        try:
+            return _EnvironmentProvider(environ, JavaPattern(pattern) if pattern else None)
+        except ConfigError as error:
+            name = f"{prop.removesuffix('class')}param.allowlist.pattern"
+            raise ConfigError(f"{name}={pattern}: {error.message}", remedy=error.remedy) from None
+    raise ConfigError(
+        f"{prop}={class_name}: not a config provider of this product"
+        if class_name
+        else f"{prop} is missing",
+        remedy=f"use {_PACKAGE}FileConfigProvider, EnvVarConfigProvider or DirectoryConfigProvider",
+    )
+
+
+def _permitted(path: Path, allowed: list[Path]) -> bool:
+    if not allowed:
+        return True
+    # Resolved, so that neither `..` nor a link leads out of what is allowed.
+    real = path.resolve()
+    return any(real.is_relative_to(root.resolve()) for root in allowed)
+
+
+class _FileProvider:
+    """``FileConfigProvider``: a key of a properties file."""
+
+    def __init__(self, allowed: list[Path]) -> None:
+        self._allowed = allowed
+
+    def get(self, path: str, key: str) -> str | None:
+        if not path:
+            return None
+        if not _permitted(Path(path), self._allowed):
+            raise ConfigError(
+                f"file {path} is outside allowed.paths", remedy="extend allowed.paths"
+            )
+        return load(path).values.get(key)
+
+
+class _DirectoryProvider:
+    """``DirectoryConfigProvider``: the content of a file, as Kubernetes mounts secrets."""
+
+    def __init__(self, allowed: list[Path]) -> None:
+        self._allowed = allowed
+
+    def get(self, path: str, key: str) -> str | None:
+        if not path:
+            return None
+        file = Path(path) / key
+        if Path(key).name != key or not _permitted(file, self._allowed):
+            raise ConfigError(
+                f"file {file} is outside its directory or allowed.paths",
+                remedy="name a file of the directory, extend allowed.paths",
+            )
+        try:
+            return file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"file {file} cannot be read ({error})", remedy="make it readable text"
+            ) from None
+
+
+class _EnvironmentProvider:
+    """``EnvVarConfigProvider``: an environment variable."""
+
+    def __init__(self, environ: Mapping[str, str], allowed: JavaPattern | None) -> None:
+        self._environ, self._allowed = environ, allowed
+
+    def get(self, path: str, key: str) -> str | None:
+        if path:
+            raise ConfigError(
+                f"${{env:{path}:{key}}}: the environment has no paths", remedy="write ${env:NAME}"
+            )
+        if self._allowed is not None and not self._allowed.matches(key):
+            return None
+        return self._environ.get(key)
