@@ -1,0 +1,197 @@
+"""Config and ACL requests.
+
+Flow: a builder (``describe_configs(...)``) -> ``Call`` -> bytes -> broker -> bytes -> a value of ``answers.py``.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mm2py.protocol.answers import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AclsResult,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigSynonym,
+    DescribedConfigs,
+    NamedError,
+    PatternType,
+)
+from mm2py.protocol.call import Call
+from mm2py.protocol.schema import admin_schema, required, schema_call
+
+__all__ = ["create_acls", "describe_acls", "describe_configs", "incremental_alter_configs"]
+
+
+def describe_configs(
+    resources: Sequence[ConfigResource],
+    *,
+    keys: Sequence[str] | None = None,
+    include_synonyms: bool = False,
+) -> Call[tuple[DescribedConfigs, ...]]:
+    """Read configs, all of them or only ``keys``; ask about a broker at that broker."""
+    wanted = None if keys is None else list(keys)
+    asked = [(resource.resource_type, resource.name) for resource in resources]
+
+    def request() -> admin_schema.DescribeConfigsRequest:
+        return admin_schema.DescribeConfigsRequest(
+            resources=[
+                admin_schema.DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=int(kind), resource_name=name, configuration_keys=wanted
+                )
+                for kind, name in asked
+            ],
+            include_synonyms=include_synonyms,
+            include_documentation=False,
+        )
+
+    def convert(answer: admin_schema.DescribeConfigsResponse) -> tuple[DescribedConfigs, ...]:
+        return tuple(
+            DescribedConfigs(
+                ConfigResource(ConfigResourceType(result.resource_type), result.resource_name),
+                result.error_code,
+                result.error_message or "",
+                tuple(_entry(config) for config in result.configs),
+            )
+            for result in answer.results
+        )
+
+    return schema_call(request, admin_schema.DescribeConfigsResponse, convert, (1, 4))
+
+
+def _entry(
+    config: admin_schema.DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult,
+) -> ConfigEntry:
+    return ConfigEntry(
+        config.name,
+        config.value,
+        ConfigSource(config.config_source),
+        config.read_only,
+        config.is_sensitive,
+        tuple(
+            ConfigSynonym(synonym.name, synonym.value, ConfigSource(synonym.source))
+            for synonym in config.synonyms
+        ),
+    )
+
+
+def incremental_alter_configs(
+    changes: Mapping[ConfigResource, Sequence[tuple[str, ConfigOperation, str | None]]],
+    *,
+    validate_only: bool = False,
+) -> Call[tuple[NamedError, ...]]:
+    """Set or delete single configs (KIP-339); each change is (name, operation, value)."""
+    for operations in changes.values():
+        for name, operation, value in operations:
+            required(name, "config name")
+            if value is None and operation is not ConfigOperation.DELETE:
+                raise ValueError(f"config {name!r} needs a value to {operation.name.lower()}")
+
+    def request() -> admin_schema.IncrementalAlterConfigsRequest:
+        kind = admin_schema.IncrementalAlterConfigsRequest.AlterConfigsResource
+        return admin_schema.IncrementalAlterConfigsRequest(
+            resources=[
+                kind(
+                    resource_type=int(resource.resource_type),
+                    resource_name=resource.name,
+                    configs=[
+                        kind.AlterableConfig(
+                            name=name, config_operation=int(operation), value=value
+                        )
+                        for name, operation, value in operations
+                    ],
+                )
+                for resource, operations in changes.items()
+            ],
+            validate_only=validate_only,
+        )
+
+    def convert(answer: admin_schema.IncrementalAlterConfigsResponse) -> tuple[NamedError, ...]:
+        return tuple(
+            NamedError(result.resource_name, result.error_code, result.error_message or "")
+            for result in answer.responses
+        )
+
+    return schema_call(request, admin_schema.IncrementalAlterConfigsResponse, convert, (0, 1))
+
+
+def describe_acls(
+    resource_type: AclResourceType = AclResourceType.TOPIC,
+    *,
+    resource_name: str | None = None,
+    pattern_type: PatternType = PatternType.ANY,
+    principal: str | None = None,
+    host: str | None = None,
+    operation: AclOperation = AclOperation.ANY,
+    permission: AclPermission = AclPermission.ANY,
+) -> Call[AclsResult]:
+    """Find ACLs; None and ANY match everything."""
+
+    def request() -> admin_schema.DescribeAclsRequest:
+        return admin_schema.DescribeAclsRequest(
+            resource_type_filter=int(resource_type),
+            resource_name_filter=resource_name,
+            pattern_type_filter=int(pattern_type),
+            principal_filter=principal,
+            host_filter=host,
+            operation=int(operation),
+            permission_type=int(permission),
+        )
+
+    def convert(answer: admin_schema.DescribeAclsResponse) -> AclsResult:
+        acls = tuple(
+            Acl(
+                AclResourceType(resource.resource_type),
+                resource.resource_name,
+                PatternType(resource.pattern_type),
+                rule.principal,
+                rule.host,
+                AclOperation(rule.operation),
+                AclPermission(rule.permission_type),
+            )
+            for resource in answer.resources
+            for rule in resource.acls
+        )
+        return AclsResult(answer.error_code, answer.error_message or "", acls)
+
+    return schema_call(request, admin_schema.DescribeAclsResponse, convert, (1, 3))
+
+
+def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
+    """Create ACLs; the answers come in the order of ``acls`` and carry the resource's name.
+
+    UNKNOWN or ANY in a rule is refused here: it would widen what was read from the source.
+    """
+    for acl in acls:
+        required(acl.resource_name, "resource name")
+        required(acl.principal, "principal")
+        if min(acl.resource_type, acl.pattern_type, acl.operation, acl.permission) < 2:
+            raise ValueError(f"an ACL with UNKNOWN or ANY cannot be created: {acl}")
+
+    def request() -> admin_schema.CreateAclsRequest:
+        return admin_schema.CreateAclsRequest(
+            creations=[
+                admin_schema.CreateAclsRequest.AclCreation(
+                    resource_type=int(acl.resource_type),
+                    resource_name=acl.resource_name,
+                    resource_pattern_type=int(acl.pattern_type),
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=int(acl.operation),
+                    permission_type=int(acl.permission),
+                )
+                for acl in acls
+            ]
+        )
+
+    def convert(answer: admin_schema.CreateAclsResponse) -> tuple[NamedError, ...]:
+        return tuple(
+            NamedError(acl.resource_name, result.error_code, result.error_message or "")
+            for acl, result in zip(acls, answer.results, strict=True)
+        )
+
+    return schema_call(request, admin_schema.CreateAclsResponse, convert, (1, 3))

@@ -1,0 +1,390 @@
+"""Cluster, topic and offset requests; the other builders are admin_messages and group_messages.
+
+Flow: a builder (``metadata(...)``) -> ``Call`` -> bytes -> broker -> bytes -> a value of ``answers.py``.
+Builders validate what the schema library does not. Fetch and Produce are hand-written elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mm2py.protocol.answers import (
+    ApiVersionsResult,
+    BrokerNode,
+    ClusterResult,
+    CreatedTopic,
+    DeletedRecords,
+    EpochEnd,
+    EpochQuery,
+    FinalizedFeature,
+    ListedOffset,
+    MetadataResult,
+    NamedError,
+    NewTopic,
+    OffsetQuery,
+    PartitionMetadata,
+    ProducerIdResult,
+    TopicMetadata,
+)
+from mm2py.protocol.call import Call
+from mm2py.protocol.schema import (
+    admin_schema,
+    by_topic,
+    consumer_schema,
+    metadata_schema,
+    producer_schema,
+    required,
+    schema_call,
+    topic_id_bytes,
+)
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "api_versions",
+    "create_partitions",
+    "create_topics",
+    "delete_records",
+    "delete_topics",
+    "describe_cluster",
+    "init_producer_id",
+    "list_offsets",
+    "metadata",
+    "offset_for_leader_epoch",
+]
+
+_SOFTWARE = ("mm2py", "0.1.0")
+
+
+def api_versions() -> Call[ApiVersionsResult]:
+    """Ask what a broker speaks; a broker too old for our version answers error 35 with its range."""
+
+    def convert(answer: metadata_schema.ApiVersionsResponse) -> ApiVersionsResult:
+        return ApiVersionsResult(
+            answer.error_code,
+            {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys},
+            tuple(
+                FinalizedFeature(f.name, f.min_version_level, f.max_version_level)
+                for f in answer.finalized_features or ()
+            ),
+            answer.throttle_time_ms,
+        )
+
+    def request() -> metadata_schema.ApiVersionsRequest:
+        return metadata_schema.ApiVersionsRequest(
+            client_software_name=_SOFTWARE[0], client_software_version=_SOFTWARE[1]
+        )
+
+    return schema_call(request, metadata_schema.ApiVersionsResponse, convert, (0, 4))
+
+
+def metadata(
+    topics: Sequence[str] | None, *, allow_auto_topic_creation: bool = False
+) -> Call[MetadataResult]:
+    """Ask for brokers and topics; None means all topics, an empty sequence none."""
+    names = None if topics is None else [required(topic, "topic") for topic in topics]
+
+    def request() -> metadata_schema.MetadataRequest:
+        return metadata_schema.MetadataRequest(
+            topics=None
+            if names is None
+            else [
+                metadata_schema.MetadataRequest.MetadataRequestTopic(name=name) for name in names
+            ],
+            allow_auto_topic_creation=allow_auto_topic_creation,
+        )
+
+    # Below v4 a broker creates missing topics whatever we ask for (KIP-204).
+    low = 1 if allow_auto_topic_creation or names is None else 4
+    return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, 13))
+
+
+def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult:
+    topics = tuple(
+        TopicMetadata(
+            topic.name or "",
+            topic_id_bytes(topic.topic_id),
+            topic.is_internal,
+            tuple(
+                PartitionMetadata(
+                    part.partition_index,
+                    part.leader_id,
+                    part.leader_epoch,
+                    tuple(part.replica_nodes),
+                    tuple(part.isr_nodes),
+                    part.error_code,
+                )
+                for part in topic.partitions
+            ),
+            topic.error_code,
+        )
+        for topic in answer.topics
+    )
+    return MetadataResult(
+        tuple(BrokerNode(b.node_id, b.host, b.port, b.rack) for b in answer.brokers),
+        answer.cluster_id,
+        answer.controller_id,
+        topics,
+        answer.error_code,
+        answer.throttle_time_ms,
+    )
+
+
+def describe_cluster() -> Call[ClusterResult]:
+    """Ask for the cluster id, controller and brokers."""
+
+    def convert(answer: admin_schema.DescribeClusterResponse) -> ClusterResult:
+        return ClusterResult(
+            answer.error_code,
+            answer.error_message or "",
+            answer.cluster_id,
+            answer.controller_id,
+            tuple(BrokerNode(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers),
+        )
+
+    return schema_call(
+        admin_schema.DescribeClusterRequest, admin_schema.DescribeClusterResponse, convert, (0, 2)
+    )
+
+
+def list_offsets(
+    queries: Iterable[OffsetQuery], *, isolation_level: int = 0, timeout_ms: int = 30_000
+) -> Call[tuple[ListedOffset, ...]]:
+    """Look up offsets by time; ``isolation_level`` 1 makes LATEST the last stable offset."""
+    topics = by_topic((required(query.topic, "topic"), query) for query in queries)
+
+    def request() -> consumer_schema.ListOffsetsRequest:
+        kind = consumer_schema.ListOffsetsRequest.ListOffsetsTopic
+        return consumer_schema.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=[
+                kind(
+                    name=topic,
+                    partitions=[
+                        kind.ListOffsetsPartition(
+                            partition_index=query.partition,
+                            current_leader_epoch=query.current_leader_epoch,
+                            timestamp=query.timestamp,
+                        )
+                        for query in asked
+                    ],
+                )
+                for topic, asked in topics
+            ],
+            timeout_ms=timeout_ms,
+        )
+
+    def convert(answer: consumer_schema.ListOffsetsResponse) -> tuple[ListedOffset, ...]:
+        return tuple(
+            ListedOffset(
+                topic.name,
+                part.partition_index,
+                part.error_code,
+                part.timestamp,
+                part.offset,
+                part.leader_epoch,
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+        )
+
+    needed = {-3: 7, -4: 8, -5: 9, -6: 11}  # KIP-734, 405, 1005, 1023
+    low = max((needed.get(query.timestamp, 1) for _, asked in topics for query in asked), default=1)
+    return schema_call(
+        request,
+        consumer_schema.ListOffsetsResponse,
+        convert,
+        (max(low, 2) if isolation_level else low, 11),
+    )
+
+
+def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEnd, ...]]:
+    """Ask where leader epochs end; also finds a log end that the high watermark hides."""
+    topics = by_topic((required(query.topic, "topic"), query) for query in queries)
+
+    def request() -> consumer_schema.OffsetForLeaderEpochRequest:
+        kind = consumer_schema.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        return consumer_schema.OffsetForLeaderEpochRequest(
+            replica_id=-1,
+            topics=[
+                kind(
+                    topic=topic,
+                    partitions=[
+                        kind.OffsetForLeaderPartition(
+                            partition=query.partition,
+                            current_leader_epoch=query.current_leader_epoch,
+                            leader_epoch=query.leader_epoch,
+                        )
+                        for query in asked
+                    ],
+                )
+                for topic, asked in topics
+            ],
+        )
+
+    def convert(answer: consumer_schema.OffsetForLeaderEpochResponse) -> tuple[EpochEnd, ...]:
+        return tuple(
+            EpochEnd(
+                topic.topic, part.partition, part.error_code, part.leader_epoch, part.end_offset
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+        )
+
+    return schema_call(request, consumer_schema.OffsetForLeaderEpochResponse, convert, (2, 4))
+
+
+def create_topics(
+    topics: Sequence[NewTopic], *, timeout_ms: int = 30_000, validate_only: bool = False
+) -> Call[tuple[CreatedTopic, ...]]:
+    """Create topics with explicit configs; counts of -1 are the broker's defaults."""
+    for topic in topics:
+        required(topic.name, "topic")
+
+    def request() -> admin_schema.CreateTopicsRequest:
+        kind = admin_schema.CreateTopicsRequest.CreatableTopic
+        return admin_schema.CreateTopicsRequest(
+            topics=[
+                kind(
+                    name=topic.name,
+                    num_partitions=topic.num_partitions,
+                    replication_factor=topic.replication_factor,
+                    assignments=[],
+                    configs=[
+                        kind.CreatableTopicConfig(name=name, value=value)
+                        for name, value in topic.configs.items()
+                    ],
+                )
+                for topic in topics
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+
+    def convert(answer: admin_schema.CreateTopicsResponse) -> tuple[CreatedTopic, ...]:
+        return tuple(
+            CreatedTopic(
+                topic.name,
+                topic_id_bytes(topic.topic_id),
+                topic.error_code,
+                topic.error_message or "",
+                topic.num_partitions,
+                topic.replication_factor,
+            )
+            for topic in answer.topics
+        )
+
+    defaults = any(-1 in (topic.num_partitions, topic.replication_factor) for topic in topics)
+    # Brokers fill in -1 from v4 on (KIP-464).
+    return schema_call(
+        request, admin_schema.CreateTopicsResponse, convert, (4 if defaults else 2, 7)
+    )
+
+
+def create_partitions(
+    totals: Mapping[str, int], *, timeout_ms: int = 30_000, validate_only: bool = False
+) -> Call[tuple[NamedError, ...]]:
+    """Raise topics to the given total number of partitions."""
+    wanted = [(required(topic, "topic"), total) for topic, total in totals.items()]
+
+    def request() -> admin_schema.CreatePartitionsRequest:
+        return admin_schema.CreatePartitionsRequest(
+            topics=[
+                admin_schema.CreatePartitionsRequest.CreatePartitionsTopic(
+                    name=topic, count=total, assignments=None
+                )
+                for topic, total in wanted
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+
+    def convert(answer: admin_schema.CreatePartitionsResponse) -> tuple[NamedError, ...]:
+        return tuple(
+            NamedError(topic.name, topic.error_code, topic.error_message or "")
+            for topic in answer.results
+        )
+
+    return schema_call(request, admin_schema.CreatePartitionsResponse, convert, (0, 3))
+
+
+def delete_topics(
+    topics: Sequence[str], *, timeout_ms: int = 30_000
+) -> Call[tuple[NamedError, ...]]:
+    """Delete topics by name."""
+    names = [required(topic, "topic") for topic in topics]
+
+    def request() -> admin_schema.DeleteTopicsRequest:
+        return admin_schema.DeleteTopicsRequest(
+            topics=[admin_schema.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
+            topic_names=names,
+            timeout_ms=timeout_ms,
+        )
+
+    def convert(answer: admin_schema.DeleteTopicsResponse) -> tuple[NamedError, ...]:
+        return tuple(
+            NamedError(topic.name or "", topic.error_code, topic.error_message or "")
+            for topic in answer.responses
+        )
+
+    return schema_call(request, admin_schema.DeleteTopicsResponse, convert, (1, 6))
+
+
+def delete_records(
+    before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+) -> Call[tuple[DeletedRecords, ...]]:
+    """Delete records below an offset per partition; -1 means up to the high watermark."""
+    topics = by_topic((required(tp.topic, "topic"), (tp, low)) for tp, low in before.items())
+
+    def request() -> admin_schema.DeleteRecordsRequest:
+        kind = admin_schema.DeleteRecordsRequest.DeleteRecordsTopic
+        return admin_schema.DeleteRecordsRequest(
+            topics=[
+                kind(
+                    name=topic,
+                    partitions=[
+                        kind.DeleteRecordsPartition(partition_index=tp.partition, offset=low)
+                        for tp, low in parts
+                    ],
+                )
+                for topic, parts in topics
+            ],
+            timeout_ms=timeout_ms,
+        )
+
+    def convert(answer: admin_schema.DeleteRecordsResponse) -> tuple[DeletedRecords, ...]:
+        return tuple(
+            DeletedRecords(topic.name, part.partition_index, part.low_watermark, part.error_code)
+            for topic in answer.topics
+            for part in topic.partitions
+        )
+
+    return schema_call(request, admin_schema.DeleteRecordsResponse, convert, (0, 2))
+
+
+def init_producer_id(
+    transactional_id: str | None = None,
+    *,
+    transaction_timeout_ms: int = 60_000,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> Call[ProducerIdResult]:
+    """Get a producer id, or bump the epoch of the one given (v3+, KIP-360)."""
+    if transactional_id is not None:
+        required(transactional_id, "transactional id")
+
+    def request() -> producer_schema.InitProducerIdRequest:
+        return producer_schema.InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+
+    def convert(answer: producer_schema.InitProducerIdResponse) -> ProducerIdResult:
+        return ProducerIdResult(answer.error_code, answer.producer_id, answer.producer_epoch)
+
+    return schema_call(
+        request,
+        producer_schema.InitProducerIdResponse,
+        convert,
+        (0 if producer_id < 0 else 3, 5),
+    )

@@ -1,0 +1,115 @@
+"""The schema library (kafka-python) behind one module: the only importer of ``kafka``.
+
+Flow: schema class + converter -> ``schema_call`` -> ``Call``.
+The library drops fields that a version does not have and encodes versions below a schema's minimum;
+so builders raise the lowest version where a field needs it, and ``Call`` refuses versions outside.
+"""
+
+import struct
+import warnings
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import TypeVar
+from uuid import UUID
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.answers import NO_TOPIC_ID
+from mm2py.protocol.call import Call
+
+with warnings.catch_warnings():
+    # The library reads its schemas with a function that Python 3.11 and 3.12 deprecate.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin as admin_schema
+    from kafka.protocol import consumer as consumer_schema
+    from kafka.protocol import metadata as metadata_schema
+    from kafka.protocol import producer as producer_schema
+    from kafka.protocol.api_message import ApiMessage
+
+__all__ = [
+    "admin_schema",
+    "by_topic",
+    "consumer_schema",
+    "metadata_schema",
+    "producer_schema",
+    "required",
+    "schema_call",
+    "topic_id_bytes",
+]
+
+_API_VERSIONS_KEY = 18
+
+# As text: the metaclass of the class has a length, and TypeVar asks for its truth.
+M = TypeVar("M", bound="ApiMessage")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def schema_call(
+    request: Callable[[], ApiMessage],
+    answer: type[M],
+    convert: Callable[[M], R],
+    versions: tuple[int, int],
+) -> Call[R]:
+    """Return a call; ``request`` makes a fresh schema object per attempt (encoding writes to it)."""
+    name = answer.__name__.removesuffix("Response")
+
+    def encode(version: int, correlation_id: int, client_id: str) -> bytes:
+        message = request()
+        message.API_VERSION = version
+        message.with_header(correlation_id, client_id)
+        return bytes(message.encode(header=True, framed=True))
+
+    def decode(version: int, body: memoryview) -> R:
+        try:
+            return convert(answer.decode(_after_header(answer, version, body), version=version))
+        except (struct.error, ValueError, IndexError, TypeError, EOFError) as error:
+            raise ProtocolError(
+                f"the answer to {name} v{version} cannot be read: {error}",
+                remedy="check that the port is a Kafka listener; report the broker's version",
+            ) from error
+
+    return Call(answer.API_KEY, name, versions[0], versions[1], encode, decode)
+
+
+def _after_header(answer: type[ApiMessage], version: int, body: memoryview) -> memoryview:
+    """Skip the tagged fields of a flexible response header (KIP-482); ApiVersions has none."""
+    if answer.API_KEY == _API_VERSIONS_KEY or not answer.flexible_version_q(version):
+        return body
+    count, position = _unsigned(body, 0)
+    for _ in range(count):
+        _, position = _unsigned(body, position)
+        size, position = _unsigned(body, position)
+        position += size
+    return body[position:]
+
+
+def _unsigned(body: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = body[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def required(value: str | None, what: str) -> str:
+    """Return a name that must not be empty; the library would encode None without a word."""
+    if not value:
+        raise ValueError(f"a request needs a {what}, not {value!r}")
+    return value
+
+
+def by_topic(items: Iterable[tuple[str, T]]) -> list[tuple[str, list[T]]]:
+    """Group (topic, item) pairs by topic, in the order of topic names."""
+    ordered = sorted(items, key=lambda pair: pair[0])
+    return [
+        (topic, [item for _, item in pairs])
+        for topic, pairs in groupby(ordered, key=lambda pair: pair[0])
+    ]
+
+
+def topic_id_bytes(topic_id: UUID | None) -> bytes:
+    """Return the 16 bytes of a topic id; the library reads the zero id as None."""
+    return NO_TOPIC_ID if topic_id is None else topic_id.bytes

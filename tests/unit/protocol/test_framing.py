@@ -1,0 +1,109 @@
+"""Frames survive any chunking, and buffers go back to their pool."""
+
+import random
+import struct
+
+import pytest
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.framing import HEAD_BYTES, BufferPool, FrameReceiver
+from mm2py.protocol.record_batch import BufferLease
+
+
+class Inbox:
+    """Keeps copies, and leases when asked."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.frames: list[tuple[int, bytes]] = []
+        self.leases: list[BufferLease] = []
+        self._keep = keep
+
+    def __call__(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        self.frames.append((correlation_id, bytes(body)))
+        if self._keep and lease is not None:
+            lease.retain()
+            self.leases.append(lease)
+
+
+def frame(correlation_id: int, body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+def feed(receiver: FrameReceiver, data: bytes, most: int) -> int:
+    position, missing = 0, 0
+    while position < len(data):
+        buffer = receiver.get_buffer()
+        count = min(len(buffer), len(data) - position, most)
+        assert count > 0
+        buffer[:count] = data[position : position + count]
+        missing = receiver.buffer_updated(count)
+        position += count
+    return missing
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 5, 1000, HEAD_BYTES, 10**9])
+def test_frames_of_every_size_arrive_in_order_whatever_the_chunks(most: int) -> None:
+    rng = random.Random(7)
+    sizes = [0, 1, 5, 100, HEAD_BYTES - 8, HEAD_BYTES - 7, 20_000, 70_000, 3]
+    expected = [(n, rng.randbytes(size)) for n, size in enumerate(sizes)]
+    inbox, pool = Inbox(), BufferPool()
+    receiver = FrameReceiver(pool, inbox)
+    missing = feed(receiver, b"".join(frame(*item) for item in expected), most)
+    assert inbox.frames == expected
+    assert missing == 0
+    assert pool.leased_bytes == 0
+
+
+def test_a_kept_lease_holds_the_whole_buffer_until_its_last_release() -> None:
+    released: list[int] = []
+    inbox, pool = Inbox(keep=True), BufferPool()
+    pool.on_release = lambda: released.append(pool.leased_bytes)
+    receiver = FrameReceiver(pool, inbox)
+    feed(receiver, frame(1, bytes(100_000)), 10**9)
+    assert pool.leased_bytes == 131_072
+    inbox.leases[0].release()
+    assert (pool.leased_bytes, pool.free_bytes, released) == (0, 131_072, [0])
+    feed(receiver, frame(2, bytes(80_000)), 10**9)
+    assert pool.free_bytes == 0, "the free buffer is used again"
+
+
+def test_a_buffer_released_twice_is_a_bug_that_shows() -> None:
+    buffer = BufferPool().acquire(10)
+    buffer.release()
+    with pytest.raises(AssertionError, match="released twice"):
+        buffer.release()
+
+
+def test_free_buffers_are_kept_only_up_to_the_limit() -> None:
+    pool = BufferPool(max_free_bytes=70_000)
+    first, second = pool.acquire(10), pool.acquire(10)
+    first.release()
+    second.release()
+    assert pool.free_bytes == 65_536
+
+
+def test_missing_bytes_are_told_only_inside_a_frame() -> None:
+    receiver = FrameReceiver(BufferPool(), Inbox())
+    data = frame(1, bytes(100))
+    assert feed(receiver, data[:3], 100) == 0
+    assert feed(receiver, data[3:10], 100) == 98
+    assert feed(receiver, data[10:], 100) == 0
+    long = frame(2, bytes(50_000))
+    assert feed(receiver, long[:20_000], 10**9) == len(long) - 20_000
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 512 * 1024 * 1024 + 1, 0x48545450])
+def test_an_impossible_length_is_a_protocol_error(size: int) -> None:
+    receiver = FrameReceiver(BufferPool(), Inbox())
+    with pytest.raises(ProtocolError, match=f"announces {size} bytes"):
+        feed(receiver, struct.pack(">i", size), 4)
+
+
+def test_close_gives_back_the_buffer_of_an_unfinished_frame() -> None:
+    pool = BufferPool()
+    receiver = FrameReceiver(pool, Inbox())
+    feed(receiver, frame(1, bytes(100_000))[:50_000], 10**9)
+    assert pool.leased_bytes > 0
+    receiver.close()
+    receiver.close()
+    assert pool.leased_bytes == 0

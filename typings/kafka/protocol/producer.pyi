@@ -1,0 +1,73 @@
+from uuid import UUID
+
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.data_container import DataContainer
+
+class InitProducerIdRequest(ApiMessage):
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    producer_id: int
+    producer_epoch: int
+    enable2_pc: bool
+    keep_prepared_txn: bool
+    def __init__(self, *, transactional_id: str | None = ..., transaction_timeout_ms: int = ..., producer_id: int = ..., producer_epoch: int = ..., enable2_pc: bool = ..., keep_prepared_txn: bool = ..., version: int | None = ...) -> None: ...
+
+class InitProducerIdResponse(ApiMessage):
+    throttle_time_ms: int
+    error_code: int
+    producer_id: int
+    producer_epoch: int
+    ongoing_txn_producer_id: int
+    ongoing_txn_producer_epoch: int
+    def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., producer_id: int = ..., producer_epoch: int = ..., ongoing_txn_producer_id: int = ..., ongoing_txn_producer_epoch: int = ..., version: int | None = ...) -> None: ...
+
+class ProduceRequest(ApiMessage):
+    class TopicProduceData(DataContainer):
+        class PartitionProduceData(DataContainer):
+            index: int
+            records: bytes | None
+            def __init__(self, *, index: int = ..., records: bytes | None = ..., version: int | None = ...) -> None: ...
+        name: str
+        topic_id: UUID | None
+        partition_data: list[PartitionProduceData]
+        def __init__(self, *, name: str = ..., topic_id: UUID | None = ..., partition_data: list[PartitionProduceData] = ..., version: int | None = ...) -> None: ...
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topic_data: list[TopicProduceData]
+    def __init__(self, *, transactional_id: str | None = ..., acks: int = ..., timeout_ms: int = ..., topic_data: list[TopicProduceData] = ..., version: int | None = ...) -> None: ...
+
+class ProduceResponse(ApiMessage):
+    class TopicProduceResponse(DataContainer):
+        class PartitionProduceResponse(DataContainer):
+            class BatchIndexAndErrorMessage(DataContainer):
+                batch_index: int
+                batch_index_error_message: str | None
+                def __init__(self, *, batch_index: int = ..., batch_index_error_message: str | None = ..., version: int | None = ...) -> None: ...
+            class LeaderIdAndEpoch(DataContainer):
+                leader_id: int
+                leader_epoch: int
+                def __init__(self, *, leader_id: int = ..., leader_epoch: int = ..., version: int | None = ...) -> None: ...
+            index: int
+            error_code: int
+            base_offset: int
+            log_append_time_ms: int
+            log_start_offset: int
+            record_errors: list[BatchIndexAndErrorMessage]
+            error_message: str | None
+            current_leader: LeaderIdAndEpoch
+            def __init__(self, *, index: int = ..., error_code: int = ..., base_offset: int = ..., log_append_time_ms: int = ..., log_start_offset: int = ..., record_errors: list[BatchIndexAndErrorMessage] = ..., error_message: str | None = ..., current_leader: LeaderIdAndEpoch = ..., version: int | None = ...) -> None: ...
+        name: str
+        topic_id: UUID | None
+        partition_responses: list[PartitionProduceResponse]
+        def __init__(self, *, name: str = ..., topic_id: UUID | None = ..., partition_responses: list[PartitionProduceResponse] = ..., version: int | None = ...) -> None: ...
+    class NodeEndpoint(DataContainer):
+        node_id: int
+        host: str
+        port: int
+        rack: str | None
+        def __init__(self, *, node_id: int = ..., host: str = ..., port: int = ..., rack: str | None = ..., version: int | None = ...) -> None: ...
+    responses: list[TopicProduceResponse]
+    throttle_time_ms: int
+    node_endpoints: list[NodeEndpoint]
+    def __init__(self, *, responses: list[TopicProduceResponse] = ..., throttle_time_ms: int = ..., node_endpoints: list[NodeEndpoint] = ..., version: int | None = ...) -> None: ...
