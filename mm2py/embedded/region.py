@@ -1,0 +1,250 @@
+"""A Kafka cluster of one or three real brokers on this machine, for the demo, tests and benches.
+
+Flow: ``Region.start`` -> format the data folders -> start the nodes -> wait until each serves requests.
+Stop, kill, freeze and restart work on the whole region or on one node; data and ports stay until ``close``.
+Synchronous; not for use by several threads at once.
+"""
+
+import secrets
+import shutil
+import tempfile
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self, final
+
+from mm2py.embedded.broker import Broker, StartFailedError
+from mm2py.embedded.jars import fetch_jars
+from mm2py.embedded.java import find_java
+from mm2py.embedded.ports import HOST, free_ports
+from mm2py.embedded.reaper import REAPER
+from mm2py.embedded.server_properties import NodePorts, server_properties
+from mm2py.errors import ConfigError
+
+__all__ = ["ForeignRegion", "KafkaAddress", "Region", "start_regions"]
+
+MIN_FREE_BYTES: Final = 2 << 30
+READY_TIMEOUT_S: Final = 60.0
+_PORT_TRIES: Final = 4
+
+
+class KafkaAddress(Protocol):
+    """A cluster as its clients see it."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        ...
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses in Kafka's form ``host:port,host:port``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRegion:
+    """A cluster that someone else runs."""
+
+    name: str
+    bootstrap_servers: str
+
+
+@final
+class Region:
+    """One embedded cluster; as a context manager it is started and, at the end, removed.
+
+    ``properties`` go into every node's server.properties and win over ours. ``folder`` is where the
+    data goes, default the system's temporary folder.
+    """
+
+    def __init__(
+        self,
+        name: str = "region",
+        *,
+        nodes: int = 1,
+        properties: Mapping[str, str] | None = None,
+        heap_mb: int | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        if nodes < 1:
+            raise ConfigError(f"region {name}: {nodes} nodes asked for", remedy="use 1 or 3")
+        self.name = name
+        self._properties = dict(properties or {})
+        self._heap_mb = heap_mb or (256 if nodes == 1 else 192)
+        self._parent = folder
+        self._count = nodes
+        self._home: Path | None = None
+        self._ports: list[NodePorts] = []
+        self._brokers: list[Broker] = []
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of all nodes; known once the region was launched."""
+        return ",".join(f"{HOST}:{ports.broker}" for ports in self._ports)
+
+    @property
+    def nodes(self) -> list[Broker]:
+        """The nodes; node id 1 is the first."""
+        return list(self._brokers)
+
+    def node(self, node_id: int) -> Broker:
+        """Return the node with that id (1, 2, 3)."""
+        return self._brokers[node_id - 1]
+
+    def start(self) -> None:
+        """Start every node that does not run and wait until all serve requests."""
+        start_regions(self)
+
+    def launch(self) -> None:
+        """Start the nodes that do not run, without waiting; ``format_data`` must have been finished."""
+        for broker in self._brokers:
+            broker.launch()
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every node answers requests and lists all nodes."""
+        deadline = time.monotonic() + timeout_s
+        for broker in self._brokers:
+            broker.wait_ready(brokers=self._count, timeout_s=max(deadline - time.monotonic(), 0.0))
+
+    def stop(self) -> None:
+        """End every node in order, keeping data and ports."""
+        for broker in self._brokers:
+            broker.terminate()
+        for broker in self._brokers:
+            broker.stop()
+
+    def kill(self) -> None:
+        """End every node at once, as a power cut would."""
+        for broker in self._brokers:
+            broker.kill()
+
+    def restart(self) -> None:
+        """Stop in order and start on the same data and ports."""
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """Hold every node: connections stay open and nothing answers, as when a network goes dark."""
+        for broker in self._brokers:
+            broker.freeze()
+
+    def thaw(self) -> None:
+        """Let frozen nodes go on."""
+        for broker in self._brokers:
+            broker.thaw()
+
+    def close(self) -> None:
+        """End the nodes and remove their data; safe twice, and before ``start``."""
+        self.thaw()
+        for broker in self._brokers:
+            broker.close()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            REAPER.forget_folder(self._home)
+        self._home, self._brokers, self._ports = None, [], []
+
+    def prepare(self) -> None:
+        """Choose ports, write the nodes' properties and begin to format, once per region."""
+        if self._brokers:
+            return
+        jars, java = fetch_jars("broker"), find_java()
+        parent = self._parent or Path(tempfile.gettempdir())
+        free_bytes = shutil.disk_usage(parent).free
+        if free_bytes < MIN_FREE_BYTES:
+            raise ConfigError(
+                f"region {self.name}: only {free_bytes >> 20} MiB are free in {parent}",
+                remedy="free 2 GiB there, or set TMPDIR to a larger disk",
+            )
+        self._home = Path(tempfile.mkdtemp(prefix=f"mm2py-{self.name}-", dir=parent))
+        REAPER.watch_folder(self._home)
+        self._brokers = [
+            Broker(
+                f"{self.name}-{node_id}",
+                folder=self._home / f"node-{node_id}",
+                java=java,
+                jars=jars,
+                heap_mb=self._heap_mb,
+            )
+            for node_id in range(1, self._count + 1)
+        ]
+        self._choose_ports()
+        # 16 random bytes as Kafka's Uuid; one that begins with "-" reads as an option.
+        cluster_id = "M" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+        for broker in self._brokers:
+            broker.begin_format(cluster_id)
+
+    def finish_format(self) -> None:
+        """Wait until the data folders are formatted; nothing to do on a later start."""
+        for broker in self._brokers:
+            broker.finish_format()
+
+    def retry_on_other_ports(self) -> None:
+        """Start again on other ports: someone took one between our look and the broker's bind."""
+        for broker in self._brokers:
+            broker.kill()
+        self._choose_ports()
+        self.launch()
+
+    def _choose_ports(self) -> None:
+        ports = free_ports(2 * self._count)
+        self._ports = [
+            NodePorts(index + 1, ports[2 * index], ports[2 * index + 1])
+            for index in range(self._count)
+        ]
+        for broker, own in zip(self._brokers, self._ports, strict=True):
+            text = server_properties(own, self._ports, broker.data_dir, self._properties)
+            broker.configure(text, own.broker)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def start_regions(*regions: Region, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Start regions side by side and wait until all of them are ready.
+
+    Raises:
+        FatalError: A node ended or was not ready in time; a note has the end of its output.
+        ConfigError: No Java, no jars or no disk space.
+    """
+    for region in regions:
+        region.prepare()
+    for region in regions:
+        region.finish_format()
+    for region in regions:
+        region.launch()
+    for region in regions:
+        _wait_ready(region, timeout_s)
+
+
+def _wait_ready(region: Region, timeout_s: float) -> None:
+    for attempt in range(1, _PORT_TRIES + 1):
+        try:
+            region.wait_ready(timeout_s)
+        except StartFailedError as error:
+            # Clients know the ports of a region that has served before, so those stay.
+            if not error.address_in_use or attempt == _PORT_TRIES or _has_served(region):
+                raise
+            region.retry_on_other_ports()
+        else:
+            return
+
+
+def _has_served(region: Region) -> bool:
+    return any(broker.has_served for broker in region.nodes)

@@ -1,0 +1,74 @@
+"""The properties of an embedded broker: node ids and ports -> the text of a server.properties file.
+
+Tuned for a quick start and a small memory, see the reasons beside the lines. Writes no file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mm2py.embedded.ports import HOST
+
+__all__ = ["NodePorts", "server_properties"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Where one node listens."""
+
+    node_id: int
+    broker: int
+    controller: int
+
+
+def server_properties(
+    node: NodePorts, nodes: Sequence[NodePorts], data_dir: Path, extra: Mapping[str, str]
+) -> str:
+    """Return the file's text; ``extra`` wins over our values."""
+    replicas = str(min(len(nodes), 3))
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": ",".join(
+            f"{each.node_id}@{HOST}:{each.controller}" for each in nodes
+        ),
+        "listeners": f"PLAINTEXT://{HOST}:{node.broker},CONTROLLER://{HOST}:{node.controller}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.broker}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(data_dir),
+        # Kafka's seven days would delete records with old timestamps as soon as they are mirrored.
+        "log.retention.ms": "-1",
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "offsets.topic.num.partitions": "1",  # 50 sparse indexes look like 1 GB
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "num.network.threads": "1",
+        "num.io.threads": "2",
+        "background.threads": "2",
+        "log.cleaner.dedupe.buffer.size": "2097152",  # the default of 128 MB does not fit the heap
+        "log.cleaner.io.buffer.size": "65536",
+        # A killed broker's registration must expire before it is let in again.
+        "broker.session.timeout.ms": "2000",
+        "broker.heartbeat.interval.ms": "300",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:ANONYMOUS",
+        **extra,
+    }
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())
+
+
+def _escaped(value: str) -> str:
+    """Write a value so that ``java.util.Properties`` reads it back: ISO-8859-1 and backslashes."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n")
+    if text.startswith(" "):
+        text = "\\" + text
+    return "".join(c if " " <= c <= "~" else f"\\u{ord(c):04x}" for c in text)

@@ -1,0 +1,89 @@
+"""Writes the committed list of jars: Kafka release -> jgo -> coordinates + sha256 -> jars-<release>.json.
+
+For maintainers: ``.venv/bin/python scripts/resolve_jars.py`` after changing ``KAFKA``, then read the
+diff. Needs jgo (dependency group ``dev``) and takes half a minute. The product never resolves anything:
+``mm2py.embedded.jars`` fetches this list.
+"""
+
+import json
+import logging
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import jgo
+
+__all__ = ["main"]
+
+KAFKA = "4.3.1"
+ECJ = "3.40.0"  # the newest Eclipse compiler line that runs on Java 17
+LOG4J = "2.25.4"  # as kafka_2.13 asks for; the binding must be of the same release
+BROKER = (f"org.apache.kafka:kafka_2.13:{KAFKA}",)
+# slf4j-api 1.7 (Kafka's) finds its binding in log4j-slf4j-impl, not in log4j-slf4j2-impl. Resolved
+# alone, because jgo lets the managed versions of every coordinate given apply to all of them.
+BINDING = f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}"
+TOOLS = (
+    *BROKER,
+    f"org.apache.kafka:connect-mirror:{KAFKA}",
+    f"org.apache.kafka:connect-runtime:{KAFKA}",
+    f"org.apache.kafka:connect-json:{KAFKA}",
+    f"org.apache.kafka:kafka-tools:{KAFKA}",
+)
+COMPILER = (f"org.eclipse.jdt:ecj:{ECJ}",)
+OUTPUT = Path(__file__).parent.parent / "mm2py" / "embedded" / f"jars-{KAFKA}.json"
+
+
+class _Refuse(logging.Handler):
+    """jgo only warns of a checksum that does not match; here every warning ends the run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Raise what was only logged."""
+        raise RuntimeError(f"jgo warned: {record.getMessage()}")
+
+
+def _resolve(coordinates: tuple[str, ...], cache: Path) -> dict[str, str]:
+    environment = jgo.build("+".join(coordinates), cache_dir=cache)
+    for jar in environment.all_jars:
+        with zipfile.ZipFile(jar) as archive:  # an interrupted download is a 0-byte jar to jgo
+            if (broken := archive.testzip()) is not None:
+                raise RuntimeError(f"{jar.name}: {broken} is damaged")
+    lockfile = environment.lockfile
+    if lockfile is None:
+        raise RuntimeError("jgo wrote no lock file")
+    jars: dict[str, str] = {}
+    for locked in lockfile.dependencies:
+        if locked.classifier or locked.sha256 is None:
+            raise RuntimeError(f"{locked!r} has a classifier or no hash")
+        jars[f"{locked.groupId}:{locked.artifactId}:{locked.version}"] = locked.sha256
+    names = {jar.name for jar in environment.all_jars}
+    listed = {"{1}-{2}.jar".format(*coordinate.split(":")) for coordinate in jars}
+    if names != listed:
+        raise RuntimeError(f"lock file and jars differ: {sorted(names ^ listed)}")
+    return jars
+
+
+def main() -> None:
+    """Resolve the three groups and write the list."""
+    logging.getLogger("jgo").addHandler(_Refuse(level=logging.WARNING))
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        broker, tools, compiler = (_resolve(group, cache) for group in (BROKER, TOOLS, COMPILER))
+        binding = _resolve((BINDING,), cache)
+    broker[BINDING] = tools[BINDING] = binding[BINDING]
+    extra = {coordinate: digest for coordinate, digest in tools.items() if coordinate not in broker}
+    dropped = {coordinate for coordinate in broker if coordinate not in tools}
+    if dropped:
+        raise RuntimeError(f"the groups disagree about versions: {sorted(dropped)}")
+    groups = {"broker": broker, "tools": extra, "compiler": compiler}
+    document = {
+        "kafka": KAFKA,
+        "groups": {name: dict(sorted(jars.items())) for name, jars in groups.items()},
+    }
+    OUTPUT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    sizes = ", ".join(f"{name} {len(jars)}" for name, jars in groups.items())
+    sys.stdout.write(f"{OUTPUT.name}: {sizes}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Real brokers for the integration tests: two one-node regions per session, more on demand.
+
+``MM2PY_TEST_BOOTSTRAP_A`` and ``_B`` replace the pair with clusters that someone else runs.
+Topic names must be unique per test (fixture ``unique``), because the pair is shared.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Protocol, cast
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region, start_regions
+
+__all__ = ["CreateTopic", "NewRegion", "Pair"]
+
+Pair = tuple[KafkaAddress, KafkaAddress]
+
+
+class NewRegion(Protocol):
+    """Starts a region that the test may break; it is removed after the test."""
+
+    def __call__(
+        self, name: str = ..., *, nodes: int = ..., properties: dict[str, str] | None = ...
+    ) -> Region: ...
+
+
+class CreateTopic(Protocol):
+    """Creates a topic and waits until the broker has it."""
+
+    def __call__(
+        self,
+        region: KafkaAddress,
+        topic: str,
+        partitions: int = ...,
+        *,
+        replicas: int = ...,
+        config: dict[str, str] | None = ...,
+    ) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def regions() -> Iterator[Pair]:
+    """Two clusters shared by the whole session; never stop or freeze them."""
+    addresses = (
+        os.environ.get("MM2PY_TEST_BOOTSTRAP_A"),
+        os.environ.get("MM2PY_TEST_BOOTSTRAP_B"),
+    )
+    if addresses[0] and addresses[1]:
+        yield ForeignRegion("a", addresses[0]), ForeignRegion("b", addresses[1])
+        return
+    a, b = Region("a"), Region("b")
+    try:
+        start_regions(a, b)
+        yield a, b
+    finally:
+        a.close()
+        b.close()
+
+
+@pytest.fixture(scope="session")
+def region_a(regions: Pair) -> KafkaAddress:
+    return regions[0]
+
+
+@pytest.fixture(scope="session")
+def region_b(regions: Pair) -> KafkaAddress:
+    return regions[1]
+
+
+@pytest.fixture(scope="session")
+def region_three() -> Iterator[Region]:
+    """A cluster of three nodes; a test that stops a node starts it again before it ends."""
+    with Region("three", nodes=3) as region:
+        yield region
+
+
+@pytest.fixture
+def new_region() -> Iterator[NewRegion]:
+    """Regions of this test alone, to stop, kill, freeze and restart."""
+    started: list[Region] = []
+
+    def start(
+        name: str = "own", *, nodes: int = 1, properties: dict[str, str] | None = None
+    ) -> Region:
+        region = Region(name, nodes=nodes, properties=properties)
+        started.append(region)
+        region.start()
+        return region
+
+    yield start
+    for region in started:
+        region.close()
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Make a topic or group name that no other test uses; the same prefix gives a new name each time."""
+    return lambda prefix: f"{prefix}-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def create_topic() -> CreateTopic:
+    def create(
+        region: KafkaAddress,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replicas: int = 1,
+        config: dict[str, str] | None = None,
+    ) -> None:
+        admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
+        new = NewTopic(topic, partitions, replicas, config=config or {})
+        # confluent-kafka's annotation leaves the future's result open.
+        answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for answer in cast("dict[str, Future[None]]", answers).values():
+            answer.result(20)
+
+    return create

@@ -1,0 +1,182 @@
+"""Embedded brokers start, die, freeze and come back with their records."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from mm2py.embedded.broker import StartFailedError
+from mm2py.embedded.java import compile_java, run_java
+from mm2py.embedded.region import KafkaAddress, Region, start_regions
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+LONG_AGO_MS = 1_000_000_000_000  # 2001: Kafka's default retention would delete such a record
+
+
+class NewRegion(Protocol):
+    def __call__(self, name: str = ..., *, nodes: int = ...) -> Region: ...
+
+
+class CreateTopic(Protocol):
+    def __call__(self, region: KafkaAddress, topic: str, *, replicas: int = ...) -> None: ...
+
+
+def produce(servers: str, topic: str, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
+    for value in values:
+        producer.produce(topic, value=value, partition=0, timestamp=LONG_AGO_MS)
+    assert producer.flush(20) == 0
+
+
+def consume(servers: str, topic: str, count: int) -> list[str]:
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values: list[str] = []
+        deadline = time.monotonic() + 20
+        while len(values) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                value = message.value()
+                values.append("" if value is None else bytes(value).decode())
+        return values
+    finally:
+        consumer.close()
+
+
+def test_the_shared_pair_serves_two_separate_clusters(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+) -> None:
+    topic = unique("apart")
+    create_topic(region_a, topic)
+    topics_b = AdminClient({"bootstrap.servers": region_b.bootstrap_servers}).list_topics(
+        timeout=20
+    )
+    assert topic not in topics_b.topics
+
+
+def test_old_records_survive_a_restart_and_a_kill_on_the_same_ports(
+    new_region: NewRegion, create_topic: CreateTopic
+) -> None:
+    region = new_region("durable")
+    servers = region.bootstrap_servers
+    create_topic(region, "t")
+    produce(servers, "t", ["one"])
+    region.restart()
+    assert region.bootstrap_servers == servers
+    produce(servers, "t", ["two"])
+    region.kill()
+    assert region.node(1).pid is None
+    region.start()
+    assert consume(servers, "t", 2) == ["one", "two"]
+
+
+def test_a_frozen_region_keeps_silent_and_a_thawed_one_answers(new_region: NewRegion) -> None:
+    region = new_region("frozen")
+    region.freeze()
+    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=1)
+    region.thaw()
+    assert admin.list_topics(timeout=20).brokers
+
+
+def test_a_three_node_region_goes_on_without_one_node(
+    region_three: Region, unique: Callable[[str], str], create_topic: CreateTopic
+) -> None:
+    topic = unique("replicated")
+    create_topic(region_three, topic, replicas=3)
+    region_three.node(2).kill()
+    try:
+        produce(region_three.bootstrap_servers, topic, ["kept"])
+    finally:
+        region_three.start()
+    assert consume(region_three.bootstrap_servers, topic, 1) == ["kept"]
+    assert len(region_three.nodes) == len(region_three.bootstrap_servers.split(","))
+
+
+def test_a_node_that_cannot_start_shows_the_end_of_its_output() -> None:
+    region = Region("broken", properties={"num.network.threads": "many"})
+    try:
+        with pytest.raises(
+            StartFailedError, match=r"Kafka node broken-1: .*num\.network\.threads"
+        ) as e:
+            region.start()
+        assert "num.network.threads" in "".join(e.value.__notes__)
+    finally:
+        region.close()
+
+
+def test_a_region_moves_to_other_ports_when_someone_took_its_own() -> None:
+    first, second = Region("first"), Region("second")
+    try:
+        first.start()
+        second.prepare()
+        # The second region is told to use the first one's ports, as if both had found them free.
+        taken = first.node(1).port
+        text = (second.node(1).data_dir.parent / "server.properties").read_text(encoding="latin-1")
+        old = second.node(1).port
+        second.node(1).configure(text.replace(f":{old}", f":{taken}"), taken)
+        start_regions(second)
+        assert second.bootstrap_servers != first.bootstrap_servers
+        assert (
+            AdminClient({"bootstrap.servers": second.bootstrap_servers})
+            .list_topics(timeout=20)
+            .brokers
+        )
+    finally:
+        first.close()
+        second.close()
+
+
+def test_brokers_and_data_disappear_with_a_killed_owner(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys; from mm2py.embedded.region import Region\n"
+        "region = Region('orphan', folder=pathlib.Path(sys.argv[1])); region.start()\n"
+        "sys.stdout.write(f'{region.node(1).pid}\\n'); sys.stdout.flush(); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        broker = int(owner.stdout.readline())
+        os.kill(broker, 0)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+    deadline = time.monotonic() + 20
+    while list(tmp_path.iterdir()) or Path(f"/proc/{broker}/cmdline").exists():
+        assert time.monotonic() < deadline, "the broker or its data is still there"
+        time.sleep(0.05)
+
+
+@pytest.mark.java
+def test_java_programs_compile_and_run_against_the_jars_without_a_jdk(tmp_path: Path) -> None:
+    source = tmp_path / "Probe.java"
+    source.write_text(
+        "public class Probe { public static void main(String[] a) throws Exception {"
+        'System.out.print(org.apache.kafka.common.utils.AppInfoParser.getVersion() + " é "'
+        '+ new String(System.in.readAllBytes(), "UTF-8")); } }',
+        encoding="utf-8",
+    )
+    compile_java([source], tmp_path / "classes")
+    done = run_java("Probe", classpath=[tmp_path / "classes"], stdin="ü")
+    assert done.check() == "4.3.1 é ü"
+    assert "SLF4J" not in done.stderr
