@@ -69,13 +69,15 @@ class Region:
         properties: Mapping[str, str] | None = None,
         heap_mb: int | None = None,
         folder: Path | None = None,
+        min_free_bytes: int = MIN_FREE_BYTES,
     ) -> None:
         if nodes < 1:
             raise ConfigError(f"region {name}: {nodes} nodes asked for", remedy="use 1 or 3")
         self.name = name
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb or (256 if nodes == 1 else 192)
-        self._parent = folder
+        self._parent = folder or Path(tempfile.gettempdir())
+        self._min_free_bytes = min_free_bytes
         self._count = nodes
         self._home: Path | None = None
         self._ports: list[NodePorts] = []
@@ -151,15 +153,14 @@ class Region:
         """Choose ports, write the nodes' properties and begin to format, once per region."""
         if self._brokers:
             return
-        jars, java = fetch_jars("broker"), find_java()
-        parent = self._parent or Path(tempfile.gettempdir())
-        free_bytes = shutil.disk_usage(parent).free
-        if free_bytes < MIN_FREE_BYTES:
+        free_bytes = shutil.disk_usage(self._parent).free
+        if free_bytes < self._min_free_bytes:
             raise ConfigError(
-                f"region {self.name}: only {free_bytes >> 20} MiB are free in {parent}",
+                f"region {self.name}: only {free_bytes >> 20} MiB are free in {self._parent}",
                 remedy="free 2 GiB there, or set TMPDIR to a larger disk",
             )
-        self._home = Path(tempfile.mkdtemp(prefix=f"mm2py-{self.name}-", dir=parent))
+        jars, java = fetch_jars("broker"), find_java()
+        self._home = Path(tempfile.mkdtemp(prefix=f"mm2py-{self.name}-", dir=self._parent))
         REAPER.watch_folder(self._home)
         self._brokers = [
             Broker(
