@@ -12,9 +12,11 @@ _SOURCE: Final = "MirrorSourceConnector"
 _Configs = Mapping[str, Mapping[str, str]]
 
 
-def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
+def later_parts(
+    file: Mapping[str, str], worker: Mapping[str, str], connectors: _Configs
+) -> list[str]:
     """Return one line per feature, for one flow."""
-    return [line for check in _CHECKS for line in check(worker, connectors) if line]
+    return _rest(file) + [line for check in _CHECKS for line in check(worker, connectors) if line]
 
 
 def _is_true(config: Mapping[str, str], key: str, *, absent: bool) -> bool:
@@ -70,9 +72,8 @@ def _security(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     return lines
 
 
-def _rest(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
-    del connectors
-    keys = [key for key in ("listeners", "dedicated.mode.enable.internal.rest") if key in worker]
+def _rest(file: Mapping[str, str]) -> list[str]:
+    keys = [key for key in ("listeners", "dedicated.mode.enable.internal.rest") if key in file]
     return [f"{key} comes with part 3: no REST listener is opened" for key in keys]
 
 
@@ -81,5 +82,4 @@ _CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] =
     _exactly_once,
     _transforms,
     _security,
-    _rest,
 )

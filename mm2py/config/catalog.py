@@ -1,0 +1,230 @@
+"""Which properties a mirror maker file can contain, and what type each of them has.
+
+Flow: a key of the file -> ``Scope`` (top level, cluster, flow) and name -> ``Known`` or None. Lint
+asks it for types, for the right place of a key and for the nearest known name.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from mm2py.config.client_properties import CLIENT_KEYS
+from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
+from mm2py.config.definitions import ConnectorDefinition, OptionInfo, options_of
+from mm2py.config.derivation import PROVIDER_PREFIX, WORKER_PREFIXES
+from mm2py.config.java_values import JavaType
+from mm2py.config.old_names import modern_name
+from mm2py.config.worker import WorkerConfig
+from mm2py.types import ClusterAlias, FlowName
+
+__all__ = ["DRIVER_KEYS", "NEVER_WORKED", "REMOVED", "Catalog", "Scope", "client_part"]
+
+DRIVER_KEYS: Final[Mapping[str, tuple[JavaType, str]]] = {
+    "clusters": (JavaType.LIST, "Aliases of the clusters."),
+    "dedicated.mode.enable.internal.rest": (
+        JavaType.BOOLEAN,
+        "Let the nodes of one file talk to each other (part 3).",
+    ),
+    "listeners": (JavaType.LIST, "Addresses of the REST server (part 3)."),
+    "rest.advertised.host.name": (JavaType.STRING, "How other nodes reach this one (part 3)."),
+    "rest.advertised.port": (JavaType.INT, "How other nodes reach this one (part 3)."),
+    "rest.advertised.listener": (JavaType.STRING, "How other nodes reach this one (part 3)."),
+    "access.control.allow.origin": (JavaType.STRING, "CORS of the REST server (part 3)."),
+    "access.control.allow.methods": (JavaType.STRING, "CORS of the REST server (part 3)."),
+    "response.http.headers.config": (JavaType.STRING, "Headers of the REST server (part 3)."),
+    "ssl.client.auth": (JavaType.STRING, "Client certificates of the REST server (part 3)."),
+    "config.providers": (JavaType.LIST, "Names of config providers for ${name:...}."),
+}
+"""Keys that the driver itself reads (``MirrorMakerConfig``)."""
+
+NEVER_WORKED: Final[Mapping[str, str]] = {
+    "readahead.queue.capacity": "buffer.memory of the producer bounds what is read ahead",
+    "heartbeats.topic.retention.ms": "the topic is compacted",
+    "checkpoints.topic.retention.ms": "the topic is compacted",
+    "offset.syncs.topic.retention.ms": "the topic is compacted",
+}
+"""Names of the design document of MirrorMaker 2 (KIP-382) that no release reads."""
+
+REMOVED: Final[Mapping[str, str]] = {
+    "use.incremental.alter.configs": "configs are always altered incrementally",
+    "add.source.alias.to.metrics": "metrics always carry the source alias",
+    "auto.include.jmx.reporter": "metrics are exported by this product's own exporter",
+    "internal.key.converter": "internal topics always use JSON",
+    "internal.value.converter": "internal topics always use JSON",
+}
+"""Names that Java knew once."""
+
+_FLOW_PREFIXES: Final = (
+    "transforms.",
+    "predicates.",
+    "topic.creation.",
+    "replication.policy.",
+    "transaction.boundary",
+    "key.converter.",
+    "value.converter.",
+    "header.converter.",
+    PROVIDER_PREFIX,
+)
+_FLOW_NAMES: Final = ("exactly.once.support", "offsets.storage.topic")
+_CLIENT_PREFIXES: Final = tuple(
+    f"{side}{kind}.{override}"
+    for side in ("", "source.", "target.")
+    for kind in ("consumer", "producer", "admin")
+    for override in ("override.", "")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a key of the file belongs: ``prefix`` is ``A.``, ``A->B.`` or empty."""
+
+    kind: Literal["top", "cluster", "flow"]
+    prefix: str
+    name: str
+    flow: FlowName | None = None
+
+
+def client_part(name: str) -> tuple[str, str] | None:
+    """Split ``consumer.fetch.max.bytes`` into its prefix and the client property."""
+    for prefix in _CLIENT_PREFIXES:
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return prefix, name[len(prefix) :]
+    return None
+
+
+class Catalog:
+    """All names that are known, for one set of connectors and clusters."""
+
+    def __init__(
+        self,
+        definitions: Sequence[ConnectorDefinition],
+        top_level_names: frozenset[str],
+        clusters: Sequence[ClusterAlias],
+    ) -> None:
+        self.top_level_names = top_level_names
+        self.connector_options: dict[str, OptionInfo] = {}
+        for definition in definitions:
+            for name, info in options_of(definition.model).items():
+                self.connector_options.setdefault(name, info)
+        self.worker_options = options_of(WorkerConfig)
+        self._clusters = sorted(clusters, key=len, reverse=True)
+        self._flows = [
+            FlowName(source, target) for source in self._clusters for target in self._clusters
+        ]
+
+    def scope(self, key: str) -> Scope:
+        """Tell where a key belongs; the longest alias wins."""
+        for flow in self._flows:
+            if key.startswith(f"{flow}."):
+                return Scope("flow", f"{flow}.", key[len(f"{flow}.") :], flow)
+        if not self.is_top_level(key):
+            for alias in self._clusters:
+                if key.startswith(f"{alias}.") and len(key) > len(alias) + 1:
+                    return Scope("cluster", f"{alias}.", key[len(alias) + 1 :])
+        return Scope("top", "", key)
+
+    def is_top_level(self, name: str) -> bool:
+        """Whether the name has an effect at top level."""
+        return (
+            name in DRIVER_KEYS
+            or name in CLIENT_KEYS
+            or name in self.top_level_names
+            or name.startswith(PROVIDER_PREFIX)
+            or self._reaches_workers(name)
+            or self.is_old_name(name)
+        )
+
+    def is_cluster_level(self, name: str) -> bool:
+        """Whether the name has an effect under a cluster alias."""
+        client = client_part(name)
+        return (
+            name in CLIENT_KEYS
+            or name in self.worker_options
+            or name == "forwarding.admin.class"
+            or name.startswith(("replication.policy.", PROVIDER_PREFIX))
+            or self._reaches_workers(name)
+            or (client is not None and client[1] in CLIENT_TABLE)
+        )
+
+    def is_flow_level(self, name: str) -> bool:
+        """Whether the name has an effect under ``A->B.``."""
+        client = client_part(name)
+        side = name.removeprefix("source.cluster.").removeprefix("target.cluster.")
+        return (
+            name in self.connector_options
+            or name in self.top_level_names
+            or name in _FLOW_NAMES
+            or name.startswith(_FLOW_PREFIXES)
+            or self.is_old_name(name)
+            or (side != name and side in CLIENT_KEYS)
+            or (client is not None and client[1] in CLIENT_TABLE)
+        )
+
+    def is_old_name(self, name: str) -> bool:
+        """Whether the name is an old or mistaken one that works all the same."""
+        return modern_name(name, "", self.connector_options) is not None
+
+    def is_worker_only(self, name: str) -> bool:
+        """Whether only the worker reads the name, so that it needs the target's alias."""
+        return name in self.worker_options and name not in self.connector_options
+
+    def java_type(self, scope: Scope) -> JavaType | None:
+        """Return the type of a key's value, None if it is not known."""
+        name = scope.name
+        modern = modern_name(name, "", self.connector_options)
+        if modern is not None:
+            name = modern.name
+        client = self.client_property(scope)
+        if client is not None:
+            return client.type
+        if scope.kind == "top" and name in DRIVER_KEYS:
+            return DRIVER_KEYS[name][0]
+        info = None if scope.kind == "cluster" else self.connector_options.get(name)
+        info = info or self.worker_options.get(name)
+        return None if info is None else info.option.type
+
+    def client_property(self, scope: Scope) -> ClientProperty | None:
+        """Return the client property that a key sets, None if it sets none."""
+        name = scope.name
+        if scope.kind != "top":
+            client = client_part(name)
+            if client is not None and name not in self.connector_options:
+                return CLIENT_TABLE.get(client[1])
+            if scope.kind == "flow":
+                name = name.removeprefix("source.cluster.").removeprefix("target.cluster.")
+        return CLIENT_TABLE.get(name) if name in CLIENT_KEYS else None
+
+    def nearest(self, scope: Scope) -> str:
+        """Return the known name that is most like the scope's, empty if none is near."""
+        candidates = self._candidates(scope)
+        lowered = scope.name.strip().lower().replace("_", ".")
+        by_lower = {name.lower(): name for name in candidates}
+        if lowered in by_lower:
+            return by_lower[lowered]
+        # A beginning (`emit.heartbeats`) or an end (`heartbeats.enabled`) of a switch, a lost `d`.
+        for switch in (f"{lowered}.enabled", f"{lowered}d", f"emit.{lowered}"):
+            if switch in by_lower:
+                return by_lower[switch]
+        parts = sorted(lowered.split("."))
+        swapped = [name for name in candidates if sorted(name.split(".")) == parts]
+        near = difflib.get_close_matches(lowered, list(by_lower), n=1, cutoff=0.8)
+        if swapped:
+            return swapped[0]
+        return by_lower[near[0]] if near else ""
+
+    def _candidates(self, scope: Scope) -> list[str]:
+        if scope.kind == "top":
+            return [*DRIVER_KEYS, *self.top_level_names, *self.worker_options, *CLIENT_KEYS]
+        if scope.kind == "flow":
+            return [*self.connector_options, *_FLOW_NAMES]
+        client = client_part(scope.name)
+        if client is not None:
+            return [client[0] + name for name in CLIENT_TABLE]
+        return [*CLIENT_KEYS, *self.worker_options]
+
+    def _reaches_workers(self, name: str) -> bool:
+        if not name.startswith(WORKER_PREFIXES):
+            return False
+        # `task` and `worker` are prefixes of many words; their options are all known.
+        return name in self.worker_options or not name.startswith(("task", "worker"))

@@ -1,0 +1,238 @@
+"""Findings about a mirror maker file, each with its line: what ``mm2py lint`` prints.
+
+Flow: file -> ``MirrorMakerConfig`` -> findings about keys, values, client properties and the
+configs that follow from them. ``load_checked`` is how a process starts: it refuses the first error
+and hands the rest out to be logged.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from mm2py.config.catalog import Catalog
+from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
+from mm2py.config.client_table import ClientProperty, Effect
+from mm2py.config.clients import MAX_IN_FLIGHT, client_value_problem
+from mm2py.config.definitions import ConfigModel, ConnectorDefinition, check_config
+from mm2py.config.derivation import Effective, Value, texts
+from mm2py.config.findings import Finding, Severity, first_error, in_order
+from mm2py.config.lint_keys import key_findings
+from mm2py.config.lint_values import value_findings
+from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
+from mm2py.config.properties import load
+from mm2py.config.providers import placeholders
+from mm2py.config.worker import WorkerConfig
+from mm2py.types import FlowName
+
+__all__ = ["lint", "load_checked"]
+
+_CHECKPOINT: Final = "MirrorCheckpointConnector"
+_SAFE_ACKS: Final = ("all", "-1")
+
+
+def lint(
+    path: Path | str,
+    definitions: Sequence[ConnectorDefinition],
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> list[Finding]:
+    """Return the findings of a file in file order.
+
+    Raises:
+        ConfigError: the file cannot be read as a properties file at all.
+    """
+    return _lint(MirrorMakerConfig(load(path), definitions, environ=environ))
+
+
+def load_checked(
+    path: Path | str,
+    definitions: Sequence[ConnectorDefinition],
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[MirrorMakerConfig, list[Finding]]:
+    """Read a file for a start: the config, and the findings to log once each.
+
+    Raises:
+        ConfigError: the first error, with its file line and what to do.
+    """
+    config = MirrorMakerConfig(load(path), definitions, environ=environ)
+    findings = _lint(config)
+    error = first_error(findings)
+    if error is not None:
+        raise error.as_error(config.path)
+    return config, findings
+
+
+def _lint(config: MirrorMakerConfig) -> list[Finding]:
+    catalog = Catalog(config.definitions, config.option_names, config.clusters)
+    found = list(config.findings)
+    if not config.clusters:
+        return in_order(found + value_findings(config, catalog))
+    found += key_findings(config, catalog)
+    found += value_findings(config, catalog)
+    found += _client_findings(config, catalog)
+    told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
+    for source in config.clusters:
+        for target in config.clusters:
+            if source != target:
+                flow = config.flow_configs(FlowName(source, target))
+                # One line is told wrong once, however many flows it reaches.
+                found += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
+    found += _loops(config) + _aliases(config)
+    return in_order(found)
+
+
+def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
+    found = _model_findings(config, flow, "worker", WorkerConfig, flow.worker)
+    for definition in config.definitions:
+        effective = flow.connectors[definition.name]
+        found += _model_findings(config, flow, definition.name, definition.model, effective)
+    return found
+
+
+def _model_findings(
+    config: MirrorMakerConfig,
+    flow: FlowConfigs,
+    what: str,
+    model: type[ConfigModel],
+    effective: Effective,
+) -> list[Finding]:
+    props = config.providers.resolve(texts(effective))
+    found: list[Finding] = []
+    for problem in check_config(model, props):
+        value = effective.get(problem.name, Value(""))
+        if value.text and placeholders(value.text):
+            continue  # told as unresolved, or secret
+        if problem.name == "bootstrap.servers":
+            continue  # told under the alias that lacks it
+        # As in Java the dedicated mode leaves a refused checkpoint connector out and runs on.
+        severity = (
+            Severity.WARNING
+            if what == _CHECKPOINT and "is left out" in problem.message
+            else Severity.ERROR
+        )
+        secret = problem.value is None or "${" in value.text
+        shown = "" if secret else f"{problem.value!r} "
+        key = value.key or f"{flow.flow}.{problem.name}"
+        message = f"{shown}{problem.message}"
+        found.append(Finding(severity, value.line, key, message, problem.remedy))
+    return found
+
+
+def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+    found: list[Finding] = []
+    for key, value in config.raw.items():
+        entry = catalog.client_property(catalog.scope(key))
+        if entry is None:
+            continue
+        text = config.providers.resolve_text(value.text)
+        problem = client_value_problem(entry, text)
+        if problem and not placeholders(text) and entry.name != "bootstrap.servers":
+            shown = "" if text != value.text else f"{value.text!r} "
+            found.append(
+                Finding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
+            )
+            continue
+        found += [
+            Finding(severity, value.line, key, message) for severity, message in _say(entry, text)
+        ]
+    return found
+
+
+def _say(entry: ClientProperty, text: str) -> list[tuple[Severity, str]]:
+    if entry.effect is Effect.REFUSED:
+        return [(Severity.ERROR, f"is refused: {entry.note}")]
+    if entry.effect is Effect.WITHOUT_EFFECT:
+        return [(Severity.INFO, f"has no effect: {entry.note}")]
+    special = _SPECIAL.get(entry.name)
+    if special is not None:
+        message = special(text.strip())
+        return [(Severity.WARNING, message)] if message else []
+    if entry.effect in (Effect.WARNED, Effect.LATER):
+        severity = Severity.WARNING if entry.effect is Effect.WARNED else Severity.INFO
+        return [(severity, f"has no effect: {entry.note}")]
+    return []
+
+
+def _say_acks(text: str) -> str:
+    return "" if text in _SAFE_ACKS else f"acks={text} is taken as all: less loses records"
+
+
+def _say_idempotence(text: str) -> str:
+    if text.lower() == "true":
+        return ""
+    return "idempotence stays on: a retry without it doubles or reorders records"
+
+
+def _say_in_flight(text: str) -> str:
+    if int(text) <= MAX_IN_FLIGHT:
+        return ""
+    return f"{text} is taken as {MAX_IN_FLIGHT}, the most that keeps the order of retries"
+
+
+def _say_protocol(text: str) -> str:
+    if text.upper() == "PLAINTEXT":
+        return ""
+    return f"{text} comes with part 2: this version connects by PLAINTEXT only and will not start"
+
+
+_SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
+    "acks": _say_acks,
+    "enable.idempotence": _say_idempotence,
+    "max.in.flight.requests.per.connection": _say_in_flight,
+    "security.protocol": _say_protocol,
+}
+
+
+def _loops(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn of two enabled directions that keep topic names: every record would circle."""
+    found: list[Finding] = []
+    for source in config.clusters:
+        for target in config.clusters:
+            there, back = FlowName(source, target), FlowName(target, source)
+            if source >= target or not (config.flow_enabled(there) and config.flow_enabled(back)):
+                continue
+            cause = _keeps_names(config, there)
+            if cause is None or _keeps_names(config, back) is None:
+                continue
+            found.append(
+                Finding(
+                    Severity.WARNING,
+                    cause.line,
+                    cause.key,
+                    f"{there} and {back} both keep topic names: a topic that both directions copy "
+                    "circles without end, as in Java",
+                    "give each direction other topics, or keep the default naming; same-name "
+                    "active-active comes with part 4",
+                )
+            )
+    return found
+
+
+def _keeps_names(config: MirrorMakerConfig, flow: FlowName) -> Value | None:
+    source = config.flow_configs(flow).connectors.get("MirrorSourceConnector", {})
+    policy = source.get("replication.policy.class")
+    if policy is not None and policy.text == IDENTITY_REPLICATION_POLICY:
+        return policy
+    separator = source.get("replication.policy.separator")
+    alias = source.get("source.cluster.alias")
+    if separator is not None and alias is not None and not separator.text and not alias.text:
+        return separator
+    return None
+
+
+def _aliases(config: MirrorMakerConfig) -> list[Finding]:
+    separator = config.raw.get("replication.policy.separator", Value(".")).text
+    line = config.raw["clusters"].line
+    return [
+        Finding(
+            Severity.WARNING,
+            line,
+            "clusters",
+            f"alias {alias!r} contains the separator {separator!r}: the source of its remote "
+            "topics cannot be told from their names",
+            "choose another alias or replication.policy.separator",
+        )
+        for alias in config.clusters
+        if separator and separator in alias
+    ]

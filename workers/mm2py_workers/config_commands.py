@@ -1,0 +1,181 @@
+"""``mm2py lint FILE`` and ``mm2py config explain FILE [A->B]``, without the command line around them.
+
+Flow: file -> ``mm2py.config`` -> lines on standard output, exit code as result: 0 runs, 1 refused,
+2 wrong usage. Run as a module it writes docs/config.md to standard output. Secrets are masked.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from mm2py.config.client_properties import (
+    ClientKind,
+    Side,
+    effective_client_properties,
+    framework_producer_properties,
+)
+from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.definitions import ConfigModel, options_of
+from mm2py.config.derivation import Effective, Value, texts
+from mm2py.config.findings import Severity
+from mm2py.config.java_values import JavaType
+from mm2py.config.lint import lint
+from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
+from mm2py.config.reference import render
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError, UsageError
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_connectors.config import CONNECTORS
+
+__all__ = ["explain_file", "lint_file", "reference_text"]
+
+_STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+_CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
+    ("source", "consumer"),
+    ("source", "producer"),
+    ("source", "admin"),
+    ("target", "admin"),
+)
+_SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
+_MASK: Final = "********"
+_SECRET_WORDS: Final = ("password", "jaas", "secret", "keystore.key")
+
+
+def lint_file(path: Path | str, *, console: Console | None = None) -> int:
+    """Print the findings of a file, worst last in the count; return the exit code."""
+    out = console or Console(highlight=False)
+    try:
+        findings = lint(path, CONNECTORS)
+    except ConfigError as error:
+        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
+        return 1
+    for finding in findings:
+        _print(
+            out,
+            f"{finding.severity.name.lower():8} {finding.describe(str(path))}",
+            _STYLES[finding.severity],
+        )
+    counts = [sum(f.severity is s for f in findings) for s in sorted(Severity, reverse=True)]
+    _print(out, f"{path}: {counts[0]} errors, {counts[1]} warnings, {counts[2]} remarks", "")
+    return 1 if counts[0] else 0
+
+
+def explain_file(
+    path: Path | str, flow: str | None = None, *, console: Console | None = None
+) -> int:
+    """Print every effective property and where it came from; return the exit code."""
+    out = console or Console(highlight=False)
+    try:
+        config = MirrorMakerConfig.load(path, CONNECTORS)
+        flows = config.flows() if flow is None else (_flow_named(config, flow),)
+        for name in flows:
+            _explain(out, config, config.flow_configs(name))
+    except UsageError as error:
+        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
+        return 2
+    except ConfigError as error:
+        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
+        return 1
+    return 0
+
+
+def reference_text() -> str:
+    """Return the text of docs/config.md."""
+    return render(CONNECTORS)
+
+
+def _flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
+    source, arrow, target = (part.strip() for part in text.partition("->"))
+    flow = FlowName(ClusterAlias(source), ClusterAlias(target))
+    if not arrow or source == target or not set(flow) <= set(config.clusters):
+        raise UsageError(
+            f"{text!r} is no flow of {config.path}",
+            remedy=f"write <source>-><target> with two of {', '.join(config.clusters)}",
+        )
+    return flow
+
+
+def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None:
+    state = "replicates" if flow.enabled else "heartbeats only"
+    _print(out, f"{flow.flow}: {state}", "bold")
+    for line in config.later_parts(flow.flow):
+        _print(out, f"  later: {line}", "yellow")
+    worker = _as_written(config, flow.worker)
+    _section(out, f"{flow.flow} worker", _with_defaults(worker, WorkerConfig))
+    for definition in config.definitions:
+        effective = flow.connectors[definition.name]
+        _section(
+            out,
+            f"{flow.flow} {definition.name}",
+            _with_defaults(effective, definition.model),
+        )
+    source = flow.connectors[_SOURCE_CONNECTOR]
+    for side, kind in _CLIENTS:
+        props = effective_client_properties(texts(source), side, kind)
+        origins = effective_client_properties(_origins(source), side, kind)
+        _section(out, f"{flow.flow} {side} {kind}", _joined(props, origins))
+    props = framework_producer_properties(texts(worker), texts(source))
+    origins = framework_producer_properties(
+        _origins(worker), _origins(source) | {"name": _SOURCE_CONNECTOR}
+    )
+    _section(out, f"{flow.flow} producer of records", _joined(props, origins))
+
+
+def _as_written(config: MirrorMakerConfig, effective: Effective) -> Effective:
+    """Put placeholders back, so that what a provider holds is never shown."""
+    return {
+        key: config.raw[value.key] if value.line and "${" in config.raw[value.key].text else value
+        for key, value in effective.items()
+    }
+
+
+def _origins(effective: Effective) -> dict[str, str]:
+    return {key: value.origin for key, value in effective.items()}
+
+
+def _joined(props: Mapping[str, str], origins: Mapping[str, str]) -> Effective:
+    # A property that the rules themselves set has the same text in both.
+    return {
+        key: Value(text, rule="fixed by the derivation" if origins[key] == text else origins[key])
+        for key, text in props.items()
+    }
+
+
+def _with_defaults(effective: Effective, model: type[ConfigModel]) -> Effective:
+    result = dict(effective)
+    for name, info in options_of(model).items():
+        java = info.option.java_default
+        rule = "default" if java is None else f"our default (Java: {java})"
+        if not info.required:
+            result.setdefault(name, Value(info.default, rule=rule))
+    return result
+
+
+def _section(out: Console, title: str, props: Effective) -> None:
+    _print(out, title, "bold")
+    for key in sorted(props):
+        value = props[key]
+        shown = _MASK if _is_secret(key) and "${" not in value.text else value.text
+        line = Text(f"  {key} = {shown}")
+        line.append(f"    # {value.origin}", style="dim")
+        out.print(line, soft_wrap=True)
+
+
+def _is_secret(key: str) -> bool:
+    name = key.rpartition("consumer.")[2].rpartition("producer.")[2].rpartition("admin.")[2]
+    entry = CLIENT_TABLE.get(name)
+    return (entry is not None and entry.type is JavaType.PASSWORD) or any(
+        word in key for word in _SECRET_WORDS
+    )
+
+
+def _print(out: Console, text: str, style: str) -> None:
+    out.print(Text(text, style=style), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_text())
