@@ -1,0 +1,121 @@
+"""Log lines: who speaks (a context variable), how a line looks, and what never stands in it.
+
+Flow: ``log.info(...)`` -> scope of the running asyncio task -> one masked line -> stream or file.
+Stack traces appear only in debug mode; otherwise an exception is one line. Metrics are elsewhere.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, TextIO, final
+
+from mm2py.errors import Mm2pyError
+
+__all__ = ["SecretMask", "configure_logging", "current_scope", "log_scope"]
+
+HIDDEN: Final = "[hidden]"
+"""What stands in place of a secret; the text of Kafka's ``Password.HIDDEN``."""
+
+WHOLE_WORD_BELOW_CHARS: Final = 6
+"""Shorter secrets are masked as whole words only, else a password ``a`` would eat every line."""
+
+_scope: ContextVar[tuple[str, ...]] = ContextVar("mm2py_log_scope", default=())
+
+
+def current_scope() -> str:
+    """Return the scope of the running task as it stands in log lines, empty outside of any."""
+    parts = _scope.get()
+    return f"[{'|'.join(parts)}] " if parts else ""
+
+
+@contextmanager
+def log_scope(*parts: str) -> Iterator[None]:
+    """Put ``[a|b|c]`` before every line logged inside; asyncio tasks started inside inherit it.
+
+    A nested scope extends the outer one: flow, then connector, then task (Java's ``LoggingContext``).
+    """
+    token = _scope.set((*_scope.get(), *parts))
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+@final
+class SecretMask:
+    """Replaces secrets by ``[hidden]``; fed with every resolved secret value before anything is logged."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Hide these values from now on; empty ones are ignored."""
+        self._secrets.update(secret for secret in secrets if secret.strip())
+        # The longest first: one secret may contain another.
+        ordered = sorted(self._secrets, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(_secret_pattern, ordered))) if ordered else None
+
+    def apply(self, text: str) -> str:
+        """Return ``text`` without secrets."""
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+
+def _secret_pattern(secret: str) -> str:
+    escaped = re.escape(secret)
+    return rf"(?<!\w){escaped}(?!\w)" if len(secret) < WHOLE_WORD_BELOW_CHARS else escaped
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    # Our own errors are written to be read; of a foreign one the class is half of the message.
+    return text if isinstance(error, Mm2pyError) else f"{type(error).__name__}: {text}"
+
+
+@final
+class _LineFormatter(logging.Formatter):
+    """One line per event: time, level, scope, message; masked."""
+
+    default_msec_format = "%s,%03d"
+
+    def __init__(self, mask: SecretMask, *, debug: bool) -> None:
+        super().__init__()
+        self._mask = mask
+        self._debug = debug
+
+    def format(self, record: logging.LogRecord) -> str:
+        # A broker's or a record's text must not be able to fake a second line.
+        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
+        where = f" ({record.name}:{record.lineno})" if self._debug else ""
+        line = f"{self.formatTime(record)} {record.levelname} {current_scope()}{message}{where}"
+        if record.exc_info and record.exc_info[1] is not None:
+            if self._debug:
+                line = f"{line}\n{self.formatException(record.exc_info)}"
+            else:
+                line = f"{line}: {_one_line(record.exc_info[1])}"
+        return self._mask.apply(line)
+
+
+def configure_logging(
+    stream: TextIO, mask: SecretMask, *, level: str = "INFO", debug: bool = False
+) -> None:
+    """Send every log line of the process to ``stream``; replaces what was configured before.
+
+    Args:
+        stream: where lines go; stays open, belongs to the caller.
+        mask: what must never appear.
+        level: name of the lowest level that is written.
+        debug: write stack traces and the place in the code with each line, and level DEBUG.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_LineFormatter(mask, debug=debug))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel("DEBUG" if debug else level)
+    # asyncio's own debug lines (selector choice) help nobody who runs a mirror.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

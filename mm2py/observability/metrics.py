@@ -1,0 +1,148 @@
+"""Counters of a running mirror: per source partition, summed per flow.
+
+Flow: worker tasks add to a ``PartitionMeter`` per acknowledged batch -> ``FlowMeter.snapshot`` ->
+tables, status lines, later an exporter. Plain integers on one event loop: no locks, no I/O.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from mm2py.clock import Clock
+from mm2py.types import FlowName, TopicPartition
+
+__all__ = ["FlowMeter", "FlowSnapshot", "Metrics", "PartitionMeter"]
+
+UNKNOWN = -1
+"""A lag or timestamp that nobody has reported yet."""
+
+
+@final
+class PartitionMeter:
+    """What one source partition has done; its counters only grow while the partition is assigned."""
+
+    __slots__ = (
+        "bytes",
+        "caught_up_ms",
+        "cause",
+        "lag_records",
+        "newest_ms",
+        "records",
+        "source",
+        "state",
+        "target",
+    )
+
+    def __init__(self, source: TopicPartition) -> None:
+        self.source = source
+        self.target: TopicPartition | None = None
+        self.records = 0
+        self.bytes = 0
+        self.lag_records = UNKNOWN
+        self.newest_ms = UNKNOWN
+        self.caught_up_ms = UNKNOWN
+        """Wall clock when the lag was last seen at 0."""
+        self.state = "RUNNING"
+        self.cause = ""
+
+    def report_lag(self, lag_records: int, newest_ms: int, now_ms: int) -> None:
+        """Note the distance to the source's end and the newest copied timestamp."""
+        self.lag_records = lag_records
+        self.newest_ms = max(self.newest_ms, newest_ms)
+        if lag_records == 0:
+            self.caught_up_ms = now_ms
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return how old the oldest record not yet copied can be at most, 0 when nothing lags.
+
+        Everything still to copy arrived after the partition was last caught up, so that moment bounds
+        the answer where record timestamps are old or made up.
+        """
+        if self.lag_records <= 0:
+            return 0
+        known = [at for at in (self.newest_ms, self.caught_up_ms) if at != UNKNOWN]
+        return max(0, now_ms - max(known)) if known else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSnapshot:
+    """Sums of one flow at one moment; ``records`` and ``size_bytes`` since the process started."""
+
+    flow: FlowName
+    state: str
+    records: int
+    size_bytes: int
+    partitions: int
+    failed: tuple[str, ...]
+    lag_records: int
+    lag_ms: int
+    newest_ms: int
+
+
+@final
+class FlowMeter:
+    """Counters of one flow."""
+
+    def __init__(self, flow: FlowName, clock: Clock) -> None:
+        self.flow = flow
+        self.state = "STARTING"
+        self._clock = clock
+        self._partitions: dict[TopicPartition, PartitionMeter] = {}
+        self._gone_records = 0
+        self._gone_bytes = 0
+
+    @property
+    def partitions(self) -> tuple[PartitionMeter, ...]:
+        """Meters of the partitions that tasks own now."""
+        return tuple(self._partitions.values())
+
+    def partition(self, source: TopicPartition) -> PartitionMeter:
+        """Return the meter of a partition, new at its first use."""
+        meter = self._partitions.get(source)
+        if meter is None:
+            meter = self._partitions[source] = PartitionMeter(source)
+        return meter
+
+    def forget(self, source: TopicPartition) -> None:
+        """Drop a partition that no task owns any more; the flow's sums keep what it copied."""
+        meter = self._partitions.pop(source, None)
+        if meter is not None:
+            self._gone_records += meter.records
+            self._gone_bytes += meter.bytes
+
+    def snapshot(self) -> FlowSnapshot:
+        """Return the sums of now."""
+        now_ms = self._clock.now_ms()
+        meters = self._partitions.values()
+        return FlowSnapshot(
+            flow=self.flow,
+            state=self.state,
+            records=self._gone_records + sum(meter.records for meter in meters),
+            size_bytes=self._gone_bytes + sum(meter.bytes for meter in meters),
+            partitions=len(meters),
+            failed=tuple(
+                f"{meter.source}: {meter.cause}" for meter in meters if meter.state == "FAILED"
+            ),
+            lag_records=sum(max(0, meter.lag_records) for meter in meters),
+            lag_ms=max((meter.lag_ms(now_ms) for meter in meters), default=0),
+            newest_ms=max((meter.newest_ms for meter in meters), default=UNKNOWN),
+        )
+
+
+@final
+class Metrics:
+    """All flows of the process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._flows: dict[FlowName, FlowMeter] = {}
+
+    def flow(self, name: FlowName) -> FlowMeter:
+        """Return the meter of a flow, new at its first use."""
+        meter = self._flows.get(name)
+        if meter is None:
+            meter = self._flows[name] = FlowMeter(name, self._clock)
+        return meter
+
+    def snapshots(self) -> tuple[FlowSnapshot, ...]:
+        """Return the sums of every flow, in the order they were created."""
+        return tuple(meter.snapshot() for meter in self._flows.values())

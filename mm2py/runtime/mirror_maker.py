@@ -1,0 +1,59 @@
+"""All flows of one properties file on one node (Java's ``MirrorMaker``).
+
+Flow: ``start`` -> one herder per flow, side by side -> ``stop`` in parallel. A flow that fails for good
+leaves the others running; the process ends by itself only when none is left.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import final
+
+from mm2py.runtime.herder import Herder
+from mm2py.types import FlowName
+
+__all__ = ["MirrorMaker"]
+
+log = logging.getLogger(__name__)
+
+
+@final
+class MirrorMaker:
+    """Runs herders."""
+
+    def __init__(self, herders: Mapping[FlowName, Herder]) -> None:
+        self._herders = dict(herders)
+        self._running: dict[FlowName, asyncio.Task[None]] = {}
+
+    @property
+    def herders(self) -> Mapping[FlowName, Herder]:
+        """Herders by flow."""
+        return self._herders
+
+    def start(self) -> None:
+        """Launch every flow; returns at once."""
+        for flow, herder in self._herders.items():
+            self._running[flow] = asyncio.create_task(herder.run(), name=str(flow))
+
+    async def wait(self) -> Mapping[FlowName, Exception]:
+        """Wait until no flow runs any more; return what failed."""
+        if self._running:
+            await asyncio.wait(self._running.values())
+        return {
+            flow: herder.error for flow, herder in self._herders.items() if herder.error is not None
+        }
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Stop every flow in parallel; False if one had to be cut off after ``timeout_s``."""
+        for herder in self._herders.values():
+            herder.stop()
+        running = [task for task in self._running.values() if not task.done()]
+        if not running:
+            return True
+        _, late = await asyncio.wait(running, timeout=timeout_s)
+        for task in late:
+            log.error("flow did not stop in time and is cut off flow=%s", task.get_name())
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1.0)
+        return not late

@@ -1,0 +1,132 @@
+"""Source positions of one task: what was acknowledged, and when it is written.
+
+Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow's offset store.
+Invariants, tests of the same names: 1 a position is the last acknowledged record, never later;
+2 it never passes a failed partition's failure; 3 a commit that fails loses nothing: its positions
+are pending again unless newer ones are; 4 an unchanged position is not written again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, final
+
+from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.errors import Mm2pyError
+from mm2py.mirror.source_offsets import source_offset, source_offset_key, source_offset_value
+from mm2py.types import TopicPartition
+
+__all__ = ["OffsetCommitter", "OffsetStore", "offset_of"]
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Where positions are kept; what the committer and the task context need of it."""
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the newest value of each key, None where there is none."""
+        ...
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Store values; returns when all are acknowledged, raises when one is not."""
+        ...
+
+
+def offset_of(_partition: TopicPartition, position: int) -> SourceOffset:
+    """Return the stored form of a batch task's position."""
+    return source_offset(position)
+
+
+@final
+class OffsetCommitter:
+    """Positions of one task.
+
+    Args:
+        store: the flow's offset store.
+        connector: first part of every key.
+        source_partition: key of a partition, in Java's member order.
+        source_offset: value that says: everything up to this position is copied.
+        timeout_ms: bound of one commit (``offset.flush.timeout.ms``).
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        connector: str,
+        *,
+        source_partition: Callable[[TopicPartition], SourcePartition],
+        source_offset: Callable[[TopicPartition, int], SourceOffset],
+        timeout_ms: int,
+    ) -> None:
+        self._store = store
+        self._connector = connector
+        self._source_partition = source_partition
+        self._source_offset = source_offset
+        self._timeout_s = timeout_ms / 1000
+        self._pending: dict[TopicPartition, int] = {}
+        self._keys: dict[TopicPartition, bytes] = {}
+        self._failed: set[TopicPartition] = set()
+        self._failing = False
+        self._turn = asyncio.Lock()
+
+    @property
+    def pending(self) -> Mapping[TopicPartition, int]:
+        """Positions that are acknowledged and not yet written."""
+        return self._pending
+
+    def acknowledged(self, partition: TopicPartition, position: int) -> None:
+        """Note the last acknowledged record; called in source order per partition. Hot path."""
+        if partition not in self._failed:
+            self._pending[partition] = position
+
+    def failed(self, partition: TopicPartition) -> None:
+        """Freeze a partition where it is: later records may be acknowledged, but one before is not."""
+        self._failed.add(partition)
+
+    async def commit(self) -> bool:
+        """Write what changed; False if that failed, and then it stays pending.
+
+        Never raises but for cancellation: as in Connect, a failed commit does not fail the task.
+        """
+        async with self._turn:
+            if not self._pending:
+                return True
+            taken, self._pending = self._pending, {}
+            written = False
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._store.set(self._encoded(taken))
+                written = True
+            except (Mm2pyError, TimeoutError) as error:
+                self._note_failure(error)
+            finally:
+                if not written:
+                    for partition, position in taken.items():
+                        self._pending.setdefault(partition, position)
+            if written and self._failing:
+                self._failing = False
+                log.info("offset commits work again partitions=%d", len(taken))
+            return written
+
+    def _encoded(self, positions: Mapping[TopicPartition, int]) -> dict[bytes, bytes | None]:
+        keys = self._keys
+        values: dict[bytes, bytes | None] = {}
+        for partition, position in positions.items():
+            key = keys.get(partition)
+            if key is None:
+                key = source_offset_key(self._connector, self._source_partition(partition))
+                keys[partition] = key
+            values[key] = source_offset_value(self._source_offset(partition, position))
+        return values
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._failing:
+            return
+        self._failing = True
+        cause = str(error) or f"no acknowledgement within {self._timeout_s:g} s"
+        log.warning(
+            "offset commit failed, positions stay pending and are retried; a kill now would copy"
+            " what came since the last commit again cause=%s",
+            cause,
+        )

@@ -1,0 +1,116 @@
+"""Puts one worker task together from its spec.
+
+Flow: ``TaskSpec`` -> connector (built anew, as a child process would) -> ``open_task`` -> adapter where it
+returns records -> ``WorkerTask``. It opens no connection.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import TypeGuard, cast, final
+
+from mm2py.api.task import BatchSourceTask, SourceTask
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError
+from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.lifecycle import Status
+from mm2py.runtime.offset_committer import OffsetCommitter, OffsetStore, offset_of
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.record_task import RecordTaskAdapter
+from mm2py.runtime.task_context import WorkerTaskContext
+from mm2py.runtime.task_host import TaskSpec
+from mm2py.runtime.worker_task import SenderFactory, TaskSettings, WorkerTask
+
+__all__ = ["TaskAssembly", "TaskParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskParts:
+    """What all tasks of one flow share.
+
+    ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
+    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``.
+    """
+
+    plugins: Plugins
+    store: OffsetStore
+    meter: FlowMeter
+    clock: Clock
+    sender: Callable[[TaskSpec], SenderFactory]
+    buffer_memory: Callable[[TaskSpec], int]
+    offset_flush_interval_ms: int
+    offset_flush_timeout_ms: int
+    graceful_timeout_ms: int
+    target_name: str
+
+
+@final
+class TaskAssembly:
+    """Builds tasks; an instance is a ``TaskBuilder``."""
+
+    def __init__(self, parts: TaskParts) -> None:
+        self._parts = parts
+
+    def __call__(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
+        """Build a task that is not started yet.
+
+        Raises:
+            Mm2pyError: its config is wrong.
+        """
+        parts, config = self._parts, spec.connector_config
+        context = WorkerTaskContext(
+            spec.id.connector,
+            str(spec.id),
+            store=parts.store,
+            meter=parts.meter,
+            clock=parts.clock,
+            fail_on_gap=_choice(config, "gap.policy", ("continue", "fail")) == "fail",
+        )
+        connector = parts.plugins.find(config.get("connector.class", ""))(config)
+        opened = connector.open_task(spec.config, context)
+        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
+        adapter: RecordTaskAdapter | None = None
+        if _moves_batches(opened):
+            task: BatchSourceTask = opened
+        else:
+            task = adapter = RecordTaskAdapter(cast("SourceTask", opened), parts.clock)
+        committer = OffsetCommitter(
+            parts.store,
+            spec.id.connector,
+            source_partition=task.source_partition,
+            source_offset=adapter.source_offset if adapter is not None else offset_of,
+            timeout_ms=parts.offset_flush_timeout_ms,
+        )
+        if adapter is not None:
+            adapter.commit_through(committer.acknowledged)
+        settings = TaskSettings(
+            buffer_memory_bytes=parts.buffer_memory(spec),
+            offset_flush_interval_ms=parts.offset_flush_interval_ms,
+            graceful_timeout_ms=parts.graceful_timeout_ms,
+            # A refused record of a foreign task cannot be isolated: Connect fails the task.
+            fail_on_partition_failure=adapter is not None or on_failure == "fail",
+            target_name=parts.target_name,
+        )
+        return WorkerTask(
+            task,
+            context=context,
+            sender=parts.sender(spec),
+            committer=committer,
+            meter=parts.meter,
+            settings=settings,
+            on_status=on_status,
+            acknowledged=adapter.acknowledged if adapter is not None else None,
+        )
+
+
+def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
+    """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
+    return bool(signature(task.poll).parameters)
+
+
+def _choice(config: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
+    """Return one of ``choices``, the first where the config is silent."""
+    value = config.get(key, choices[0]).strip().lower()
+    if value not in choices:
+        raise ConfigError(f"{key}={value}: no such choice", remedy=f"use {' or '.join(choices)}")
+    return value

@@ -1,0 +1,116 @@
+"""Where tasks live: the interface, and the host that runs them in this process.
+
+Flow: worker -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the worker. Part 3 puts
+hosts into child processes behind the same interface, so only plain data crosses it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, final
+
+from mm2py.errors import Mm2pyError
+from mm2py.observability.logging import log_scope
+from mm2py.runtime.lifecycle import State, Status
+from mm2py.runtime.worker_task import WorkerTask
+
+__all__ = ["InProcessTaskHost", "TaskBuilder", "TaskHost", "TaskId", "TaskSpec", "TaskWatcher"]
+
+log = logging.getLogger(__name__)
+
+
+class TaskId(NamedTuple):
+    """One task of one connector; prints as ``connector-0``."""
+
+    connector: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.connector}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """Everything a host needs to run a task; plain data."""
+
+    id: TaskId
+    connector_config: Mapping[str, str]
+    config: Mapping[str, str]
+
+
+TaskWatcher = Callable[[TaskId, Status], None]
+"""Called on each change of a task's state."""
+
+TaskBuilder = Callable[[TaskSpec, Callable[[Status], None]], WorkerTask]
+"""Builds a task that is not started yet; raises ``Mm2pyError`` when its config is wrong."""
+
+
+class TaskHost(Protocol):
+    """Runs tasks."""
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        """Launch a task; a task of that name that still runs is stopped first. Failures are states."""
+        ...
+
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        """Stop a task in order, cut it off after ``timeout_s``, and forget it."""
+        ...
+
+    def status(self, task: TaskId) -> Status | None:
+        """State of a task, None for one the host does not know."""
+        ...
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Tasks the host knows, failed ones included."""
+        ...
+
+
+@final
+class InProcessTaskHost:
+    """Runs tasks on the event loop of this process."""
+
+    def __init__(self, build: TaskBuilder, watcher: TaskWatcher, *, graceful_s: float) -> None:
+        self._build = build
+        self._watcher = watcher
+        self._graceful_s = graceful_s
+        self._tasks: dict[TaskId, WorkerTask | None] = {}
+        self._refused: dict[TaskId, Status] = {}
+        self._turns: dict[TaskId, asyncio.Lock] = {}
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        """Launch a task; one of that name that still runs is stopped first."""
+        with log_scope(spec.id.connector, f"task-{spec.id.number}"):
+            async with self._turns.setdefault(spec.id, asyncio.Lock()):
+                await self._end(spec.id, self._graceful_s)
+                try:
+                    task = self._build(spec, lambda status: self._watcher(spec.id, status))
+                except Mm2pyError as error:
+                    self._tasks[spec.id] = None
+                    self._refused[spec.id] = Status(State.FAILED, error)
+                    log.exception("task cannot be built")
+                    self._watcher(spec.id, self._refused[spec.id])
+                    return
+                self._tasks[spec.id] = task
+                task.start()
+
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        """Stop a task in order and forget it."""
+        async with self._turns.setdefault(task, asyncio.Lock()):
+            await self._end(task, timeout_s)
+
+    def status(self, task: TaskId) -> Status | None:
+        """State of a task."""
+        running = self._tasks.get(task)
+        return running.status if running is not None else self._refused.get(task)
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Tasks the host knows."""
+        return tuple(self._tasks)
+
+    async def _end(self, task: TaskId, timeout_s: float) -> None:
+        running = self._tasks.get(task)
+        if running is not None:
+            await running.stop(timeout_s)
+        self._tasks.pop(task, None)
+        self._refused.pop(task, None)

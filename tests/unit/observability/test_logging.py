@@ -1,0 +1,81 @@
+"""Lines carry their scope, hide secrets, and show traces only in debug mode."""
+
+import asyncio
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from mm2py.errors import ConfigError
+from mm2py.observability.logging import SecretMask, configure_logging, current_scope, log_scope
+
+log = logging.getLogger("test")
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def _lines(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def test_scope_stands_before_the_message_and_is_inherited_by_tasks() -> None:
+    async def speak() -> None:
+        log.info("started partitions=%d", 3)
+
+    async def scenario() -> None:
+        with log_scope("A->B"), log_scope("MirrorSourceConnector", "task-0"):
+            task = asyncio.create_task(speak())
+        assert current_scope() == ""
+        await task
+
+    stream = io.StringIO()
+    configure_logging(stream, SecretMask())
+    asyncio.run(scenario())
+    (line,) = _lines(stream)
+    assert line.endswith("INFO [A->B|MirrorSourceConnector|task-0] started partitions=3")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_secrets_never_appear_not_even_in_traces(*, debug: bool) -> None:
+    stream = io.StringIO()
+    mask = SecretMask(["hunter2-long", "s3c", "", "  "])
+    configure_logging(stream, mask, debug=debug)
+    try:
+        raise ConfigError("password hunter2-long is wrong")
+    except ConfigError:
+        log.exception("cannot start with=%s", "hunter2-long")
+    log.info("short s3c stays a word in s3cond")
+    text = stream.getvalue()
+    assert "hunter2-long" not in text
+    assert "short [hidden] stays a word in s3cond" in text
+    assert ("Traceback" in text) is debug
+
+
+def test_an_error_is_one_line_without_debug() -> None:
+    stream = io.StringIO()
+    configure_logging(stream, SecretMask())
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        log.exception("flow failed")
+    (line,) = _lines(stream)
+    assert line.endswith("ERROR flow failed: ValueError: first second")
+
+
+def test_a_message_cannot_fake_a_second_line() -> None:
+    stream = io.StringIO()
+    configure_logging(stream, SecretMask())
+    log.info("topic=%s", "x\n2026 ERROR all is lost")
+    assert len(_lines(stream)) == 1
+
+
+def test_a_longer_secret_is_hidden_whole() -> None:
+    assert SecretMask(["abcdef", "abcdefgh"]).apply("x=abcdefgh") == "x=[hidden]"

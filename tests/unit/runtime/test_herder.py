@@ -1,0 +1,163 @@
+"""One flow: the order of its start, waiting, losing the group, stopping."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mm2py.errors import ConfigError, ConnectionFailedError
+from mm2py.observability.metrics import Metrics
+from mm2py.runtime.herder import FlowParts, Herder
+from mm2py.runtime.mirror_maker import MirrorMaker
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.worker import Worker, WorkerSettings
+from mm2py.runtime.worker_task import WorkerTask
+from mm2py.types import ClusterAlias, FlowName
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore, until
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+
+
+class FakeMembership:
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+        self.gone = asyncio.Event()
+
+    async def acquire(self) -> None:
+        self.events.append("acquire")
+
+    async def lost(self) -> str:
+        await self.gone.wait()
+        self.gone.clear()
+        return "another member joined"
+
+    async def release(self) -> None:
+        self.events.append("release")
+
+
+class Stage:
+    """A herder on fakes, without connectors."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.clock = EagerClock()
+        self.errors: dict[str, list[Exception]] = {"target": [], "source": [], "prepare": []}
+        self.membership = FakeMembership(self.events)
+        self.store = FakeStore()
+        self.metrics = Metrics(self.clock)
+        self.meter = self.metrics.flow(FLOW)
+        parts = FlowParts(
+            clusters={
+                "target cluster B at b1:9092": lambda: self._step("target"),
+                "source cluster A at a1:9092": lambda: self._step("source"),
+            },
+            prepare=lambda: self._step("prepare"),
+            membership=self.membership,
+            store=self.store,
+            worker=self._worker,
+            connectors={"unknown": {"connector.class": "Nope"}},
+            close=lambda: self._step("close"),
+        )
+        self.herder = Herder(parts, meter=self.meter, clock=self.clock)
+
+    async def _step(self, name: str) -> None:
+        if self.errors.get(name):
+            raise self.errors[name].pop(0)
+        self.events.append(name)
+
+    def _worker(self, on_change: object) -> Worker:
+        self.events.append("worker")
+
+        def host(watcher: TaskWatcher) -> InProcessTaskHost:
+            return InProcessTaskHost(_never_built, watcher, graceful_s=1)
+
+        return Worker(
+            Plugins([]), host, settings=WorkerSettings(), clock=self.clock, on_change=lambda: None
+        )
+
+
+def _never_built(spec: TaskSpec, on_status: object) -> WorkerTask:
+    raise AssertionError(f"no task was expected: {spec}")
+
+
+def test_a_flow_starts_in_order_and_stops_in_order() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        running = asyncio.create_task(stage.herder.run())
+        await until(lambda: stage.herder.worker is not None)
+        assert stage.events == ["target", "source", "prepare", "acquire", "worker"]
+        assert stage.store.started == 1
+        stage.herder.stop()
+        await running
+        assert stage.events[5:] == ["release", "close"]
+        assert stage.herder.error is None
+        assert stage.meter.state == "STOPPED"
+
+    asyncio.run(scenario())
+
+
+def test_an_unreachable_cluster_is_waited_for_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        stage.errors["source"] = [ConnectionFailedError("refused")] * 3
+        running = asyncio.create_task(stage.herder.run())
+        await until(lambda: stage.herder.worker is not None)
+        stage.herder.stop()
+        await running
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("waiting")]
+    assert len(lines) == 1
+    assert "source cluster A at a1:9092" in lines[0]
+
+
+def test_lost_membership_stops_the_work_and_waits_again() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        running = asyncio.create_task(stage.herder.run())
+        await until(lambda: stage.herder.worker is not None)
+        first = stage.herder.worker
+        stage.membership.gone.set()
+        await until(lambda: stage.herder.worker is not None and stage.herder.worker is not first)
+        assert stage.events.count("acquire") == 2
+        assert stage.events.count("release") == 1
+        stage.herder.stop()
+        await running
+        assert stage.store.stopped == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_while_waiting_ends_at_once() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        stage.membership.acquire = hang  # type: ignore[method-assign]  # one behaviour of the fake
+        running = asyncio.create_task(stage.herder.run())
+        await until(lambda: "prepare" in stage.events)
+        stage.herder.stop()
+        await running
+        assert stage.events[-2:] == ["release", "close"]
+
+    asyncio.run(scenario())
+
+
+def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
+    async def scenario() -> None:
+        bad, good = Stage(), Stage()
+        bad.errors["prepare"] = [ConfigError("topic is not compacted", remedy="alter it")]
+        other = FlowName(ClusterAlias("B"), ClusterAlias("A"))
+        maker = MirrorMaker({FLOW: bad.herder, other: good.herder})
+        maker.start()
+        await until(lambda: bad.herder.error is not None and good.herder.worker is not None)
+        assert bad.meter.state == "FAILED"
+        assert await maker.stop(5.0)
+        failed = await maker.wait()
+        assert list(failed) == [FLOW]
+
+    asyncio.run(scenario())

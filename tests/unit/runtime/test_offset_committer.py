@@ -1,0 +1,119 @@
+"""Invariants 1-4 of the committer, and the bytes it writes."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mm2py.api.records import SourcePartition
+from mm2py.errors import ConnectionFailedError
+from mm2py.runtime.offset_committer import OffsetCommitter, offset_of
+from mm2py.types import TopicPartition
+from tests.unit.runtime.runtime_fakes import FakeStore
+
+ORDERS = TopicPartition("orders", 3)
+KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
+
+
+def _source_partition(tp: TopicPartition) -> SourcePartition:
+    return {"cluster": "A", "partition": tp.partition, "topic": tp.topic}
+
+
+def _committer(store: FakeStore, timeout_ms: int = 5_000) -> OffsetCommitter:
+    return OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=_source_partition,
+        source_offset=offset_of,
+        timeout_ms=timeout_ms,
+    )
+
+
+def test_key_and_value_are_javas_bytes() -> None:
+    store = FakeStore()
+    committer = _committer(store)
+    committer.acknowledged(ORDERS, 41)
+    assert asyncio.run(committer.commit())
+    assert store.writes == [{KEY: b'{"offset":41}'}]
+
+
+def test_invariant_1_the_position_is_the_last_acknowledged_record() -> None:
+    store = FakeStore()
+    committer = _committer(store)
+    for position in (1, 2, 7):
+        committer.acknowledged(ORDERS, position)
+    asyncio.run(committer.commit())
+    assert store.written() == {KEY: b'{"offset":7}'}
+
+
+def test_invariant_2_a_position_never_passes_a_failure() -> None:
+    store = FakeStore()
+    committer = _committer(store)
+    committer.acknowledged(ORDERS, 1)
+    committer.failed(ORDERS)
+    committer.acknowledged(ORDERS, 9)
+    asyncio.run(committer.commit())
+    assert store.written() == {KEY: b'{"offset":1}'}
+
+
+def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_win(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        other = TopicPartition("bills", 0)
+        committer.acknowledged(ORDERS, 1)
+        committer.acknowledged(other, 5)
+        assert not await committer.commit()
+        committer.acknowledged(ORDERS, 2)
+        assert not await committer.commit()
+        assert await committer.commit()
+        assert store.written()[KEY] == b'{"offset":2}'
+        assert len(store.written()) == 2
+
+    store = FakeStore()
+    store.errors = [ConnectionFailedError("away")] * 2
+    committer = _committer(store)
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"], "once down, once up"
+
+
+def test_invariant_4_an_unchanged_position_is_not_written_again() -> None:
+    async def scenario() -> None:
+        committer.acknowledged(ORDERS, 1)
+        assert await committer.commit()
+        assert await committer.commit()
+        assert len(store.writes) == 1
+
+    store = FakeStore()
+    committer = _committer(store)
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
+    async def scenario() -> None:
+        committer.acknowledged(ORDERS, 1)
+        assert not await committer.commit()
+        assert committer.pending == {ORDERS: 1}
+
+    store = FakeStore()
+    store.hangs = True
+    committer = _committer(store, timeout_ms=10)
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_commit_stays_pending() -> None:
+    async def scenario() -> None:
+        committer.acknowledged(ORDERS, 1)
+        commit = asyncio.create_task(committer.commit())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        assert committer.pending == {ORDERS: 1}
+
+    store = FakeStore()
+    store.hangs = True
+    committer = _committer(store)
+    asyncio.run(scenario())

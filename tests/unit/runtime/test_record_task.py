@@ -1,0 +1,116 @@
+"""Ordinary records in the batch loop: grouping, numbering, prefixes."""
+
+import asyncio
+from collections.abc import Sequence
+
+from mm2py.protocol.records import decode_batches
+
+from mm2py.api.records import SourceRecord
+from mm2py.api.task import Delivery, Outgoing, Run
+from mm2py.runtime.record_task import BATCH_BYTES, RecordTaskAdapter
+from mm2py.types import TopicPartition
+from tests.unit.runtime.runtime_fakes import EagerClock
+
+FILE = {"file": "a.txt"}
+
+
+class Script:
+    """A record task that returns what the test says."""
+
+    def __init__(self, *rounds: Sequence[SourceRecord]) -> None:
+        self.rounds = list(rounds)
+        self.landed: list[tuple[bytes | None, int]] = []
+        self.commits = 0
+
+    async def start(self) -> None:
+        pass
+
+    async def poll(self) -> Sequence[SourceRecord]:
+        return self.rounds.pop(0) if self.rounds else ()
+
+    def delivered(self, record: SourceRecord, target_offset: int) -> None:
+        self.landed.append((record.value, target_offset))
+
+    async def commit(self) -> None:
+        self.commits += 1
+
+    async def stop(self) -> None:
+        pass
+
+
+def _record(line: int, topic: str = "t", *, value: bytes | None = None) -> SourceRecord:
+    return SourceRecord(
+        source_partition=FILE,
+        source_offset={"line": line},
+        topic=topic,
+        partition=0,
+        key=None,
+        value=value if value is not None else str(line).encode(),
+        headers=((b"h", None), (b"h", b"2")),
+        timestamp_ms=-1 if line == 0 else 1_000 + line,
+    )
+
+
+def _adapter(script: Script) -> tuple[RecordTaskAdapter, dict[TopicPartition, int]]:
+    committed: dict[TopicPartition, int] = {}
+    adapter = RecordTaskAdapter(script, EagerClock())
+    adapter.commit_through(committed.__setitem__)
+    return adapter, committed
+
+
+def _acknowledge(adapter: RecordTaskAdapter, item: Outgoing, base: int) -> None:
+    batch = item.batch
+    adapter.acknowledged(item.source, batch.runs[-1][0] + batch.runs[-1][1] - 1)
+    runs: list[Run] = []
+    for first, count in batch.runs:
+        runs.append(Run(first, count, base))
+        base += count
+    adapter.delivered(Delivery(item.source, item.target, tuple(runs), batch.size, 0))
+
+
+def test_records_become_one_batch_with_their_fields() -> None:
+    adapter, _ = _adapter(Script([_record(0), _record(1)]))
+    (item,) = asyncio.run(adapter.poll(1 << 20))
+    assert item.target == TopicPartition("t", 0)
+    (batch,) = decode_batches(item.batch.data)
+    assert [record.value for record in batch.records] == [b"0", b"1"]
+    assert [record.timestamp for record in batch.records] == [1_000_000, 1_001], "-1 is stamped"
+    assert list(batch.records[0].headers) == [(b"h", None), (b"h", b"2")]
+
+
+def test_each_record_is_told_where_it_landed() -> None:
+    script = Script([_record(1), _record(2)])
+    adapter, committed = _adapter(script)
+    (item,) = asyncio.run(adapter.poll(1 << 20))
+    _acknowledge(adapter, item, 70)
+    assert script.landed == [(b"1", 70), (b"2", 71)]
+    ((key, position),) = committed.items()
+    assert adapter.source_partition(key) == FILE
+    assert adapter.source_offset(key, position) == {"line": 2}
+
+
+def test_a_position_waits_for_every_earlier_record_whatever_its_topic() -> None:
+    script = Script([_record(1, "t"), _record(2, "u"), _record(3, "t")])
+    adapter, committed = _adapter(script)
+    to_t, to_u = asyncio.run(adapter.poll(1 << 20))
+    assert to_t.batch.runs == ((0, 1), (2, 1))
+    _acknowledge(adapter, to_t, 0)
+    ((key, position),) = committed.items()
+    assert adapter.source_offset(key, position) == {"line": 1}
+    _acknowledge(adapter, to_u, 0)
+    assert adapter.source_offset(key, committed[key]) == {"line": 3}
+
+
+def test_large_rounds_are_split_into_batches() -> None:
+    big = b"x" * (BATCH_BYTES // 2)
+    adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))
+    items = asyncio.run(adapter.poll(1 << 20))
+    assert [item.batch.count for item in items] == [1, 1, 1, 1]
+    assert len({item.source for item in items}) == 1, "one lane, one order"
+
+
+def test_a_task_that_does_not_block_does_not_spin() -> None:
+    clock = EagerClock()
+    adapter = RecordTaskAdapter(Script(), clock)
+    assert asyncio.run(adapter.poll(1)) == ()
+    assert clock.sleeps
