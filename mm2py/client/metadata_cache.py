@@ -1,0 +1,135 @@
+"""What one cluster last said of itself: brokers, leaders, leader epochs, topic ids. No I/O.
+
+Flow: ``MetadataResult`` -> ``update`` -> ``leader``. Old news never replaces newer: a leader is taken
+only if its epoch is at least the highest one seen for the same topic id (Java's
+``Metadata.updateLatestMetadata``).
+"""
+
+from typing import NamedTuple, final
+
+from mm2py.errors import RetriableServerError, ServerError
+from mm2py.protocol.answers import MetadataResult, TopicMetadata
+from mm2py.protocol.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    server_error,
+)
+from mm2py.types import TopicPartition
+
+__all__ = ["BrokerAddress", "Leader", "MetadataCache"]
+
+
+class BrokerAddress(NamedTuple):
+    """Where a broker listens; a negative id stands for a bootstrap address."""
+
+    node_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Leader(NamedTuple):
+    """The leader of one partition; ``topic_id`` is 16 bytes, all zero where the broker has none."""
+
+    node_id: int
+    epoch: int
+    topic_id: bytes
+
+
+class _Known(NamedTuple):
+    leader: Leader
+    learned_at: float
+
+
+@final
+class MetadataCache:
+    """Leaders of the topics somebody asked for, and the brokers."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerAddress] = {}
+        self.controller_id = -1
+        self.cluster_id = ""
+        self._topics: dict[str, int] = {}
+        self._leaders: dict[TopicPartition, _Known] = {}
+        self._epochs: dict[TopicPartition, tuple[bytes, int]] = {}
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that were asked for."""
+        return frozenset(self._topics)
+
+    def update(self, result: MetadataResult, now: float) -> None:
+        """Take an answer; ``now`` is monotonic seconds."""
+        if result.brokers:
+            self.brokers = {
+                broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port)
+                for broker in result.brokers
+            }
+        self.controller_id = result.controller_id
+        self.cluster_id = result.cluster_id or self.cluster_id
+        for topic in result.topics:
+            self._topics[topic.name] = topic.error_code
+            if not topic.error_code:
+                self._update_topic(topic, now)
+            elif topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                self._forget(topic.name)
+
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        """Return the leader, None where it is not known."""
+        known = self._leaders.get(tp)
+        return None if known is None else known.leader
+
+    def age_s(self, tp: TopicPartition, now: float) -> float:
+        """Return for how long the leader has not been confirmed."""
+        known = self._leaders.get(tp)
+        return float("inf") if known is None else now - known.learned_at
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Return the id of a topic that has a known leader."""
+        for tp, known in self._leaders.items():
+            if tp.topic == topic:
+                return known.leader.topic_id
+        return None
+
+    def moved(self, tp: TopicPartition, node_id: int, epoch: int) -> None:
+        """Drop a leader, or take the new one that a broker named (KIP-951)."""
+        known = self._leaders.get(tp)
+        if known is None:
+            return
+        if node_id >= 0 and node_id in self.brokers and epoch > known.leader.epoch:
+            leader = Leader(node_id, epoch, known.leader.topic_id)
+            self._leaders[tp] = _Known(leader, known.learned_at)
+            self._epochs[tp] = (leader.topic_id, epoch)
+        elif epoch < 0 or epoch >= known.leader.epoch:
+            del self._leaders[tp]
+
+    def no_leader(self, tp: TopicPartition) -> ServerError:
+        """Return why ``leader`` has none, as the error a broker would give."""
+        code = self._topics.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
+        if code:
+            return server_error(code, f"topic {tp.topic}")
+        if tp in self._epochs:
+            return RetriableServerError(
+                LEADER_NOT_AVAILABLE, "LEADER_NOT_AVAILABLE", f"partition {tp} has no leader"
+            )
+        return server_error(UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}")
+
+    def _update_topic(self, topic: TopicMetadata, now: float) -> None:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition)
+            topic_id, highest = self._epochs.get(tp, (topic.topic_id, -1))
+            if topic_id == topic.topic_id and -1 < partition.leader_epoch < highest:
+                continue
+            self._epochs[tp] = (topic.topic_id, partition.leader_epoch)
+            if partition.leader < 0:
+                self._leaders.pop(tp, None)
+                continue
+            leader = Leader(partition.leader, partition.leader_epoch, topic.topic_id)
+            self._leaders[tp] = _Known(leader, now)
+
+    def _forget(self, topic: str) -> None:
+        for tp in [tp for tp in self._epochs if tp.topic == topic]:
+            self._leaders.pop(tp, None)
+            del self._epochs[tp]
