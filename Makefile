@@ -1,0 +1,43 @@
+# What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-demo fmt check test demo bench clean dist
+BIN := .venv/bin
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## .venv with everything (uv where present, else venv and pip)
+	@bash scripts/setup.sh dev
+
+setup-demo:
+	@bash scripts/setup.sh demo
+
+fmt: setup  ## format, and fix what lint can fix
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+check: setup  ## lint, types, layering, spelling
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+test: setup  ## every test, on real brokers; PYTEST_ARGS="-k name" narrows it
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20 runs unattended and proves equality
+	@$(BIN)/mm2py demo $(DEMO_ARGS)
+
+bench: setup  ## the Java MirrorMaker 2 and mm2py on the same brokers, ratios printed
+	$(BIN)/python -m bench.run $(BENCH_ARGS)
+
+dist: setup  ## wheel and sdist in dist/
+	$(BIN)/hatchling build
+
+clean:  ## remove .venv and everything built; the user's jar cache stays
+	rm -rf .venv .mm2py dist build .*_cache .hypothesis .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
