@@ -1,0 +1,137 @@
+"""Rules about files that no other tool checks: size, ``__all__``, entry points, names in documents."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import tomllib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
+WARN_LINES, MAX_LINES = 400, 600
+# In two halves, so that this file does not name what it forbids.
+REGISTRY_HOSTS = [
+    a + b
+    for a, b in (
+        ("pypi", ".org"),
+        ("pythonhosted", ".org"),
+        ("maven.apache", ".org"),
+        ("repo1", ".maven"),
+        ("registry.npm", "js"),
+        ("crates", ".io"),
+        ("proxy.golang", ".org"),
+    )
+]
+MACHINE_PATHS = ["/" + path for path in ("work/main", "work/shared", "work/notes", "root/")]
+MODULE_NAME = re.compile(r"`((?:mm2py|mm2py_connectors|mm2py_workers)(?:\.\w+)+)(?:\(.*?\))?`")
+FILE_NAME = re.compile(
+    r"`((?:mm2py|connectors|workers|tests|bench|examples|docs|scripts)/[\w./-]+)`"
+)
+
+
+def python_files(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.filterwarnings("default")
+def test_no_file_is_longer_than_its_budget() -> None:
+    lines = {
+        shown(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in python_files(*PRODUCT, "tests", "bench", "scripts")
+    }
+    for name, count in lines.items():
+        if count > WARN_LINES:
+            warnings.warn(f"{name} has {count} lines, the target is {WARN_LINES}", stacklevel=1)
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_every_module_says_what_it_offers() -> None:
+    silent: list[str] = []
+    for path in python_files(*PRODUCT):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        if path.name == "__init__.py":
+            if any(not isinstance(node, ast.Expr) for node in tree.body):
+                silent.append(f"{shown(path)} holds more than a docstring")
+        elif path.name != "__main__.py" and "__all__" not in names:
+            silent.append(f"{shown(path)} has no __all__")
+    assert silent == []
+
+
+def test_every_offered_name_exists() -> None:
+    missing: list[str] = []
+    for package_name in ("mm2py", "mm2py_connectors", "mm2py_workers"):
+        package = importlib.import_module(package_name)
+        for found in pkgutil.walk_packages(package.__path__, f"{package_name}."):
+            module = importlib.import_module(found.name)
+            offered = cast("list[str]", getattr(module, "__all__", []))
+            missing += [f"{found.name}.{name}" for name in offered if not hasattr(module, name)]
+    assert missing == []
+
+
+def test_commands_and_connectors_of_the_wheel_exist() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = cast("dict[str, dict[str, dict[str, str]]]", document)["project"]
+    points = [*project["scripts"].values()]
+    for group in cast("dict[str, dict[str, str]]", project["entry-points"]).values():
+        points += group.values()
+    assert points
+    for point in points:
+        module, _, name = point.partition(":")
+        assert hasattr(importlib.import_module(module), name), point
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"])
+def test_names_of_code_in_the_documents_exist(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    wrong = [name for name in MODULE_NAME.findall(text) if not _exists(name)]
+    wrong += [name for name in FILE_NAME.findall(text) if not (ROOT / name).exists()]
+    assert wrong == []
+
+
+def test_no_committed_file_names_a_registry_or_a_path_of_one_machine() -> None:
+    forbidden = [*REGISTRY_HOSTS, *MACHINE_PATHS]
+    pattern = [part for text in forbidden for part in ("-e", text)]
+    found = subprocess.run(
+        ["git", "grep", "--fixed-strings", "--line-number", "-I", *pattern],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if found.returncode not in (0, 1):
+        pytest.skip("not a git checkout")
+    assert found.stdout == ""
+
+
+def _exists(name: str) -> bool:
+    """Whether ``name`` is a module, or something within one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            value: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            if not hasattr(value, attribute):
+                return False
+            value = getattr(value, attribute)
+        return True
+    return False
