@@ -1,1 +1,2 @@
-class DataContainer: ...
+class DataContainer:
+    tags: set[str] | None

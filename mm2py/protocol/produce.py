@@ -1,0 +1,247 @@
+"""Produce, hand-written for v3 to v13: batches go out as they lie in memory.
+
+Flow: entries -> ``encode_produce`` -> an iovec whose batch buffers are not copied; answer ->
+``decode_produce`` -> one ``ProducedPartition`` per entry, in the broker's order (match by partition).
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, TypeAlias
+
+from mm2py.protocol.answers import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.wire import (
+    INT32,
+    compact_string,
+    read_compact_string,
+    read_node_endpoints,
+    read_string,
+    read_tags,
+    read_unsigned,
+    request_header,
+    skip_tags,
+    string,
+    truncated,
+    unsigned,
+)
+
+__all__ = [
+    "PRODUCE_KEY",
+    "PRODUCE_VERSIONS",
+    "ProduceEntry",
+    "ProduceResponse",
+    "ProducedPartition",
+    "RecordError",
+    "decode_produce",
+    "encode_produce",
+]
+
+PRODUCE_KEY: Final = 0
+PRODUCE_VERSIONS: Final = (3, 13)
+"""v13 names topics by id (KIP-516); v12 is the last by name."""
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+ProduceEntry: TypeAlias = tuple[str, bytes, int, bytearray | memoryview]
+"""Topic, topic id (16 bytes; used from v13 on), partition, exactly one signed batch."""
+
+_FLEXIBLE: Final = 9
+_BY_ID: Final = 13
+_ACKS_TIMEOUT: Final = Struct(">hi")
+_PARTITION_SIZE: Final = Struct(">ii")
+_RESULT: Final = Struct(">ihqq")  # partition, error, base offset, log append time (v2+)
+_RESULT_WITH_START: Final = Struct(">ihqqq")  # + log start offset (v5+)
+_LEADER: Final = Struct(">ii")
+_PLAIN_TAIL: Final = b"\x01\x00\x00"  # no record errors, no message, no tags
+
+
+@dataclass(frozen=True, slots=True)
+class RecordError:
+    """Why the broker refused a batch: which record (v8+)."""
+
+    index: int
+    message: str
+
+
+@dataclass(slots=True)
+class ProducedPartition:
+    """What became of one batch; ``topic`` is empty from v13 on, ``topic_id`` zero before.
+
+    ``log_append_time`` other than -1 on a CREATE_TIME topic marks a recognised duplicate.
+    """
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    error_code: int
+    base_offset: int
+    log_append_time: int
+    log_start_offset: int
+    record_errors: tuple[RecordError, ...] = ()
+    error_message: str = ""
+    current_leader: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class ProduceResponse:
+    """Answer to one Produce request."""
+
+    throttle_ms: int
+    partitions: list[ProducedPartition]
+    node_endpoints: tuple[BrokerNode, ...] = ()
+
+
+def encode_produce(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    entries: Sequence[ProduceEntry],
+    *,
+    transactional_id: str | None = None,
+    acks: int = -1,
+    timeout_ms: int = 30_000,
+) -> list[Buffer]:
+    """Return the framed request as an iovec; ``entries`` may come in any order.
+
+    Raises:
+        ValueError: a partition stands twice in the request: the broker would store only the last
+            batch and answer once (real-broker.md 1.6).
+    """
+    flexible = version >= _FLEXIBLE
+    topics = _grouped(entries, by_id=version >= _BY_ID)
+    head = request_header(PRODUCE_KEY, version, correlation_id, client_id, flexible=flexible)
+    head += compact_string(transactional_id) if flexible else string(transactional_id)
+    head += _ACKS_TIMEOUT.pack(acks, timeout_ms)
+    head += unsigned(len(topics) + 1) if flexible else INT32.pack(len(topics))
+    first, size = head, 0
+    parts: list[Buffer] = []
+    for name, batches in topics.items():
+        if isinstance(name, bytes):
+            head += name
+        else:
+            head += compact_string(name) if flexible else string(name)
+        head += unsigned(len(batches) + 1) if flexible else INT32.pack(len(batches))
+        for partition, data in batches.items():
+            if flexible:
+                head += INT32.pack(partition)
+                head += unsigned(len(data) + 1)
+            else:
+                head += _PARTITION_SIZE.pack(partition, len(data))
+            parts += (head, data)
+            size += len(head) + len(data)
+            head = bytearray(b"\0") if flexible else bytearray()
+        if flexible:
+            head.append(0)
+    if flexible:
+        head.append(0)
+    if head:
+        parts.append(head)
+        size += len(head)
+    INT32.pack_into(first, 0, size - 4)
+    return parts
+
+
+def _grouped(
+    entries: Sequence[ProduceEntry], *, by_id: bool
+) -> dict[str | bytes, dict[int, bytearray | memoryview]]:
+    topics: dict[str | bytes, dict[int, bytearray | memoryview]] = {}
+    for topic, topic_id, partition, data in entries:
+        key = topic_id if by_id else topic
+        batches = topics.get(key)
+        if batches is None:
+            topics[key] = {partition: data}
+        elif partition in batches:
+            raise ValueError(f"{topic}-{partition} stands twice in one Produce request")
+        else:
+            batches[partition] = data
+    return topics
+
+
+def decode_produce(version: int, body: memoryview) -> ProduceResponse:
+    """Read an answer, ``body`` being the bytes after the correlation id.
+
+    Raises:
+        ProtocolError: the bytes are not an answer of this version.
+    """
+    try:
+        return _flexible(version, body) if version >= _FLEXIBLE else _classic(version, body)
+    except (struct.error, IndexError, ValueError) as error:
+        raise truncated("Produce", version, error) from error
+
+
+def _flexible(version: int, body: memoryview) -> ProduceResponse:
+    unpack, fixed = _RESULT_WITH_START.unpack_from, _RESULT_WITH_START.size
+    topics, position = read_unsigned(body, skip_tags(body, 0))
+    found: list[ProducedPartition] = []
+    for _ in range(topics - 1):
+        name, topic_id = "", NO_TOPIC_ID
+        if version >= _BY_ID:
+            topic_id = bytes(body[position : position + 16])
+            position += 16
+        else:
+            text, position = read_compact_string(body, position)
+            name = text or ""
+        partitions, position = read_unsigned(body, position)
+        for _ in range(partitions - 1):
+            produced = ProducedPartition(name, topic_id, *unpack(body, position))
+            position += fixed
+            found.append(produced)
+            if body[position : position + 3].tobytes() == _PLAIN_TAIL:
+                position += 3
+            else:
+                position = _flexible_tail(body, position, produced)
+        position = skip_tags(body, position)
+    throttle = INT32.unpack_from(body, position)[0]
+    tags, _ = read_tags(body, position + 4)
+    return ProduceResponse(throttle, found, read_node_endpoints(tags[0]) if 0 in tags else ())
+
+
+def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition) -> int:
+    count, position = read_unsigned(body, position)
+    errors: list[RecordError] = []
+    for _ in range(count - 1):
+        index = INT32.unpack_from(body, position)[0]
+        text, position = read_compact_string(body, position + 4)
+        position = skip_tags(body, position)
+        errors.append(RecordError(index, text or ""))
+    produced.record_errors = tuple(errors)
+    message, position = read_compact_string(body, position)
+    produced.error_message = message or ""
+    tags, position = read_tags(body, position)
+    if 0 in tags:
+        produced.current_leader = _LEADER.unpack_from(tags[0])
+    return position
+
+
+def _classic(version: int, body: memoryview) -> ProduceResponse:
+    layout = _RESULT_WITH_START if version >= 5 else _RESULT
+    topics, position = INT32.unpack_from(body, 0)[0], 4
+    found: list[ProducedPartition] = []
+    for _ in range(topics):
+        name, position = read_string(body, position)
+        partitions = INT32.unpack_from(body, position)[0]
+        position += 4
+        for _ in range(partitions):
+            index, code, base, appended, *start = layout.unpack_from(body, position)
+            position += layout.size
+            produced = ProducedPartition(
+                name or "", NO_TOPIC_ID, index, code, base, appended, start[0] if start else -1
+            )
+            found.append(produced)
+            if version >= 8:
+                position = _classic_tail(body, position, produced)
+    return ProduceResponse(INT32.unpack_from(body, position)[0], found)
+
+
+def _classic_tail(body: memoryview, position: int, produced: ProducedPartition) -> int:
+    count = INT32.unpack_from(body, position)[0]
+    position += 4
+    errors: list[RecordError] = []
+    for _ in range(count):
+        index = INT32.unpack_from(body, position)[0]
+        text, position = read_string(body, position + 4)
+        errors.append(RecordError(index, text or ""))
+    produced.record_errors = tuple(errors)
+    message, position = read_string(body, position)
+    produced.error_message = message or ""
+    return position

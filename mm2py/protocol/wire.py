@@ -1,0 +1,154 @@
+"""The few primitives that the hand-written messages share: varints, strings, request headers.
+
+Flow: value -> bytes, and (buffer, position) -> (value, next position).
+Reads may raise ``struct.error`` or ``IndexError`` on truncated input; the messages turn both into
+``ProtocolError``. No schema here: the messages know their layouts.
+"""
+
+from struct import Struct, error
+from typing import Final
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.answers import BrokerNode
+
+__all__ = [
+    "INT16",
+    "INT32",
+    "compact_string",
+    "read_compact_string",
+    "read_node_endpoints",
+    "read_string",
+    "read_tags",
+    "read_unsigned",
+    "request_header",
+    "skip_tags",
+    "string",
+    "truncated",
+    "unsigned",
+]
+
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+_REQUEST: Final = Struct(">ihhih")  # size, api key, version, correlation id, client id length
+
+
+def unsigned(value: int) -> bytes:
+    """Encode an unsigned varint."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_unsigned(body: memoryview, position: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most 32 bits."""
+    byte = body[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value, shift = byte & 0x7F, 7
+    while shift < 35:
+        position += 1
+        byte = body[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+    raise ProtocolError("a varint is longer than five bytes")
+
+
+def string(value: str | None) -> bytes:
+    """Encode a nullable string with an int16 length."""
+    if value is None:
+        return b"\xff\xff"
+    data = value.encode()
+    return INT16.pack(len(data)) + data
+
+
+def compact_string(value: str | None) -> bytes:
+    """Encode a nullable string with a varint length plus one (KIP-482)."""
+    if value is None:
+        return b"\x00"
+    data = value.encode()
+    return unsigned(len(data) + 1) + data
+
+
+def read_string(body: memoryview, position: int) -> tuple[str | None, int]:
+    """Read a nullable string with an int16 length."""
+    size = INT16.unpack_from(body, position)[0]
+    return _text(body, position + 2, size)
+
+
+def read_compact_string(body: memoryview, position: int) -> tuple[str | None, int]:
+    """Read a nullable string with a varint length plus one."""
+    size, position = read_unsigned(body, position)
+    return _text(body, position, size - 1)
+
+
+def _text(body: memoryview, position: int, size: int) -> tuple[str | None, int]:
+    if size < 0:
+        return None, position
+    end = position + size
+    if end > len(body):
+        raise IndexError("a string runs over the end of its message")
+    return str(body[position:end], "utf-8"), end
+
+
+def skip_tags(body: memoryview, position: int) -> int:
+    """Return the position behind a section of tagged fields."""
+    if body[position] == 0:
+        return position + 1
+    return read_tags(body, position)[1]
+
+
+def read_tags(body: memoryview, position: int) -> tuple[dict[int, memoryview], int]:
+    """Read a section of tagged fields as views by tag."""
+    count, position = read_unsigned(body, position)
+    found: dict[int, memoryview] = {}
+    for _ in range(count):
+        tag, position = read_unsigned(body, position)
+        size, position = read_unsigned(body, position)
+        found[tag] = body[position : position + size]
+        position += size
+    if position > len(body):
+        raise IndexError("a tagged field runs over the end of its message")
+    return found, position
+
+
+def read_node_endpoints(section: memoryview) -> tuple[BrokerNode, ...]:
+    """Read the node endpoints of a top-level tag (KIP-951)."""
+    count, position = read_unsigned(section, 0)
+    nodes: list[BrokerNode] = []
+    for _ in range(count - 1):
+        node_id = INT32.unpack_from(section, position)[0]
+        host, position = read_compact_string(section, position + 4)
+        port = INT32.unpack_from(section, position)[0]
+        rack, position = read_compact_string(section, position + 4)
+        position = skip_tags(section, position)
+        nodes.append(BrokerNode(node_id, host or "", port, rack))
+    return tuple(nodes)
+
+
+def request_header(
+    api_key: int, version: int, correlation_id: int, client_id: str, *, flexible: bool
+) -> bytearray:
+    """Start a framed request; its first four bytes are the size, to be filled in at the end."""
+    name = client_id.encode()
+    out = bytearray(_REQUEST.pack(0, api_key, version, correlation_id, len(name)))
+    out += name
+    if flexible:
+        out.append(0)
+    return out
+
+
+def truncated(what: str, version: int, cause: error | IndexError | ValueError) -> ProtocolError:
+    """Return the error for an answer that cannot be read."""
+    return ProtocolError(
+        f"the answer to {what} v{version} cannot be read: {cause}",
+        remedy="the connection is closed and the request sent again",
+    )

@@ -1,0 +1,166 @@
+"""Fetch against the schema classes of kafka-python, every version both ways."""
+
+from uuid import UUID
+
+import pytest
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.answers import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.fetch import (
+    FETCH_VERSIONS,
+    FetchedPartition,
+    FetchPartition,
+    ForgottenTopic,
+    decode_fetch,
+    encode_fetch,
+)
+
+VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
+A, B = bytes(range(16)), bytes(range(16, 32))
+Topic = FetchResponse.FetchableTopicResponse
+Part = Topic.PartitionData
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_reads_back_with_another_library(version: int) -> None:
+    raw = encode_fetch(
+        version,
+        99,
+        "client",
+        partitions=[
+            FetchPartition("a", A, 0, 2**40, 5, 4, 3, 1000),
+            FetchPartition("b", B, 7, 1),
+            FetchPartition("a", A, 1, 2),
+        ],
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=2**30,
+        isolation_level=1,
+        session_id=11,
+        session_epoch=12,
+        forgotten=[ForgottenTopic("b", B, [1, 2])],
+        rack_id="rack",
+    )
+    request = FetchRequest.decode(raw[4:], version=version, header=True)
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 2**30)
+    assert (request.replica_id, request.isolation_level) == (-1, 1)
+    assert request.session_id == (11 if version >= 7 else 0)
+    assert request.session_epoch == (12 if version >= 7 else -1)
+    assert request.rack_id == ("rack" if version >= 11 else "")
+    first, second = request.topics
+    if version >= 13:
+        assert (first.topic_id, second.topic_id) == (UUID(bytes=A), UUID(bytes=B))
+    else:
+        assert (first.topic, second.topic) == ("a", "b")
+    part = first.partitions[0]
+    assert [p.partition for p in first.partitions] == [0, 1]
+    assert (part.fetch_offset, part.partition_max_bytes) == (2**40, 1000)
+    assert part.current_leader_epoch == (5 if version >= 9 else -1)
+    assert part.last_fetched_epoch == (4 if version >= 12 else -1)
+    assert part.log_start_offset == (3 if version >= 5 else -1)
+    forgotten = request.forgotten_topics_data
+    assert [list(topic.partitions) for topic in forgotten] == ([[1, 2]] if version >= 7 else [])
+    request.with_header(99, "client")
+    assert request.encode(version, header=True, framed=True) == raw, "no byte more or less"
+
+
+def answer(version: int) -> FetchResponse:
+    full = Part(
+        partition_index=3,
+        error_code=0,
+        high_watermark=2**40,
+        last_stable_offset=2**39,
+        log_start_offset=17,
+        aborted_transactions=[
+            Part.AbortedTransaction(producer_id=5, first_offset=6),
+            Part.AbortedTransaction(producer_id=7, first_offset=8),
+        ],
+        preferred_read_replica=2,
+        records=b"r" * 200,
+    )
+    empty = Part(
+        partition_index=4,
+        error_code=6,
+        high_watermark=-1,
+        last_stable_offset=-1,
+        log_start_offset=-1,
+        aborted_transactions=None,
+        preferred_read_replica=-1,
+        records=None,
+    )
+    if version >= 12:
+        empty.tags = {"diverging_epoch", "current_leader"}
+        empty.diverging_epoch = Part.EpochEndOffset(epoch=1, end_offset=50)
+        empty.current_leader = Part.LeaderIdAndEpoch(leader_id=3, leader_epoch=9)
+    topic = (
+        Topic(topic_id=UUID(bytes=A), partitions=[full, empty])
+        if version >= 13
+        else Topic(topic="a", partitions=[full, empty])
+    )
+    message = FetchResponse(
+        throttle_time_ms=12, error_code=70, session_id=1234, responses=[topic, topic]
+    )
+    if version >= 16:
+        message.tags = {"node_endpoints"}
+        message.node_endpoints = [
+            FetchResponse.NodeEndpoint(node_id=3, host="h", port=9092, rack="r")
+        ]
+    message.API_VERSION = version
+    message.with_header(1)
+    return message
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_of_another_library_is_read(version: int) -> None:
+    raw = answer(version).encode(header=True)
+    found = decode_fetch(version, memoryview(raw)[4:])
+    topic, topic_id = ("", A) if version >= 13 else ("a", NO_TOPIC_ID)
+    five, flexible = version >= 5, version >= 12
+    assert found.throttle_ms == 12
+    assert (found.error_code, found.session_id) == ((70, 1234) if version >= 7 else (0, 0))
+    full = FetchedPartition(
+        topic,
+        topic_id,
+        3,
+        0,
+        2**40,
+        2**39,
+        17 if five else -1,
+        [(5, 6), (7, 8)],
+        2 if version >= 11 else -1,
+        memoryview(b"r" * 200),
+    )
+    empty = FetchedPartition(
+        topic,
+        topic_id,
+        4,
+        6,
+        -1,
+        -1,
+        -1,
+        [],
+        -1,
+        None,
+        (1, 50) if flexible else None,
+        (3, 9) if flexible else None,
+    )
+    assert found.partitions == [full, empty, full, empty]
+    assert found.node_endpoints == ((BrokerNode(3, "h", 9092, "r"),) if version >= 16 else ())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_are_a_writable_view_of_the_buffer(version: int) -> None:
+    raw = bytearray(answer(version).encode(header=True))
+    records = decode_fetch(version, memoryview(raw)[4:]).partitions[0].records
+    assert records is not None
+    records[0] = 0x21
+    assert raw.count(b"!" + b"r" * 199) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_cut_answer_is_a_protocol_error(version: int) -> None:
+    raw = bytes(answer(version).encode(header=True))[4:]
+    for end in range(len(raw)):
+        with pytest.raises(ProtocolError, match="cannot be read"):
+            decode_fetch(version, memoryview(raw[:end]))

@@ -1,0 +1,123 @@
+"""Produce against the schema classes of kafka-python, every version both ways."""
+
+import struct
+from uuid import UUID
+
+import pytest
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.answers import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.produce import (
+    PRODUCE_VERSIONS,
+    ProducedPartition,
+    RecordError,
+    decode_produce,
+    encode_produce,
+)
+
+VERSIONS = range(PRODUCE_VERSIONS[0], PRODUCE_VERSIONS[1] + 1)
+A, B = bytes(range(16)), bytes(range(16, 32))
+Topic = ProduceResponse.TopicProduceResponse
+Part = Topic.PartitionProduceResponse
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("size", [1, 126, 127, 16_382, 16_383, 300_000])
+def test_a_request_reads_back_with_another_library(version: int, size: int) -> None:
+    one, two, three = bytearray(b"x" * size), memoryview(bytearray(b"yy")), bytearray(b"z")
+    parts = encode_produce(
+        version,
+        77,
+        "me",
+        [("a", A, 0, one), ("b", B, 3, two), ("a", A, 5, three)],
+        transactional_id="tid" if version % 2 else None,
+        acks=-1,
+        timeout_ms=1234,
+    )
+    assert one is parts[1], "batches are not copied"
+    raw = b"".join(parts)
+    assert struct.unpack(">ihhih", raw[:14]) == (len(raw) - 4, 0, version, 77, 2)
+    request = ProduceRequest.decode(raw[4:], version=version, header=True)
+    assert (request.acks, request.timeout_ms) == (-1, 1234)
+    assert request.transactional_id == ("tid" if version % 2 else None)
+    found = {
+        (t.topic_id.bytes if version >= 13 and t.topic_id else t.name, p.index): bytes(p.records)
+        for t in request.topic_data
+        for p in t.partition_data
+    }
+    a, b = (A, B) if version >= 13 else ("a", "b")
+    assert found == {(a, 0): one, (a, 5): three, (b, 3): two}
+    request.with_header(77, "me")
+    assert request.encode(version, header=True, framed=True) == raw, "no byte more or less"
+
+
+def test_a_partition_twice_in_a_request_is_refused() -> None:
+    entries = [("a", A, 0, bytearray(b"1")), ("a", A, 0, bytearray(b"2"))]
+    for version in (7, 9, 13):
+        with pytest.raises(ValueError, match="a-0 stands twice"):
+            encode_produce(version, 1, "me", entries)
+
+
+def answer(version: int) -> ProduceResponse:
+    refused = Part(
+        index=4,
+        error_code=87,
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        record_errors=[
+            Part.BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="null key"),
+            Part.BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message=None),
+        ],
+        error_message="refused",
+    )
+    moved = Part(index=9, error_code=6, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
+    good = Part(index=1, error_code=0, base_offset=2**40, log_append_time_ms=17, log_start_offset=5)
+    if version >= 10:
+        moved = Part(
+            index=9, error_code=6, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
+            current_leader=Part.LeaderIdAndEpoch(leader_id=3, leader_epoch=8),
+        )  # fmt: skip
+    parts = [good, refused, moved]
+    topic = (
+        Topic(topic_id=UUID(bytes=A), partition_responses=parts)
+        if version >= 13
+        else Topic(name="a", partition_responses=parts)
+    )
+    if version < 10:
+        return ProduceResponse(responses=[topic], throttle_time_ms=12)
+    node = ProduceResponse.NodeEndpoint(node_id=3, host="h", port=9092, rack=None)
+    return ProduceResponse(responses=[topic], throttle_time_ms=12, node_endpoints=[node])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_of_another_library_is_read(version: int) -> None:
+    message = answer(version)
+    message.API_VERSION = version
+    message.with_header(77)
+    raw = message.encode(header=True, framed=False)
+    found = decode_produce(version, memoryview(raw)[4:])
+    topic, topic_id = ("", A) if version >= 13 else ("a", NO_TOPIC_ID)
+    five, eight, ten = version >= 5, version >= 8, version >= 10
+    errors = (RecordError(2, "null key"), RecordError(3, "")) if eight else ()
+    assert found.throttle_ms == 12
+    assert found.partitions == [
+        ProducedPartition(topic, topic_id, 1, 0, 2**40, 17, 5 if five else -1),
+        ProducedPartition(topic, topic_id, 4, 87, -1, -1, -1, errors, "refused" if eight else ""),
+        ProducedPartition(
+            topic, topic_id, 9, 6, -1, -1, -1, current_leader=(3, 8) if ten else None
+        ),
+    ]
+    assert found.node_endpoints == ((BrokerNode(3, "h", 9092, None),) if ten else ())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_cut_answer_is_a_protocol_error(version: int) -> None:
+    message = answer(version)
+    message.API_VERSION = version
+    message.with_header(77)
+    raw = bytes(message.encode(header=True))[4:]
+    for end in range(len(raw)):
+        with pytest.raises(ProtocolError, match="cannot be read"):
+            decode_produce(version, memoryview(raw[:end]))
