@@ -1,0 +1,110 @@
+"""Which topics and topic configs are replicated: Java's default filters, and third parties'.
+
+Flow: connector config -> ``topic_filter_from_config`` / ``config_property_filter_from_config`` -> yes
+or no per name. Excludes win; patterns match whole names. The complete decision on a topic is
+``TopicSelection``.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from mm2py.api.policies import ConfigPropertyFilter, TopicFilter
+from mm2py.config.class_names import (
+    DEFAULT_CONFIG_PROPERTY_FILTER,
+    DEFAULT_TOPIC_FILTER,
+    canonical_class,
+)
+from mm2py.config.java_regex import PatternList
+from mm2py.errors import ConfigError
+from mm2py.mirror.plugin_class import build_plugin
+
+__all__ = [
+    "DEFAULT_CONFIG_PROPERTIES_EXCLUDE",
+    "DEFAULT_TOPICS",
+    "DEFAULT_TOPICS_EXCLUDE",
+    "DefaultConfigPropertyFilter",
+    "DefaultTopicFilter",
+    "config_property_filter_from_config",
+    "topic_filter_from_config",
+]
+
+DEFAULT_TOPICS: Final = ".*"
+DEFAULT_TOPICS_EXCLUDE: Final = r"mm2.*\.internal, .*\.replica, __.*"
+DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
+    "follower.replication.throttled.replicas, leader.replication.throttled.replicas, "
+    "message.timestamp.difference.max.ms, log.message.timestamp.before.max.ms, "
+    "log.message.timestamp.after.max.ms, message.timestamp.type, "
+    "unclean.leader.election.enable, min.insync.replicas"
+)
+"""As 4.3.1; a value of the user replaces the list."""
+
+TOPIC_FILTER_CLASS: Final = "topic.filter.class"
+CONFIG_PROPERTY_FILTER_CLASS: Final = "config.property.filter.class"
+
+
+class DefaultTopicFilter:
+    """``topics`` without ``topics.exclude``."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._include = _patterns(config, "topics", DEFAULT_TOPICS)
+        self._exclude = _patterns(config, "topics.exclude", DEFAULT_TOPICS_EXCLUDE)
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        """Whether the lists choose ``topic``."""
+        return self._include.matches(topic) and not self._exclude.matches(topic)
+
+
+class DefaultConfigPropertyFilter:
+    """Everything but ``config.properties.exclude``."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._exclude = _patterns(
+            config, "config.properties.exclude", DEFAULT_CONFIG_PROPERTIES_EXCLUDE
+        )
+        # Java compares the exact text; anything else means the target's defaults.
+        self._source_defaults = config.get("use.defaults.from", "target") == "source"
+
+    def should_replicate_config_property(self, name: str) -> bool:
+        """Whether the topic config ``name`` is copied."""
+        return not self._exclude.matches(name)
+
+    def should_replicate_source_default(self, name: str) -> bool:
+        """Whether the source's default is written to the target too."""
+        return self._source_defaults
+
+
+def topic_filter_from_config(config: Mapping[str, str]) -> TopicFilter:
+    """Build the filter that ``topic.filter.class`` names; ``ConfigError`` if there is none."""
+    name = canonical_class(config.get(TOPIC_FILTER_CLASS, DEFAULT_TOPIC_FILTER))
+    if name == DEFAULT_TOPIC_FILTER:
+        return DefaultTopicFilter(config)
+    plugin = build_plugin(
+        name,
+        TOPIC_FILTER_CLASS,
+        config,
+        members=("should_replicate_topic",),
+        built_in=(DefaultTopicFilter.__name__,),
+    )
+    return cast("TopicFilter", plugin)
+
+
+def config_property_filter_from_config(config: Mapping[str, str]) -> ConfigPropertyFilter:
+    """Build the filter that ``config.property.filter.class`` names; ``ConfigError`` if none."""
+    name = canonical_class(config.get(CONFIG_PROPERTY_FILTER_CLASS, DEFAULT_CONFIG_PROPERTY_FILTER))
+    if name == DEFAULT_CONFIG_PROPERTY_FILTER:
+        return DefaultConfigPropertyFilter(config)
+    plugin = build_plugin(
+        name,
+        CONFIG_PROPERTY_FILTER_CLASS,
+        config,
+        members=("should_replicate_config_property", "should_replicate_source_default"),
+        built_in=(DefaultConfigPropertyFilter.__name__,),
+    )
+    return cast("ConfigPropertyFilter", plugin)
+
+
+def _patterns(config: Mapping[str, str], name: str, absent: str) -> PatternList:
+    try:
+        return PatternList.of(config.get(name, absent))
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error.message}", remedy=error.remedy) from error

@@ -1,0 +1,78 @@
+"""Load a policy or filter class that a property names, ours or a third party's.
+
+Flow: ``package.module:Class`` or ``package.module.Class`` -> import -> the class, or a ``ConfigError``
+that says what to write instead. Java names of built-in classes are resolved by the callers.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from mm2py.errors import ConfigError
+
+__all__ = ["build_plugin"]
+
+
+def build_plugin(
+    class_name: str,
+    property_name: str,
+    config: Mapping[str, str],
+    *,
+    members: tuple[str, ...],
+    built_in: tuple[str, ...],
+) -> object:
+    """Build the object that ``property_name`` names, from the whole connector config.
+
+    Args:
+        class_name: ``package.module:Class`` or ``package.module.Class``.
+        property_name: The property it stands in, for messages.
+        config: Given to the class as its only argument.
+        members: What the object must offer.
+        built_in: Short names of our own classes, for the remedy.
+
+    Raises:
+        ConfigError: The class cannot be imported, built, or lacks a member.
+    """
+    plugin_class = _find_class(class_name, property_name, built_in)
+    try:
+        plugin = plugin_class(config)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{property_name}={class_name}: building it failed: {error!r}",
+            remedy="the class is called with one argument, the connector's config",
+        ) from error
+    missing = [name for name in members if not hasattr(plugin, name)]
+    if missing:
+        raise ConfigError(
+            f"{property_name}={class_name}: it lacks {', '.join(missing)}",
+            remedy="see the contracts in mm2py.api.policies",
+        )
+    return plugin
+
+
+def _find_class(
+    class_name: str, property_name: str, built_in: tuple[str, ...]
+) -> Callable[[Mapping[str, str]], object]:
+    module_name, colon, attribute = class_name.partition(":")
+    if not colon:
+        module_name, _, attribute = class_name.rpartition(".")
+    remedy = (
+        f"use one of {', '.join(built_in)} or name a Python class as package.module:Class; "
+        "Java classes of third parties cannot be loaded and have to be ported"
+    )
+    if not module_name or not attribute:
+        raise ConfigError(f"{property_name}={class_name}: unknown class", remedy=remedy)
+    try:
+        module = import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{property_name}={class_name}: unknown class ({error})", remedy=remedy
+        ) from error
+    found: object = getattr(module, attribute, None)
+    if not callable(found):
+        raise ConfigError(
+            f"{property_name}={class_name}: module {module_name} has no class {attribute}",
+            remedy=remedy,
+        )
+    return found

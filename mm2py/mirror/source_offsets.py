@@ -1,0 +1,116 @@
+"""Source offsets of connectors in Connect's JSON, byte for byte as Java writes them.
+
+Flow: connector name + source partition <-> key; offset <-> value, of ``mm2-offsets.<source>.internal``.
+Java's worker looks keys up by their bytes, whose member order is that of a ``HashMap``, so keys are
+written in that order and read by content. The store itself is in mm2py.storage.
+"""
+
+import json
+from typing import Final, cast
+
+from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.errors import ProtocolError
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "NOTHING_COMMITTED",
+    "PartitionIdentity",
+    "committed_offset",
+    "heartbeat_source_partition",
+    "mirror_source_partition",
+    "parse_source_offset_key",
+    "parse_source_offset_value",
+    "partition_identity",
+    "source_offset",
+    "source_offset_key",
+    "source_offset_value",
+]
+
+NOTHING_COMMITTED: Final = -1
+
+PartitionIdentity = frozenset[tuple[str, str | int]]
+"""A source partition without its member order."""
+
+
+def mirror_source_partition(source_alias: str, partition: TopicPartition) -> SourcePartition:
+    """Return the source partition of a mirrored partition, in Java's member order."""
+    return {"cluster": source_alias, "partition": partition.partition, "topic": partition.topic}
+
+
+def heartbeat_source_partition(source_alias: str, target_alias: str) -> SourcePartition:
+    """Return the source partition of the heartbeats of a flow."""
+    return {"sourceClusterAlias": source_alias, "targetClusterAlias": target_alias}
+
+
+def source_offset(offset: int) -> SourceOffset:
+    """Return the stored form of ``offset``, the last record that was copied."""
+    return {"offset": offset}
+
+
+def committed_offset(stored: SourceOffset | None) -> int:
+    """Return the last copied offset; ``NOTHING_COMMITTED`` where nothing usable is stored."""
+    offset = stored.get("offset") if stored is not None else None
+    if not isinstance(offset, int) or offset < 0:
+        return NOTHING_COMMITTED
+    return offset
+
+
+def source_offset_key(connector: str, partition: SourcePartition) -> bytes:
+    """Return the record key: ``["name",{...}]`` without blanks."""
+    return _dump([connector, dict(partition)])
+
+
+def source_offset_value(offset: SourceOffset | None) -> bytes | None:
+    """Return the record value; None is a tombstone (reset)."""
+    return None if offset is None else _dump(dict(offset))
+
+
+def parse_source_offset_key(key: bytes) -> tuple[str, SourcePartition]:
+    """Read a key; ``ProtocolError`` if it is not a name and a flat map."""
+    parsed = _load(key, "key")
+    if isinstance(parsed, list):
+        items = cast("list[object]", parsed)
+        if len(items) == 2 and isinstance(items[0], str):
+            return items[0], _flat(items[1], key, "key")
+    raise ProtocolError(f"source offset key {_shown(key)} is not a name and a partition")
+
+
+def parse_source_offset_value(value: bytes | None) -> SourceOffset | None:
+    """Read a value; None for a tombstone."""
+    if value is None:
+        return None
+    parsed = _load(value, "value")
+    return None if parsed is None else _flat(parsed, value, "value")
+
+
+def partition_identity(partition: SourcePartition) -> PartitionIdentity:
+    """Return what two keys with another member order have in common."""
+    return frozenset(partition.items())
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _load(data: bytes, what: str) -> object:
+    try:
+        return cast("object", json.loads(data))
+    except ValueError as error:
+        raise ProtocolError(f"source offset {what} {_shown(data)} is not JSON") from error
+
+
+def _flat(value: object, data: bytes, what: str) -> dict[str, str | int]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"source offset {what} {_shown(data)} is not a map")
+    flat: dict[str, str | int] = {}
+    for name, member in cast("dict[str, object]", value).items():
+        if isinstance(member, bool) or not isinstance(member, str | int):
+            raise ProtocolError(
+                f"source offset {what} {_shown(data)}: {name} is no text or integer"
+            )
+        flat[name] = member
+    return flat
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:200])

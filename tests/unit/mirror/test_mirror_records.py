@@ -1,0 +1,121 @@
+"""Bytes of heartbeats, offset syncs and source offsets, against golden vectors of the Java classes."""
+
+import pytest
+
+from mm2py.errors import ProtocolError
+from mm2py.mirror.heartbeats import Heartbeat, decode_heartbeat, encode_heartbeat
+from mm2py.mirror.offset_syncs import OffsetSync, decode_offset_sync, encode_offset_sync
+from mm2py.mirror.source_offsets import (
+    committed_offset,
+    heartbeat_source_partition,
+    mirror_source_partition,
+    parse_source_offset_key,
+    parse_source_offset_value,
+    partition_identity,
+    source_offset,
+    source_offset_key,
+    source_offset_value,
+)
+from mm2py.types import TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("sync", "key", "value"),
+    [
+        (
+            OffsetSync(TopicPartition("topic-1", 2), 3, 4),
+            "00 07 74 6f 70 69 63 2d 31 00 00 00 02",
+            "00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 04",
+        ),
+        (
+            OffsetSync(TopicPartition("orders", 7), 1234567, 1234001),
+            "00 06 6f 72 64 65 72 73 00 00 00 07",
+            "00 00 00 00 00 12 d6 87 00 00 00 00 00 12 d4 51",
+        ),
+    ],
+)
+def test_offset_syncs_have_javas_bytes(sync: OffsetSync, key: str, value: str) -> None:
+    assert encode_offset_sync(sync) == (bytes.fromhex(key), bytes.fromhex(value))
+    assert decode_offset_sync(bytes.fromhex(key), bytes.fromhex(value) + b"more") == sync
+
+
+def test_heartbeats_have_javas_bytes() -> None:
+    beat = Heartbeat("A", "B", 1700000000000)
+    key, value = encode_heartbeat(beat)
+    assert key == bytes.fromhex("00 01 41 00 01 42")
+    assert value == bytes.fromhex("00 00 00 00 01 8b cf e5 68 00")
+    assert decode_heartbeat(key, value) == beat
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("0001", "0000"),
+        ("00", ""),
+        ("0001410001", "00"),
+        ("ffff", "00000000018bcfe56800"),
+        ("000141000142", "00000000"),
+        ("000141000142", "00010000018bcfe56800"),
+        ("0001ff000142", "00000000018bcfe56800"),
+    ],
+)
+def test_broken_heartbeats_are_refused(key: str, value: str) -> None:
+    with pytest.raises(ProtocolError):
+        decode_heartbeat(bytes.fromhex(key), bytes.fromhex(value))
+
+
+def test_short_offset_syncs_are_refused() -> None:
+    key, value = encode_offset_sync(OffsetSync(TopicPartition("t", 0), 1, 2))
+    with pytest.raises(ProtocolError):
+        decode_offset_sync(key[:-1], value)
+    with pytest.raises(ProtocolError):
+        decode_offset_sync(key, value[:-1])
+
+
+def test_source_offset_keys_have_javas_member_order() -> None:
+    mirror = mirror_source_partition("A", TopicPartition("orders", 3))
+    beat = heartbeat_source_partition("A", "B")
+    assert source_offset_key("MirrorSourceConnector", mirror) == (
+        b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
+    )
+    assert source_offset_key("MirrorHeartbeatConnector", beat) == (
+        b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]'
+    )
+    assert source_offset_value(source_offset(41)) == b'{"offset":41}'
+    assert source_offset_value(None) is None
+
+
+def test_aliases_beyond_ascii_are_written_as_utf8() -> None:
+    partition = mirror_source_partition("Zürich", TopicPartition("t", 0))
+    assert "Zürich".encode() in source_offset_key("c", partition)
+
+
+def test_keys_are_read_by_content_whatever_their_order() -> None:
+    name, partition = parse_source_offset_key(b'["c", {"topic":"t", "partition":0, "cluster":"A"}]')
+    ours = mirror_source_partition("A", TopicPartition("t", 0))
+    assert name == "c"
+    assert partition_identity(partition) == partition_identity(ours)
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"[]", b'["c"]', b'["c",3]', b'[1,{"a":1}]', b'["c",{"a":null}]', b"\xff", b'"c"']
+)
+def test_keys_that_are_not_source_offsets_are_refused(key: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse_source_offset_key(key)
+
+
+@pytest.mark.parametrize(
+    ("value", "committed"),
+    [(None, -1), (b'{"offset":41}', 41), (b"{}", -1), (b"null", -1), (b'{"offset":-5}', -1)],
+)
+def test_missing_and_negative_offsets_mean_nothing_committed(
+    value: bytes | None, committed: int
+) -> None:
+    assert committed_offset(parse_source_offset_value(value)) == committed
+
+
+def test_a_value_that_is_no_map_is_refused() -> None:
+    for value in (b"3", b'{"offset":1.5}', b'{"offset":true}', b"{"):
+        with pytest.raises(ProtocolError):
+            parse_source_offset_value(value)
