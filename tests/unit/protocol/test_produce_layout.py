@@ -42,7 +42,9 @@ def test_a_request_reads_back_with_another_library(version: int, size: int) -> N
     assert (request.acks, request.timeout_ms) == (-1, 1234)
     assert request.transactional_id == ("tid" if version % 2 else None)
     found = {
-        (t.topic_id.bytes if version >= 13 and t.topic_id else t.name, p.index): bytes(p.records)
+        (t.topic_id.bytes if version >= 13 and t.topic_id else t.name, p.index): bytes(
+            p.records or b""
+        )
         for t in request.topic_data
         for p in t.partition_data
     }
