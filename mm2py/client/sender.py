@@ -1,0 +1,381 @@
+"""Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without doubling.
+
+Flow: ``enqueue`` -> lane (sender_lane.py decides) -> Produce request per leader -> answer -> ``on_delivered``.
+One batch per partition per request, many partitions per request. It does the I/O that the lanes ask for:
+finding leaders, pauses, reading the target's log (sender_resolve.py), splitting. It never decodes records.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final, final
+
+from mm2py.client.admin import Admin
+from mm2py.client.backoff import Backoff
+from mm2py.client.cluster import Cluster
+from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
+from mm2py.client.sender_node import ProduceNode
+from mm2py.client.sender_resolve import batches_of_producer
+from mm2py.clock import Clock
+from mm2py.config.clients import ProducerSettings
+from mm2py.errors import (
+    FatalServerError,
+    Mm2pyError,
+    PartitionError,
+    RetriableError,
+    ServerError,
+)
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol import messages
+from mm2py.protocol.record_batch import Codec, RecordBatch
+from mm2py.protocol.splice import recompress, split
+from mm2py.types import LATEST, TopicPartition
+
+__all__ = ["Sender"]
+
+log = logging.getLogger(__name__)
+
+PRODUCER_STATE_MS: Final = 23 * 3600 * 1000
+"""How old a batch may be for brokers to remember it: ``producer.id.expiration.ms`` (24 h) less a margin."""
+
+SMALLEST_SPLIT_BYTES: Final = 1024
+
+OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
+OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
+OnStalled = Callable[[TopicPartition, Exception | None], None]
+
+
+def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
+    """Nobody asked to be told."""
+
+
+@final
+class Sender:
+    """Sends batches to one cluster under one producer id.
+
+    ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
+    partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
+    a partition is refused but retried, ``None`` that it moves again. All on the event loop.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        clock: Clock,
+        on_delivered: OnDelivered,
+        on_failed: OnFailed,
+        on_stalled: OnStalled = _ignore_stall,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._on_delivered = on_delivered
+        self._on_failed = on_failed
+        self._on_stalled = on_stalled
+        self._admin = Admin(cluster)
+        self._lanes: dict[TopicPartition, SenderLane] = {}
+        self._nodes: dict[int, ProduceNode] = {}
+        self._opening: list[SenderLane] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opener: asyncio.Task[None] | None = None
+        self._stalled: set[TopicPartition] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._producer_id = -1
+        self._epoch = -1
+        self._closed = False
+        self.buffered_bytes = 0
+
+    async def start(self) -> None:
+        """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
+        answer = await self._cluster.call_any(messages.init_producer_id())
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+
+    def enqueue(self, source: TopicPartition, target: TopicPartition, batch: RecordBatch) -> None:
+        """Queue one batch for ``target``; it keeps its buffer until it is delivered or dropped."""
+        lane = self._lanes.get(target)
+        if lane is None:
+            lane = SenderLane(
+                target,
+                producer_id=self._producer_id,
+                epoch=self._epoch,
+                max_in_flight=self._settings.max_in_flight_requests_per_connection,
+            )
+            self._lanes[target] = lane
+            self._open(lane)
+        if lane.state is LaneState.FAILED:
+            _release(batch)
+            return
+        lane.offer(source, batch)
+        self.buffered_bytes += len(batch.data)
+        self._idle.clear()
+        if lane.state is LaneState.FLOWING:
+            self._ready(lane)
+
+    def backlog_bytes(self, target: TopicPartition) -> int:
+        """Bytes of one target partition that are not acknowledged yet."""
+        lane = self._lanes.get(target)
+        return lane.queued_bytes if lane is not None else 0
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def abandon(self, target: TopicPartition) -> None:
+        """Forget one partition: nothing of it is sent or delivered any more."""
+        lane = self._lanes.pop(target, None)
+        if lane is not None:
+            self._drop(lane)
+
+    async def close(self) -> None:
+        """Stop at once; what is not acknowledged is dropped."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in list(self._lanes.values()):
+            self._drop(lane)
+        self._lanes.clear()
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _ready(self, lane: SenderLane) -> None:
+        node = self._nodes.get(lane.leader)
+        if node is None:
+            node = ProduceNode(
+                lane.leader,
+                self._cluster,
+                self._settings,
+                clock=self._clock,
+                on_answer=self._answered,
+                on_lost=self._lost,
+                spawn=self._spawn,
+            )
+            self._nodes[lane.leader] = node
+        node.ready(lane)
+
+    def _answered(
+        self, lane: SenderLane, sent: Sent, code: int, base_offset: int, text: str
+    ) -> None:
+        if lane.state is LaneState.FAILED:
+            _release(sent.batch)  # given up while this was under way
+            return
+        if code == 0:
+            self._delivered(lane, lane.acknowledged(sent, base_offset))
+        else:
+            lane.refused(sent, code, text)
+        self._follow(lane)
+
+    def _lost(self, lane: SenderLane, sent: Sent) -> None:
+        if lane.state is LaneState.FAILED:
+            _release(sent.batch)
+            return
+        lane.lost(sent)
+        self._follow(lane)
+
+    def _delivered(self, lane: SenderLane, delivered: list[Sent]) -> None:
+        for sent in delivered:
+            batch = sent.batch
+            self.buffered_bytes -= len(batch.data)
+            self._on_delivered(sent.source, lane.target, batch, sent.base_offset)
+            _release(batch)
+        if delivered and self._stalled:
+            self._moving(lane)
+        if self.buffered_bytes == 0:
+            self._idle.set()
+
+    def _follow(self, lane: SenderLane) -> None:
+        """Carry out what the lane's new state asks for."""
+        state = lane.state
+        if state is LaneState.FLOWING or state is LaneState.RETRYING:
+            if lane.can_send():
+                self._ready(lane)
+        elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
+            self._spawn(self._revive(lane))
+        elif state is LaneState.SPLITTING:
+            self._split(lane)
+        elif state is LaneState.FAILED:
+            code, text = lane.error
+            self._fail(lane, codes.server_error(code, text))
+
+    # -- what lanes wait for ----------------------------------------------------------------------
+
+    def _open(self, lane: SenderLane) -> None:
+        self._opening.append(lane)
+        if self._opener is None or self._opener.done():
+            self._opener = self._spawn(self._open_lanes())
+
+    async def _open_lanes(self) -> None:
+        """Find leaders and log ends of new lanes, all of them at a time, until none is left."""
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while self._opening:
+            lanes, self._opening = self._opening, []
+            try:
+                # One question for all: leaders asked for one by one would each refresh the metadata.
+                await self._cluster.metadata(sorted({lane.target.topic for lane in lanes}))
+                ends = await self._admin.list_offsets({lane.target: LATEST for lane in lanes})
+            except RetriableError as error:
+                self._opening.extend(lanes)
+                for lane in lanes:
+                    self._stall(lane, error)
+                await self._clock.sleep(backoff.next_s())
+                continue
+            for lane in lanes:
+                end = ends[lane.target]
+                unreadable = (
+                    end.error is not None and end.error.code == codes.TOPIC_AUTHORIZATION_FAILED
+                )
+                if end.error is not None and not unreadable:
+                    self._stall(lane, end.error)
+                    self._opening.append(lane)
+                    continue
+                await self._open_lane(lane, -1 if unreadable else end.offset)
+            if self._opening:
+                await self._clock.sleep(backoff.next_s())
+
+    async def _open_lane(self, lane: SenderLane, log_end: int) -> None:
+        try:
+            leader = await self._cluster.leader(lane.target)
+        except (RetriableError, FatalServerError) as error:
+            self._stall(lane, error)
+            self._opening.append(lane)
+            return
+        if lane.state is LaneState.OPENING:
+            lane.opened(leader.node_id, log_end)
+            self._ready(lane)
+
+    async def _revive(self, lane: SenderLane) -> None:
+        """After a refusal or a lost connection: pause, find the leader, read its log where needed."""
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        backoff.failures = lane.retries
+        lane.retries += 1
+        code, text = lane.error
+        if code and lane.retries > 3:
+            self._stall(lane, codes.server_error(code, text))
+        while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
+            await self._clock.sleep(backoff.next_s())
+            try:
+                self._cluster.leader_moved(lane.target)
+                leader = await self._cluster.leader(lane.target)
+                forgotten = self._clock.now_ms() - PRODUCER_STATE_MS
+                if lane.state is LaneState.RESOLVING or lane.must_read_first(forgotten):
+                    lane.state = LaneState.RESOLVING
+                    await self._resolve(lane)
+                if lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING):
+                    lane.resumed(leader.node_id)
+            except (RetriableError, FatalServerError) as error:
+                self._stall(lane, error)
+        self._follow(lane)
+
+    async def _resolve(self, lane: SenderLane) -> None:
+        """Find out from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
+        found: dict[int, int] = {}
+        if lane.has_unknown():
+            try:
+                found = await batches_of_producer(
+                    self._cluster, lane.target, lane.producer_id, lane.epoch, lane.acked_end
+                )
+            except FatalServerError as error:
+                first, last = lane.first_unsettled().batch, lane.unsettled[-1].batch
+                log.warning(
+                    "target log may not be read, records may be doubled partition=%s "
+                    "source_offsets=%d-%d cause=%s",
+                    lane.target, first.base_offset, last.last_offset, error,
+                )  # fmt: skip
+        try:
+            self._delivered(lane, lane.resolved(found))
+        except ValueError as error:
+            self._fail(lane, Mm2pyError(f"order on the target is broken: {error}"))
+            return
+        if lane.bump_wanted:
+            await self._bump(lane)
+
+    async def _bump(self, lane: SenderLane) -> None:
+        if lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
+            lane.new_epoch(lane.producer_id, lane.epoch + 1)
+        else:
+            answer = await self._cluster.call_any(messages.init_producer_id())
+            lane.new_epoch(answer.producer_id, answer.producer_epoch)
+        log.info(
+            "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
+            lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
+        )  # fmt: skip
+
+    def _split(self, lane: SenderLane) -> None:
+        """The target definitely refused the size or the codec: send the same records otherwise."""
+        sent = lane.first_unsettled()
+        batch = sent.batch
+        if sent.code == codes.UNSUPPORTED_COMPRESSION_TYPE:
+            parts = [recompress(batch, Codec.GZIP)]
+        elif batch.count > 1 and len(batch.data) > SMALLEST_SPLIT_BYTES:
+            parts = split(batch, len(batch.data) // 2 + 1).batches
+        else:
+            parts = []
+        if not parts or (len(parts) == 1 and sent.code != codes.UNSUPPORTED_COMPRESSION_TYPE):
+            error = PartitionError(
+                f"one record of {len(batch.data)} bytes is larger than the target takes "
+                f"({codes.error_name(sent.code)})",
+                topic=sent.source.topic,
+                partition=sent.source.partition,
+                offset=batch.base_offset,
+                remedy=f"raise max.message.bytes of topic {lane.target.topic} on the target",
+            )
+            self._fail(lane, error)
+            return
+        before = lane.queued_bytes
+        lane.replaced(sent, parts)
+        self.buffered_bytes += lane.queued_bytes - before
+        _release(batch)
+        self._ready(lane)
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    def _stall(self, lane: SenderLane, error: Exception) -> None:
+        if lane.target not in self._stalled and not self._closed:
+            self._stalled.add(lane.target)
+            self._on_stalled(lane.target, error)
+
+    def _moving(self, lane: SenderLane) -> None:
+        if lane.target in self._stalled:
+            self._stalled.discard(lane.target)
+            self._on_stalled(lane.target, None)
+
+    def _fail(self, lane: SenderLane, error: Exception) -> None:
+        sent = lane.unsettled[0] if lane.unsettled else None
+        source = sent.source if sent else lane.target
+        if isinstance(error, ServerError):
+            error = PartitionError(
+                f"{lane.target} on the target refused a batch: {error}",
+                topic=source.topic,
+                partition=source.partition,
+                offset=sent.batch.base_offset if sent else -1,
+                remedy=error.remedy or "restart the flow when the cause is gone",
+            )
+        self._drop(lane)
+        self._on_failed(source, lane.target, error)
+
+    def _drop(self, lane: SenderLane) -> None:
+        self.buffered_bytes -= lane.queued_bytes
+        for batch in lane.fail():
+            _release(batch)
+        if self.buffered_bytes == 0:
+            self._idle.set()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _release(batch: RecordBatch) -> None:
+    if batch.lease is not None:
+        batch.lease.release()
+        batch.lease = None

@@ -1,0 +1,395 @@
+"""One target partition of the idempotent Sender, as a table: states, outcomes and what follows. No I/O.
+
+Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refused`` | ``lost`` -> delivered.
+
+::
+
+    state      what it waits for            event and next state
+    OPENING    leader and log end           opened -> FLOWING
+    FLOWING    batches and answers          answer that is not an ack, lost -> DRAINING
+    DRAINING   answers still under way      last one in -> RESOLVING, SPLITTING, FAILED or BACKOFF
+    BACKOFF    a pause, then the leader     resumed -> RETRYING; in doubt and forgotten -> RESOLVING
+    RESOLVING  the target's log was read    resolved -> RETRYING
+    SPLITTING  smaller or recompressed      replaced -> RETRYING
+    RETRYING   each unsettled batch, alone  all settled -> FLOWING; not an ack -> DRAINING
+    FAILED     a restart                    (end)
+
+Invariants (design.md 3, sender rules; the tests carry these numbers):
+
+1. At most one batch is under way until the first acknowledgement after OPENING, BACKOFF, RESOLVING or a
+   new epoch; then at most ``max_in_flight``. Retries go one by one, oldest first.
+3. A refusal is definite only if no earlier attempt of the same bytes has an unknown outcome.
+4. A sequence range is used for other bytes only after a definite refusal of it.
+5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state.
+6. Otherwise the target's log is read first.
+8. Batches are delivered in the order they were offered, each exactly once.
+"""
+
+from collections import deque
+from enum import Enum, auto
+from typing import Final, final
+
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.record_batch import RecordBatch, sign
+from mm2py.types import TopicPartition
+
+__all__ = ["DEFINITE_RETRIABLE", "UNKNOWN_OUTCOME", "LaneState", "SenderLane", "Sent"]
+
+MAX_SEQUENCE: Final = 0x7FFFFFFF
+MAX_EPOCH: Final = 32767
+
+UNKNOWN_OUTCOME: Final = frozenset(
+    {
+        codes.NOT_LEADER_OR_FOLLOWER,
+        codes.REQUEST_TIMED_OUT,
+        codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        codes.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Answers after which the batch may or may not be in the log (real-broker.md 1.3)."""
+
+DEFINITE_RETRIABLE: Final = frozenset(
+    {
+        codes.UNKNOWN_TOPIC_OR_PARTITION,
+        codes.LEADER_NOT_AVAILABLE,
+        codes.REPLICA_NOT_AVAILABLE,
+        codes.NOT_ENOUGH_REPLICAS,
+        codes.UNKNOWN_TOPIC_ID,
+        codes.TOPIC_AUTHORIZATION_FAILED,
+        codes.CLUSTER_AUTHORIZATION_FAILED,
+        codes.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Answers that say "not written, ask again": nothing of the batch is in the log."""
+
+TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
+
+STATE_LOST: Final = frozenset(
+    {
+        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        codes.DUPLICATE_SEQUENCE_NUMBER,
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.UNKNOWN_PRODUCER_ID,
+    }
+)
+
+
+class LaneState(Enum):
+    """What a lane is waiting for; the table in the module docstring."""
+
+    OPENING = auto()
+    FLOWING = auto()
+    DRAINING = auto()
+    BACKOFF = auto()
+    RESOLVING = auto()
+    SPLITTING = auto()
+    RETRYING = auto()
+    FAILED = auto()
+
+
+class Outcome(Enum):
+    """What is known of one attempt."""
+
+    WAITING = auto()
+    UNDER_WAY = auto()
+    ACKED = auto()
+    NOT_WRITTEN = auto()
+    UNKNOWN = auto()
+
+
+@final
+class Sent:
+    """One batch with its sequence range and what is known of it."""
+
+    __slots__ = (
+        "base_offset",
+        "base_sequence",
+        "batch",
+        "code",
+        "message",
+        "outcome",
+        "signed",
+        "source",
+        "unknown_before",
+    )
+
+    def __init__(self, source: TopicPartition, batch: RecordBatch, base_sequence: int) -> None:
+        self.source = source
+        self.batch = batch
+        self.base_sequence = base_sequence
+        self.signed = False
+        self.outcome = Outcome.WAITING
+        self.unknown_before = False
+        self.base_offset = -1
+        self.code = 0
+        self.message = ""
+
+
+@final
+class SenderLane:
+    """The state machine of one target partition; the Sender feeds it and carries out what it asks."""
+
+    __slots__ = (
+        "_confirmed",
+        "_max_in_flight",
+        "_under_way",
+        "acked_end",
+        "bump_wanted",
+        "epoch",
+        "error",
+        "leader",
+        "next_sequence",
+        "producer_id",
+        "queue",
+        "queued_bytes",
+        "retries",
+        "state",
+        "target",
+        "unsettled",
+    )
+
+    def __init__(
+        self, target: TopicPartition, *, producer_id: int, epoch: int, max_in_flight: int
+    ) -> None:
+        self.target = target
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.state = LaneState.OPENING
+        self.leader = -1
+        self.acked_end = -1  # target offset behind our last known record; where a look-up starts
+        self.retries = 0
+        self.error: tuple[int, str] = (0, "")
+        self.bump_wanted = False
+        self.queue: deque[tuple[TopicPartition, RecordBatch]] = deque()
+        self.queued_bytes = 0
+        self.unsettled: deque[Sent] = deque()
+        self._under_way = 0
+        self._max_in_flight = max_in_flight
+        self._confirmed = False
+
+    # -- what the Sender asks ---------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued, under way or waiting for a retry."""
+        return not self.queue and not self.unsettled
+
+    @property
+    def under_way(self) -> int:
+        """Number of batches whose answer is outstanding."""
+        return self._under_way
+
+    def can_send(self) -> bool:
+        """Whether ``take`` would return a batch now (invariant 1)."""
+        if self.state is LaneState.FLOWING:
+            limit = self._max_in_flight if self._confirmed else 1
+            return self._under_way < limit and bool(self.queue)
+        return self.state is LaneState.RETRYING and self._under_way == 0
+
+    def offer(self, source: TopicPartition, batch: RecordBatch) -> None:
+        """Queue one batch behind the others."""
+        self.queue.append((source, batch))
+        self.queued_bytes += len(batch.data)
+
+    def take(self) -> Sent:
+        """Return the next batch to send, signed; only after ``can_send``."""
+        if self.state is LaneState.RETRYING:
+            sent = next(s for s in self.unsettled if s.outcome is not Outcome.ACKED)
+        else:
+            source, batch = self.queue.popleft()
+            sent = Sent(source, batch, self.next_sequence)
+            self.next_sequence = (self.next_sequence + batch.count) & MAX_SEQUENCE
+            self.unsettled.append(sent)
+        if not sent.signed:
+            sign(
+                sent.batch.data,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=sent.base_sequence,
+            )
+            sent.signed = True
+        sent.outcome = Outcome.UNDER_WAY
+        self._under_way += 1
+        return sent
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def opened(self, leader: int, log_end: int) -> None:
+        """The leader is known, and where the log ended before our first batch (-1: may not be read)."""
+        self.leader = leader
+        self.acked_end = log_end
+        self.state = LaneState.FLOWING
+
+    def acknowledged(self, sent: Sent, base_offset: int) -> list[Sent]:
+        """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
+        self._under_way -= 1
+        sent.outcome = Outcome.ACKED
+        sent.base_offset = base_offset
+        delivered = self._settle()
+        if self.state is LaneState.FLOWING:
+            self._confirmed = True
+        elif self.state is LaneState.RETRYING:
+            if not self.unsettled:
+                self._flow()
+        else:
+            self._maybe_drained()
+        return delivered
+
+    def refused(self, sent: Sent, code: int, message: str) -> None:
+        """The broker answered with an error code for this batch."""
+        self._under_way -= 1
+        sent.code, sent.message = code, message
+        if code in UNKNOWN_OUTCOME:
+            sent.outcome = Outcome.UNKNOWN
+            sent.unknown_before = True
+        else:
+            sent.outcome = Outcome.NOT_WRITTEN
+        self._stop_flow()
+
+    def lost(self, sent: Sent) -> None:
+        """The connection went away before the answer came."""
+        self._under_way -= 1
+        sent.code, sent.message = codes.NETWORK_EXCEPTION, "connection lost before the answer"
+        sent.outcome = Outcome.UNKNOWN
+        sent.unknown_before = True
+        self._stop_flow()
+
+    def resumed(self, leader: int) -> None:
+        """The pause is over and the leader is known again."""
+        self.leader = leader
+        if self.unsettled:
+            self.state = LaneState.RETRYING
+        else:
+            self._flow()
+
+    def resolved(self, found: dict[int, int]) -> list[Sent]:
+        """The target's log was read: ``found`` maps base sequences of ours to base offsets.
+
+        Batches that are there count as acknowledged; the others were not written. Raises ``ValueError`` when
+        what is there is not a prefix of what was sent: then order is broken and nobody may go on.
+        """
+        missing = False
+        for sent in self.unsettled:
+            if sent.outcome is Outcome.ACKED:
+                continue
+            offset = found.get(sent.base_sequence)
+            if offset is None:
+                missing = True
+                sent.outcome = Outcome.NOT_WRITTEN
+                sent.unknown_before = False
+            elif missing:
+                raise ValueError(
+                    f"sequence {sent.base_sequence} is in the log, an earlier one is not"
+                )
+            else:
+                sent.outcome = Outcome.ACKED
+                sent.base_offset = offset
+        delivered = self._settle()
+        if self.unsettled:
+            self.state = LaneState.RETRYING
+        else:
+            self._flow()
+        return delivered
+
+    def must_read_first(self, remembered_since_ms: int) -> bool:
+        """Whether the target's log must be read before anything is resent (invariants 5 and 6).
+
+        ``remembered_since_ms``: a broker still knows the producer state of batches whose newest record is
+        not older. One forgotten batch is enough: its state is all that protects the ones before it.
+        """
+        return self.has_unknown() and any(
+            sent.batch.max_timestamp < remembered_since_ms for sent in self.unsettled
+        )
+
+    def new_epoch(self, producer_id: int, epoch: int) -> None:
+        """Start over at sequence 0 under a new id or epoch; only when nothing is of unknown outcome (4)."""
+        self.producer_id, self.epoch = producer_id, epoch
+        self.bump_wanted = False
+        self._confirmed = False
+        self.next_sequence = 0
+        for sent in self.unsettled:
+            sent.base_sequence = self.next_sequence
+            sent.signed = False
+            self.next_sequence = (self.next_sequence + sent.batch.count) & MAX_SEQUENCE
+
+    def replaced(self, sent: Sent, batches: list[RecordBatch]) -> None:
+        """Put smaller or recompressed batches of the same records in the place of a refused one.
+
+        The record count stays, so later sequence ranges stay as they are.
+        """
+        at = self.unsettled.index(sent)
+        sequence = sent.base_sequence
+        parts: list[Sent] = []
+        for batch in batches:
+            parts.append(Sent(sent.source, batch, sequence))
+            sequence = (sequence + batch.count) & MAX_SEQUENCE
+        items = list(self.unsettled)
+        items[at : at + 1] = parts
+        self.queued_bytes += sum(len(part.batch.data) for part in parts) - len(sent.batch.data)
+        self.unsettled = deque(items)
+        self.state = LaneState.RETRYING
+
+    def fail(self) -> list[RecordBatch]:
+        """Give the partition up; return the batches whose buffers may be released now.
+
+        A batch under way stays: its buffer may still wait in the socket. ``forget`` hands it out later.
+        """
+        self.state = LaneState.FAILED
+        dropped = [s.batch for s in self.unsettled if s.outcome is not Outcome.UNDER_WAY]
+        dropped.extend(batch for _, batch in self.queue)
+        self.unsettled.clear()
+        self.queue.clear()
+        self.queued_bytes = 0
+        return dropped
+
+    def first_unsettled(self) -> Sent:
+        """Return the oldest batch that is not acknowledged."""
+        return next(s for s in self.unsettled if s.outcome is not Outcome.ACKED)
+
+    def has_unknown(self) -> bool:
+        """Whether some attempt may or may not have been written."""
+        return any(s.unknown_before and s.outcome is not Outcome.ACKED for s in self.unsettled)
+
+    # -- transitions ------------------------------------------------------------------------------
+
+    def _flow(self) -> None:
+        self.state = LaneState.FLOWING
+        self._confirmed = False
+        self.retries = 0
+
+    def _settle(self) -> list[Sent]:
+        """Remove the acknowledged prefix and return it."""
+        delivered: list[Sent] = []
+        unsettled = self.unsettled
+        while unsettled and unsettled[0].outcome is Outcome.ACKED:
+            sent = unsettled.popleft()
+            self.queued_bytes -= len(sent.batch.data)
+            if sent.base_offset >= 0:
+                self.acked_end = sent.base_offset + sent.batch.count
+            delivered.append(sent)
+        return delivered
+
+    def _stop_flow(self) -> None:
+        self.state = LaneState.DRAINING
+        self._confirmed = False
+        self._maybe_drained()
+
+    def _maybe_drained(self) -> None:
+        """Decide what follows once every answer is in (the DRAINING row of the table)."""
+        if self._under_way or self.state is not LaneState.DRAINING:
+            return
+        sent = self.first_unsettled()
+        self.error = (sent.code, sent.message)
+        code = sent.code
+        if code in UNKNOWN_OUTCOME or code == codes.NETWORK_EXCEPTION or code in DEFINITE_RETRIABLE:
+            self.state = LaneState.BACKOFF
+        elif code in STATE_LOST:
+            self.bump_wanted = True
+            self.state = LaneState.RESOLVING
+        elif sent.unknown_before:
+            self.state = LaneState.RESOLVING  # invariant 3: not definite, read the log first
+        elif code in TOO_LARGE or code == codes.UNSUPPORTED_COMPRESSION_TYPE:
+            self.state = LaneState.SPLITTING
+        else:
+            self.state = LaneState.FAILED

@@ -1,0 +1,185 @@
+"""One target broker as the Sender sees it: its connection, the lanes that can send, the open requests.
+
+Flow: ready lanes -> one Produce request with one batch per partition -> answers -> ``on_answer`` per batch.
+A lost connection reports every batch under way as lost, oldest request first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.cluster import Cluster
+from mm2py.client.connection import BrokerConnection
+from mm2py.client.sender_lane import SenderLane, Sent
+from mm2py.clock import Clock
+from mm2py.config.clients import ProducerSettings
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
+from mm2py.protocol.record_batch import BufferLease
+
+__all__ = ["ProduceNode"]
+
+log = logging.getLogger(__name__)
+
+OLDEST: Final = 3
+NEWEST: Final = 12
+"""Produce 13 names topics by id: a target topic that was deleted and created again would refuse us."""
+
+NO_TOPIC_ID: Final = bytes(16)
+
+REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its cost."""
+
+UNSENT_BYTES: Final = 2 * 1024 * 1024
+"""No further request while the kernel has not taken this much of the earlier ones."""
+
+Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
+"""The batches of one Produce request by (topic, partition): answers come in any order."""
+
+
+@final
+class ProduceNode:
+    """Sends what the lanes of one leader have; lives as long as the Sender."""
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        clock: Clock,
+        on_answer: Callable[[SenderLane, Sent, int, int, str], None],
+        on_lost: Callable[[SenderLane, Sent], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._on_answer = on_answer
+        self._on_lost = on_lost
+        self._spawn = spawn
+        self._ready: dict[SenderLane, None] = {}
+        self._connection: BrokerConnection | None = None
+        self._connecting = False
+        self._scheduled = False
+        self._version = 0
+
+    def ready(self, lane: SenderLane) -> None:
+        """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
+        self._ready[lane] = None
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        connection = self._connection
+        if connection is None or connection.closed:
+            if self._ready and not self._connecting:
+                self._connecting = True
+                self._spawn(self._connect())
+            return
+        while self._ready and connection.write_buffer_size < UNSENT_BYTES:
+            entries = self._collect()
+            if not entries:
+                return
+            self._send(connection, entries)
+
+    def _collect(self) -> Entries:
+        """Take one batch of every lane that can send, up to the size of a request."""
+        entries: Entries = {}
+        size = 0
+        ready = self._ready
+        for lane in list(ready):
+            if lane.leader != self._node_id or not lane.can_send():
+                del ready[lane]
+                continue
+            sent = lane.take()
+            entries[lane.target] = (lane, sent)
+            if not lane.can_send():
+                del ready[lane]
+            size += len(sent.batch.data)
+            if size >= REQUEST_BYTES:
+                break
+        return entries
+
+    def _send(self, connection: BrokerConnection, entries: Entries) -> None:
+        correlation_id = connection.next_correlation_id()
+        parts = encode_produce(
+            self._version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            [
+                (topic, NO_TOPIC_ID, partition, sent.batch.data)
+                for (topic, partition), (_, sent) in entries.items()
+            ],
+            acks=-1,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
+        )
+
+        def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+            self._answer(entries, body)
+
+        def on_lost(_error: Exception) -> None:
+            self._lose(entries)
+
+        connection.send(parts, correlation_id, on_response, on_lost)
+
+    def _answer(self, entries: Entries, body: memoryview) -> None:
+        on_answer = self._on_answer
+        for part in decode_produce(self._version, body).partitions:
+            lane, sent = entries.pop((part.topic, part.partition))
+            if part.error_code == 0:
+                on_answer(lane, sent, 0, part.base_offset, "")
+                continue
+            if part.current_leader is not None:
+                self._cluster.leader_moved(lane.target, *part.current_leader)
+            text = part.error_message or ""
+            if part.record_errors:
+                text = f"{text} {part.record_errors[0]}".strip()
+            on_answer(lane, sent, part.error_code, -1, text)
+        for lane, sent in entries.values():
+            on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
+        if self._ready:
+            self._pump()
+
+    def _lose(self, entries: Entries) -> None:
+        while entries:
+            _, (lane, sent) = entries.popitem()
+            self._on_lost(lane, sent)
+
+    async def _connect(self) -> None:
+        """Open the connection; lanes wait, each failed try hands them back as refused nothing."""
+        backoff = Backoff(
+            self._cluster.settings.reconnect_backoff_ms,
+            self._cluster.settings.reconnect_backoff_max_ms,
+        )
+        try:
+            while self._ready:
+                try:
+                    connection = await self._cluster.connection(self._node_id, "produce")
+                except RetriableError:
+                    await self._clock.sleep(backoff.next_s())
+                    await self._move_lanes()
+                    continue
+                self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
+                self._connection = connection
+                break
+        finally:
+            self._connecting = False
+        self._pump()
+
+    async def _move_lanes(self) -> None:
+        """The broker cannot be reached: lanes whose leader is elsewhere by now go there."""
+        for lane in list(self._ready):
+            try:
+                self._cluster.leader_moved(lane.target)
+                leader = await self._cluster.leader(lane.target)
+            except Mm2pyError:
+                continue  # nobody leads it now; the next round asks again
+            if leader.node_id != self._node_id:
+                lane.leader = leader.node_id

@@ -1,0 +1,278 @@
+"""The sender's state machine against a model of a broker's log and producer state (real-broker.md 4)."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2py.client.sender_lane import LaneState, SenderLane, Sent
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.record_batch import HEADER, RecordBatch
+from mm2py.types import TopicPartition
+
+SOURCE = TopicPartition("orders", 0)
+TARGET = TopicPartition("A.orders", 0)
+OLD, YOUNG, REMEMBERED_SINCE = 1_000, 9_000, 5_000
+MEMORY = 5
+
+
+def batch_of(first: int, count: int, timestamp: int) -> RecordBatch:
+    data = bytearray(61 + count)
+    HEADER.pack_into(data, 0, first, len(data) - 12, 3, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+    return RecordBatch(
+        data, first, first + count - 1, count, timestamp, 3, 0, ((first, count),), None
+    )
+
+
+@dataclass
+class Request:
+    sent: Sent
+    producer: tuple[int, int]
+    sequence: int
+    count: int
+    content: tuple[int, ...]
+    timestamp: int
+
+
+@dataclass
+class ModelBroker:
+    """One partition with the rules of real-broker.md: duplicates, gaps, forgotten state, refusals."""
+
+    records: list[int] = field(default_factory=list)
+    batches: list[tuple[tuple[int, int], int, int]] = field(default_factory=list)
+    epoch: int = -1
+    remembered: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    newest: int = 0
+    too_large: int = 99
+
+    def append(self, request: Request) -> tuple[int, int]:
+        """Return (error code, base offset)."""
+        if request.count > self.too_large:
+            return codes.MESSAGE_TOO_LARGE, -1
+        if request.producer[1] < self.epoch:
+            return codes.INVALID_PRODUCER_EPOCH, -1
+        if request.producer[1] == self.epoch and self.remembered:
+            for sequence, count, offset in self.remembered:
+                if (sequence, count) == (request.sequence, request.count):
+                    return 0, offset
+            last_sequence, last_count, _ = self.remembered[-1]
+            if request.sequence != last_sequence + last_count:
+                return codes.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        elif self.epoch >= 0 and request.sequence != 0:
+            return codes.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        if request.producer[1] != self.epoch:
+            self.remembered.clear()
+            self.epoch = request.producer[1]
+        offset = len(self.records)
+        self.records.extend(request.content)
+        self.batches.append((request.producer, request.sequence, offset))
+        self.remembered.append((request.sequence, request.count, offset))
+        self.newest = request.timestamp
+        return 0, offset
+
+    def restart(self) -> None:
+        """State of old batches is not restored (real-broker.md 4, year-old timestamps)."""
+        if self.newest < REMEMBERED_SINCE:
+            self.remembered.clear()
+            self.epoch = -1
+
+
+class Rig:
+    """Plays the Sender: carries requests and answers, and does what the lane's state asks for."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self.lane = SenderLane(TARGET, producer_id=7, epoch=0, max_in_flight=max_in_flight)
+        self.broker = ModelBroker()
+        self.requests: deque[Request] = deque()
+        self.answers: deque[tuple[Request, int, int]] = deque()
+        self.delivered: list[tuple[int, int]] = []
+        self.offered = 0
+        self.max_seen = 0
+        self.lane.opened(1, 0)
+
+    def offer(self, count: int, timestamp: int) -> None:
+        self.lane.offer(SOURCE, batch_of(self.offered, count, timestamp))
+        self.offered += count
+
+    def send(self) -> None:
+        if not self.lane.can_send():
+            return
+        sent = self.lane.take()
+        fields = HEADER.unpack_from(sent.batch.data, 0)
+        first, count = sent.batch.base_offset, sent.batch.count
+        request = Request(
+            sent,
+            (fields[9], fields[10]),
+            fields[11],
+            count,
+            tuple(range(first, first + count)),
+            sent.batch.max_timestamp,
+        )
+        self.requests.append(request)
+        self.max_seen = max(self.max_seen, self.lane.under_way)
+
+    def serve(self, fault: int = 0, *, applied: bool = False) -> None:
+        """The broker handles its oldest request, perhaps with an injected answer."""
+        if not self.requests:
+            return
+        request = self.requests.popleft()
+        if fault and not applied:
+            self.answers.append((request, fault, -1))
+            return
+        code, offset = self.broker.append(request)
+        self.answers.append((request, fault or code, offset))
+
+    def answer(self) -> None:
+        if not self.answers:
+            return
+        request, code, offset = self.answers.popleft()
+        if code:
+            self.lane.refused(request.sent, code, "")
+        else:
+            self.note(self.lane.acknowledged(request.sent, offset))
+        self.follow()
+
+    def disconnect(self, applied: int) -> None:
+        """The first ``applied`` requests still reach the log, no answer comes back."""
+        for _ in range(min(applied, len(self.requests))):
+            self.broker.append(self.requests.popleft())
+        lost = [request for request, _, _ in self.answers]
+        self.answers.clear()
+        lost_in_order = [s for s in self.lane.unsettled if self._is_open(s, lost)]
+        self.requests.clear()
+        for sent in lost_in_order:
+            self.lane.lost(sent)
+        self.follow()
+
+    def _is_open(self, sent: Sent, _lost: list[Request]) -> bool:
+        return sent.outcome.name == "UNDER_WAY"
+
+    def note(self, delivered: list[Sent]) -> None:
+        for sent in delivered:
+            assert sent.base_offset >= 0
+            stored = self.broker.records[sent.base_offset : sent.base_offset + sent.batch.count]
+            first = sent.batch.base_offset
+            assert stored == list(range(first, first + sent.batch.count))
+            self.delivered.append((first, sent.batch.count))
+
+    def follow(self) -> None:
+        lane = self.lane
+        if lane.state is LaneState.BACKOFF and not lane.must_read_first(REMEMBERED_SINCE):
+            lane.resumed(1)
+        elif lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
+            found = {
+                sequence: offset
+                for producer, sequence, offset in self.broker.batches
+                if producer == (lane.producer_id, lane.epoch) and offset >= lane.acked_end
+            }
+            self.note(lane.resolved(found))
+            if lane.bump_wanted:
+                lane.new_epoch(lane.producer_id, lane.epoch + 1)
+            lane.resumed(1)
+        elif lane.state is LaneState.SPLITTING:
+            self.split()
+
+    def split(self) -> None:
+        sent = self.lane.first_unsettled()
+        first, count = sent.batch.base_offset, sent.batch.count
+        half = count // 2
+        stamp = sent.batch.max_timestamp
+        parts = [batch_of(first, half, stamp), batch_of(first + half, count - half, stamp)]
+        self.lane.replaced(sent, parts)
+
+    def settle(self) -> None:
+        for _ in range(10_000):
+            if self.lane.idle:
+                return
+            while self.lane.can_send():
+                self.send()
+            self.serve()
+            self.answer()
+        raise AssertionError(f"the lane does not come to rest: {self.lane.state}")
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("offer"), st.integers(1, 4), st.sampled_from([YOUNG, OLD])),
+    st.tuples(st.just("send"), st.just(0), st.just(0)),
+    st.tuples(st.just("serve"), st.just(0), st.just(0)),
+    st.tuples(st.just("answer"), st.just(0), st.just(0)),
+    st.tuples(
+        st.just("refuse"),
+        st.sampled_from(
+            [
+                codes.NOT_LEADER_OR_FOLLOWER,
+                codes.UNKNOWN_TOPIC_OR_PARTITION,
+                codes.NOT_ENOUGH_REPLICAS,
+                codes.TOPIC_AUTHORIZATION_FAILED,
+            ]
+        ),
+        st.just(0),
+    ),
+    st.tuples(
+        st.just("doubt"),
+        st.sampled_from(
+            [
+                codes.NOT_LEADER_OR_FOLLOWER,
+                codes.REQUEST_TIMED_OUT,
+                codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ]
+        ),
+        st.just(0),
+    ),
+    st.tuples(st.just("disconnect"), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("restart"), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("shrink"), st.integers(2, 4), st.just(0)),
+)
+
+
+def play(rig: Rig, steps: list[tuple[str, int, int]]) -> None:
+    for name, number, timestamp in steps:
+        if name == "offer":
+            rig.offer(number, timestamp)
+        elif name == "send":
+            rig.send()
+        elif name == "serve":
+            rig.serve()
+        elif name == "answer":
+            rig.answer()
+        elif name == "refuse":
+            rig.serve(number)
+        elif name == "doubt":
+            rig.serve(number, applied=True)
+        elif name == "disconnect":
+            rig.disconnect(number)
+        elif name == "restart":
+            rig.disconnect(number)
+            rig.broker.restart()
+        else:
+            rig.broker.too_large = min(rig.broker.too_large, number)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(steps=st.lists(STEPS, max_size=80), max_in_flight=st.integers(1, 5))
+def test_every_record_arrives_once_and_in_order_whatever_is_lost(
+    steps: list[tuple[str, int, int]], max_in_flight: int
+) -> None:
+    rig = Rig(max_in_flight)
+    play(rig, steps)
+    rig.settle()
+    assert rig.broker.records == list(range(rig.offered))
+    covered = [o for first, count in rig.delivered for o in range(first, first + count)]
+    assert covered == list(range(rig.offered))
+    assert rig.max_seen <= max_in_flight
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=st.lists(STEPS, max_size=60))
+def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    rig = Rig(5)
+    confirmed = False
+    for step in steps:
+        before = len(rig.delivered)
+        play(rig, [step])
+        confirmed = confirmed or len(rig.delivered) > before
+        if not confirmed:
+            assert rig.lane.under_way <= 1
