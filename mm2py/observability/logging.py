@@ -6,7 +6,7 @@ Stack traces appear only in debug mode; otherwise an exception is one line. Metr
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TextIO, final
@@ -31,7 +31,7 @@ def current_scope() -> str:
 
 
 @contextmanager
-def log_scope(*parts: str) -> Iterator[None]:
+def log_scope(*parts: str) -> Generator[None]:
     """Put ``[a|b|c]`` before every line logged inside; asyncio tasks started inside inherit it.
 
     A nested scope extends the outer one: flow, then connector, then task (Java's ``LoggingContext``).

@@ -78,7 +78,8 @@ class RecordTaskAdapter:
             return ()
         lanes: dict[TopicPartition, list[tuple[int, SourceRecord]]] = {}
         for record in records:
-            lanes.setdefault(self._lane_of(record), []).append(self._numbered(record))
+            lane = self._lane_of(record)
+            lanes.setdefault(lane, []).append((self._number(lane, record), record))
         return [
             outgoing
             for lane, numbered in lanes.items()
@@ -147,21 +148,21 @@ class RecordTaskAdapter:
             self._lane_source[lane] = submitted
         return lane
 
-    def _numbered(self, record: SourceRecord) -> tuple[int, SourceRecord]:
+    def _number(self, lane: TopicPartition, record: SourceRecord) -> int:
         number = self._next
         self._next += 1
-        return number, record
+        # In the order the task returned them, whatever lane they travel in.
+        self._lane_source[lane].offsets[number] = record.source_offset
+        self._lanes[lane][number] = record
+        return number
 
     def _batches(
         self, lane: TopicPartition, numbered: list[tuple[int, SourceRecord]]
     ) -> list[Outgoing]:
-        submitted, waiting = self._lane_source[lane], self._lanes[lane]
         target = TopicPartition(numbered[0][1].topic, numbered[0][1].partition)
         batches: list[list[tuple[int, SourceRecord]]] = []
         size = BATCH_BYTES
         for number, record in numbered:
-            submitted.offsets[number] = record.source_offset
-            waiting[number] = record
             weight = _weight(record)
             if size + weight > BATCH_BYTES:
                 batches.append([])

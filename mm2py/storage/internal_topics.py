@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from mm2py.client.admin import TopicDescription
+from mm2py.client.admin import ConfigEntry, NewTopic, TopicDescription
 from mm2py.errors import ConfigError, FatalServerError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.answers import ConfigEntry, NewTopic
 
 __all__ = ["InternalTopic", "TopicAdmin", "ensure_topic"]
 
@@ -81,9 +80,7 @@ async def ensure_topic(admin: TopicAdmin, topic: InternalTopic) -> int:
 
 
 async def _create(admin: TopicAdmin, topic: InternalTopic) -> None:
-    configs: dict[str, str | None] = {
-        name: value for name, value in topic.configs.items() if name != "cleanup.policy"
-    }
+    configs = {name: value for name, value in topic.configs.items() if name != "cleanup.policy"}
     if len(configs) != len(topic.configs):
         log.warning(
             "property is ignored, the topic must be compacted property=%s.cleanup.policy",

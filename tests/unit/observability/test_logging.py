@@ -26,6 +26,13 @@ def _lines(stream: io.StringIO) -> list[str]:
     return stream.getvalue().splitlines()
 
 
+def _raised(error: Exception) -> Exception:
+    """Give an error the trace of having been raised."""
+    with pytest.raises(type(error)):
+        raise error
+    return error
+
+
 def test_scope_stands_before_the_message_and_is_inherited_by_tasks() -> None:
     async def speak() -> None:
         log.info("started partitions=%d", 3)
@@ -48,10 +55,8 @@ def test_secrets_never_appear_not_even_in_traces(*, debug: bool) -> None:
     stream = io.StringIO()
     mask = SecretMask(["hunter2-long", "s3c", "", "  "])
     configure_logging(stream, mask, debug=debug)
-    try:
-        raise ConfigError("password hunter2-long is wrong")
-    except ConfigError:
-        log.exception("cannot start with=%s", "hunter2-long")
+    error = _raised(ConfigError("password hunter2-long is wrong"))
+    log.error("cannot start with=%s", "hunter2-long", exc_info=error)
     log.info("short s3c stays a word in s3cond")
     text = stream.getvalue()
     assert "hunter2-long" not in text
@@ -62,10 +67,7 @@ def test_secrets_never_appear_not_even_in_traces(*, debug: bool) -> None:
 def test_an_error_is_one_line_without_debug() -> None:
     stream = io.StringIO()
     configure_logging(stream, SecretMask())
-    try:
-        raise ValueError("first\nsecond")
-    except ValueError:
-        log.exception("flow failed")
+    log.error("flow failed", exc_info=_raised(ValueError("first\nsecond")))
     (line,) = _lines(stream)
     assert line.endswith("ERROR flow failed: ValueError: first second")
 

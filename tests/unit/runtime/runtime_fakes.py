@@ -237,7 +237,7 @@ class FakeConnector:
     java_class = "org.example.FakeConnector"
 
     def __init__(self, configs: Sequence[Mapping[str, str]] = ()) -> None:
-        self.configs = list(configs)
+        self.configs: Sequence[Mapping[str, str]] = list(configs)
         self.start_errors: list[Exception] = []
         self.context: ConnectorContext | None = None
         self.stopped = 0

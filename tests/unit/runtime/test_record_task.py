@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from mm2py.protocol.records import decode_batches
-
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import Delivery, Outgoing, Run
+from mm2py.protocol.records import decode_batches
 from mm2py.runtime.record_task import BATCH_BYTES, RecordTaskAdapter
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock

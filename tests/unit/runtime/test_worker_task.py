@@ -212,7 +212,7 @@ def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture) -> No
         )
         bench.sender.refuse(ORDERS, error)
         bench.sender.refuse(ORDERS, error)
-        task.rounds = [[outgoing("orders", 1), outgoing("bills", 1)]]
+        task.rounds.append([outgoing("orders", 1), outgoing("bills", 1)])
         await until(lambda: not task.rounds)
         await until(lambda: len(bench.sender.sent) == 3)
         assert bench.running.status.state.value == "RUNNING"

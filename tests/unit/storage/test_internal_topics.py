@@ -1,0 +1,108 @@
+"""Internal topics: created as Connect creates them, refused when they would lose data."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from mm2py.client.admin import ConfigEntry, NewTopic, TopicDescription
+from mm2py.errors import ConfigError, RetriableError, ServerError
+from mm2py.protocol import error_codes as codes
+from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+
+OFFSETS = InternalTopic(
+    name="mm2-offsets.A.internal",
+    purpose="offset.storage",
+    partitions=25,
+    replication_factor=3,
+    configs={"min.insync.replicas": "2", "cleanup.policy": "delete"},
+)
+
+
+class FakeAdmin:
+    """Topics in memory."""
+
+    def __init__(self, policy: str | None = "compact", partitions: int = 0) -> None:
+        self.policy = policy
+        self.existing = partitions
+        self.created: list[NewTopic] = []
+        self.refusal: ServerError | None = None
+        self.unreadable: ServerError | None = None
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
+        self.created += topics
+        if self.refusal is None or self.refusal.code == codes.TOPIC_ALREADY_EXISTS:
+            self.existing = topics[0].partitions
+        return {topic.name: self.refusal for topic in topics}
+
+    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+        if not self.existing:
+            return {}
+        return {
+            name: TopicDescription(name, bytes(16), tuple(range(self.existing)), 1, internal=False)
+            for name in names
+        }
+
+    async def describe_topic_configs(
+        self, names: Sequence[str]
+    ) -> Mapping[str, Sequence[ConfigEntry]]:
+        if self.unreadable is not None:
+            raise self.unreadable
+        if self.policy is None:
+            return {}
+        return {name: (ConfigEntry("cleanup.policy", self.policy),) for name in names}
+
+
+def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
+    admin = FakeAdmin()
+    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 25
+    (topic,) = admin.created
+    assert (topic.partitions, topic.replication_factor) == (25, 3)
+    assert topic.configs == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
+
+
+def test_an_existing_topic_keeps_its_partitions() -> None:
+    admin = FakeAdmin(partitions=7)
+    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 7
+    assert admin.created == []
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
+def test_any_other_cleanup_policy_is_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match="must be exactly compact"):
+        asyncio.run(ensure_topic(FakeAdmin(policy, partitions=25), OFFSETS))
+
+
+def test_an_unreadable_policy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    admin = FakeAdmin(partitions=25)
+    admin.unreadable = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 25
+    assert "cannot be read" in caplog.text
+
+
+def test_too_few_brokers_are_waited_for() -> None:
+    admin = FakeAdmin()
+    admin.refusal = codes.server_error(codes.INVALID_REPLICATION_FACTOR)
+    with pytest.raises(RetriableError, match=r"offset\.storage\.replication\.factor"):
+        asyncio.run(ensure_topic(admin, OFFSETS))
+
+
+def test_a_refused_creation_says_what_to_do() -> None:
+    admin = FakeAdmin()
+    admin.refusal = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigError, match="create it by hand"):
+        asyncio.run(ensure_topic(admin, OFFSETS))
+
+
+def test_a_topic_created_by_another_worker_meanwhile_is_fine() -> None:
+    admin = FakeAdmin()
+    admin.refusal = codes.server_error(codes.TOPIC_ALREADY_EXISTS)
+    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 25
+
+
+def test_the_config_topic_must_have_one_partition() -> None:
+    topic = InternalTopic(
+        name="mm2-configs.A.internal", purpose="config.storage", partitions=1, replication_factor=1
+    )
+    with pytest.raises(ConfigError, match="exactly 1"):
+        asyncio.run(ensure_topic(FakeAdmin(partitions=3), topic))
