@@ -77,11 +77,15 @@ def java_command(
     group: Group = "tools",
     jvm_args: Sequence[str] = (),
     classpath: Sequence[Path] = (),
+    light: bool = True,
 ) -> list[str]:
-    """Return the command line that runs a class of the jars; ``classpath`` comes before the jars."""
+    """Return the command line that runs a class of the jars; ``classpath`` comes before the jars.
+
+    ``light`` starts sooner and peaks lower; benches take the JVM as it comes.
+    """
     jars = os.pathsep.join(str(path) for path in (*classpath, *fetch_jars(group)))
     java = str(find_java().executable)
-    return [java, *_LIGHT_JVM, *jvm_args, "-cp", jars, main_class, *args]
+    return [java, *(_LIGHT_JVM if light else ()), *jvm_args, "-cp", jars, main_class, *args]
 
 
 def run_java(

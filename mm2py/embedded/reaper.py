@@ -5,6 +5,7 @@ it however it died; a death signal of the kernel would follow the *thread* that 
 Ordinary stops do not pass here.
 """
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Final, final
 
 __all__ = ["REAPER", "Reaper"]
+
+_EXIT_TIMEOUT_S: Final = 10.0
 
 
 @final
@@ -48,12 +51,23 @@ class Reaper:
             if self._watcher is None or self._owner != os.getpid():
                 self._watcher = self._start()
                 self._owner = os.getpid()
+                atexit.register(self._at_exit)
             pipe = self._watcher.stdin
             if pipe is not None:
                 # A watcher that someone killed costs the safety net, never the brokers.
                 with contextlib.suppress(BrokenPipeError):
                     pipe.write(line.encode() + b"\n")
                     pipe.flush()
+
+    def _at_exit(self) -> None:
+        """Close the pipe: the watcher ends what was left running, then itself."""
+        with self._lock:
+            watcher = self._watcher
+            if watcher is None or self._owner != os.getpid():
+                return  # a forked child leaves its parent's brokers alone
+            self._watcher = None
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            watcher.communicate(timeout=_EXIT_TIMEOUT_S)
 
     @staticmethod
     def _start() -> subprocess.Popen[bytes]:
