@@ -1,0 +1,346 @@
+"""The requests that the fake broker understands, each in the versions it advertises.
+
+Flow: ``Request`` -> ``handle`` -> ``AnswerWriter``; ``answer_error`` gives every partition one code.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from mm2py.protocol.error_codes import (
+    FENCED_LEADER_EPOCH,
+    NONE,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    TOPIC_ALREADY_EXISTS,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
+from mm2py.testing.broker_log import AppendResult, PartitionLog
+from mm2py.testing.broker_state import FakeCluster, FakeTopic
+from mm2py.testing.wire import AnswerWriter, RequestReader
+from mm2py.types import EARLIEST, TopicPartition
+
+__all__ = ["APIS", "Api", "Request", "answer_error", "handle", "unsupported"]
+
+_NO_TOPIC_ID: Final = bytes(16)
+_MAX_WAIT_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class Request:
+    """One request whose header was read; ``forced`` is the scripted code, -2 for none."""
+
+    api_key: int
+    version: int
+    cluster: FakeCluster
+    node_id: int
+    reader: RequestReader
+    forced: int = -2
+    apply: bool = True
+
+    @property
+    def answer(self) -> AnswerWriter:
+        """A writer for the answer in the request's version."""
+        return AnswerWriter(flexible=self.reader.flexible)
+
+
+class Api(NamedTuple):
+    """What the broker advertises of one request."""
+
+    oldest: int
+    newest: int
+    flexible_from: int
+    respond: Callable[[Request], Awaitable[AnswerWriter]]
+
+
+async def handle(request: Request, versions: Mapping[int, tuple[int, int]]) -> AnswerWriter:
+    """Apply a request and return its answer."""
+    if request.api_key == 18:
+        return _versions(NONE, versions)
+    return await APIS[request.api_key].respond(request)
+
+
+async def answer_error(request: Request, code: int, *, apply: bool) -> AnswerWriter:
+    """Return an answer that carries ``code`` everywhere, storing what was produced if ``apply``."""
+    request.forced, request.apply = code, apply
+    return await APIS[request.api_key].respond(request)
+
+
+def unsupported(correlation_id: int, versions: Mapping[int, tuple[int, int]]) -> bytes:
+    """Answer an ApiVersions request that is too new: version 0, error 35 (KIP-511)."""
+    return _versions(UNSUPPORTED_VERSION, versions).frame(correlation_id, flexible_header=False)
+
+
+def _versions(code: int, versions: Mapping[int, tuple[int, int]]) -> AnswerWriter:
+    out = AnswerWriter().int16(code).count(len(versions))
+    for key, (oldest, newest) in sorted(versions.items()):
+        out.int16(key).int16(oldest).int16(newest)
+    return out
+
+
+def _find(request: Request, topic: str, partition: int) -> PartitionLog | int:
+    """Return the log, or the code that says why this broker has none."""
+    if request.forced != -2:
+        return request.forced
+    log = request.cluster.find(topic, partition)
+    if log is None:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if not request.cluster.leads(request.node_id, topic, partition):
+        return NOT_LEADER_OR_FOLLOWER
+    return log
+
+
+async def _versions_answer(request: Request) -> AnswerWriter:
+    code = max(request.forced, NONE)
+    return _versions(code, {key: (api.oldest, api.newest) for key, api in APIS.items()})
+
+
+async def _metadata(request: Request) -> AnswerWriter:
+    reader, cluster = request.reader, request.cluster
+    asked = reader.count()
+    names: list[str] = []
+    for _ in range(asked):
+        reader.raw(16)
+        names.append(reader.text())
+        reader.tags()
+    if asked < 0:
+        names = sorted(cluster.topics)
+    out = request.answer.int32(0).count(len(cluster.brokers))
+    for node_id, (host, port) in sorted(cluster.brokers.items()):
+        out.int32(node_id).string(host).int32(port).string(None).tags()
+    out.string(cluster.cluster_id).int32(min(cluster.brokers)).count(len(names))
+    for name in names:
+        _topic_metadata(out, name, cluster.topics.get(name), request.forced)
+    return out.tags()
+
+
+def _topic_metadata(out: AnswerWriter, name: str, topic: FakeTopic | None, forced: int) -> None:
+    code = forced if forced != -2 else NONE if topic else UNKNOWN_TOPIC_OR_PARTITION
+    out.int16(code).string(name).raw(topic.topic_id if topic else _NO_TOPIC_ID).int8(0)
+    partitions = topic.logs if topic and not code else {}
+    out.count(len(partitions))
+    for index, log in partitions.items():
+        leader = topic.leaders[index] if topic else -1
+        out.int16(NONE if leader >= 0 else 5).int32(index).int32(leader).int32(log.leader_epoch)
+        out.ints((leader,)).ints((leader,)).ints(()).tags()
+    out.int32(-(2**31)).tags()
+
+
+async def _init_producer_id(request: Request) -> AnswerWriter:
+    code = max(request.forced, NONE) if request.forced != -1 else -1
+    producer_id = -1 if code else request.cluster.new_producer_id()
+    out = request.answer.int32(0).int16(code).int64(producer_id).int16(-1 if code else 0)
+    return out.tags()
+
+
+async def _produce(request: Request) -> AnswerWriter:
+    reader, out = request.reader, request.answer
+    reader.string()  # transactional id
+    reader.int16()
+    reader.int32()
+    topics = reader.count()
+    out.count(topics)
+    for _ in range(topics):
+        topic = reader.text()
+        partitions = reader.count()
+        out.string(topic).count(partitions)
+        for _ in range(partitions):
+            tp = TopicPartition(topic, reader.int32())
+            data = reader.data()
+            reader.tags()
+            _produced(out, request, tp, _append(request, tp, data or b""))
+        reader.tags()
+        out.tags()
+    return out.int32(0).tags()
+
+
+def _append(request: Request, tp: TopicPartition, data: bytes) -> AppendResult:
+    if request.forced != -2:
+        if request.apply and request.cluster.find(*tp) is not None:
+            request.cluster.append(tp, data)
+        return AppendResult(request.forced)
+    found = _find(request, *tp)
+    return AppendResult(found) if isinstance(found, int) else request.cluster.append(tp, data)
+
+
+def _produced(
+    out: AnswerWriter, request: Request, tp: TopicPartition, result: AppendResult
+) -> None:
+    out.int32(tp.partition).int16(result.error_code)
+    out.int64(result.base_offset).int64(result.append_time)
+    if request.version >= 5:
+        log = request.cluster.find(*tp)
+        out.int64(-1 if result.error_code or log is None else log.start)
+    if request.version >= 8:
+        out.count(0).string(None)
+    tagged: dict[int, bytes] = {}
+    topic = request.cluster.topics.get(tp.topic)
+    if request.version >= 10 and result.error_code == NOT_LEADER_OR_FOLLOWER and topic:
+        leader, epoch = topic.leaders[tp.partition], topic.logs[tp.partition].leader_epoch
+        tagged[0] = leader.to_bytes(4, "big", signed=True) + epoch.to_bytes(4, "big") + b"\x00"
+    out.tags(tagged)
+
+
+class _Wanted(NamedTuple):
+    topic: str
+    partition: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+
+
+async def _fetch(request: Request) -> AnswerWriter:
+    reader, version = request.reader, request.version
+    reader.int32()  # replica id
+    max_wait_ms = min(reader.int32(), _MAX_WAIT_MS)
+    reader.int32()  # min bytes: one is enough here
+    max_bytes = reader.int32()
+    reader.int8()  # isolation level: nothing is transactional here
+    if version >= 7:
+        reader.int32()
+        reader.int32()
+    wanted = _wanted(request)
+    clock = asyncio.get_running_loop()
+    end = clock.time() + max_wait_ms / 1000
+    while True:
+        found = [_read(request, want, max_bytes) for want in wanted]
+        left = end - clock.time()
+        if left <= 0 or any(code or records for code, records, _ in found):
+            return _fetched(request, wanted, found)
+        await request.cluster.wait_for_data(left)
+
+
+def _wanted(request: Request) -> list[_Wanted]:
+    reader, version = request.reader, request.version
+    wanted: list[_Wanted] = []
+    for _ in range(reader.count()):
+        topic = reader.text()
+        for _ in range(reader.count()):
+            partition = reader.int32()
+            leader_epoch = reader.int32() if version >= 9 else -1
+            offset = reader.int64()
+            if version >= 12:
+                reader.int32()  # last fetched epoch
+            if version >= 5:
+                reader.int64()  # log start of a follower
+            wanted.append(_Wanted(topic, partition, leader_epoch, offset, reader.int32()))
+            reader.tags()
+        reader.tags()
+    return wanted
+
+
+def _read(
+    request: Request, want: _Wanted, max_bytes: int
+) -> tuple[int, bytes, PartitionLog | None]:
+    found = _find(request, want.topic, want.partition)
+    if isinstance(found, int):
+        return found, b"", None
+    if want.leader_epoch > found.leader_epoch:
+        return UNKNOWN_LEADER_EPOCH, b"", None
+    if -1 < want.leader_epoch < found.leader_epoch:
+        return FENCED_LEADER_EPOCH, b"", None
+    if not found.start <= want.offset <= found.end:
+        return OFFSET_OUT_OF_RANGE, b"", None
+    return NONE, found.read(want.offset, min(want.max_bytes, max_bytes)), found
+
+
+def _fetched(
+    request: Request, wanted: list[_Wanted], found: list[tuple[int, bytes, PartitionLog | None]]
+) -> AnswerWriter:
+    version, out = request.version, request.answer
+    out.int32(0)
+    if version >= 7:
+        out.int16(NONE).int32(0)
+    out.count(len(wanted))
+    for want, (code, records, log) in zip(wanted, found, strict=True):
+        end, start = (-1, -1) if log is None else (log.end, log.start)
+        out.string(want.topic).count(1).int32(want.partition).int16(code).int64(end).int64(end)
+        if version >= 5:
+            out.int64(start)
+        out.count(-1)
+        if version >= 11:
+            out.int32(-1)
+        out.data(records).tags().tags()
+    return out.tags()
+
+
+async def _list_offsets(request: Request) -> AnswerWriter:
+    reader, out = request.reader, request.answer
+    reader.int32()
+    reader.int8()
+    topics = reader.count()
+    out.int32(0).count(topics)
+    for _ in range(topics):
+        topic = reader.text()
+        partitions = reader.count()
+        out.string(topic).count(partitions)
+        for _ in range(partitions):
+            partition, _, timestamp = reader.int32(), reader.int32(), reader.int64()
+            found = _find(request, topic, partition)
+            out.int32(partition)
+            if isinstance(found, int):
+                out.int16(found).int64(-1).int64(-1).int32(-1)
+            else:
+                offset = found.start if timestamp == EARLIEST else found.end
+                out.int16(NONE).int64(-1).int64(offset).int32(found.leader_epoch)
+    return out
+
+
+async def _epoch_ends(request: Request) -> AnswerWriter:
+    reader, out = request.reader, request.answer
+    reader.int32()
+    topics = reader.count()
+    out.int32(0).count(topics)
+    for _ in range(topics):
+        topic = reader.text()
+        partitions = reader.count()
+        out.string(topic).count(partitions)
+        for _ in range(partitions):
+            partition, _, epoch = reader.int32(), reader.int32(), reader.int32()
+            found = _find(request, topic, partition)
+            if isinstance(found, int):
+                out.int16(found).int32(partition).int32(-1).int64(-1)
+            elif epoch > found.leader_epoch:
+                out.int16(NONE).int32(partition).int32(-1).int64(-1)
+            else:
+                out.int16(NONE).int32(partition).int32(epoch).int64(found.end)
+    return out
+
+
+async def _create_topics(request: Request) -> AnswerWriter:
+    reader, out, cluster = request.reader, request.answer, request.cluster
+    topics = reader.count()
+    out.int32(0).count(topics)
+    for _ in range(topics):
+        name, partitions = reader.text(), reader.int32()
+        reader.int16()
+        for _ in range(reader.count()):
+            reader.int32()
+            for _ in range(reader.count()):
+                reader.int32()
+        for _ in range(reader.count()):
+            reader.string()
+            reader.string()
+        code = request.forced if request.forced != -2 else NONE
+        if not code and name in cluster.topics:
+            code = TOPIC_ALREADY_EXISTS
+        if not code:
+            cluster.create_topic(name, max(partitions, 1), request.node_id)
+        out.string(name).int16(code).string(None)
+    return out
+
+
+APIS: Final[Mapping[int, Api]] = {
+    0: Api(3, 9, 9, _produce),
+    1: Api(4, 12, 12, _fetch),
+    2: Api(5, 5, 6, _list_offsets),
+    3: Api(12, 12, 9, _metadata),
+    18: Api(0, 0, 3, _versions_answer),
+    19: Api(4, 4, 5, _create_topics),
+    22: Api(3, 4, 2, _init_producer_id),
+    23: Api(3, 3, 4, _epoch_ends),
+}
+"""By api key. ``FakeBroker(versions=...)`` narrows; Produce may be widened to 12."""

@@ -1,0 +1,83 @@
+"""What the brokers of one fake cluster share: topics, leaders, logs, producer ids."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from typing import final
+
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.testing.broker_log import AppendResult, PartitionLog
+from mm2py.types import TopicPartition
+
+__all__ = ["FakeCluster", "FakeTopic"]
+
+
+@dataclass(slots=True)
+class FakeTopic:
+    """One topic: its logs and who leads them."""
+
+    name: str
+    topic_id: bytes
+    logs: dict[int, PartitionLog] = field(default_factory=dict[int, PartitionLog])
+    leaders: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@final
+class FakeCluster:
+    """State of one cluster, shared by its brokers."""
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.cluster_id = secrets.token_urlsafe(16)
+        self.topics: dict[str, FakeTopic] = {}
+        self.brokers: dict[int, tuple[str, int]] = {}
+        self.clock = clock
+        self._next_producer_id = 1000
+        self._grown: asyncio.Event | None = None
+
+    def create_topic(self, name: str, partitions: int, leader: int) -> None:
+        """Create or replace a topic."""
+        topic = FakeTopic(name, secrets.token_bytes(16))
+        for index in range(partitions):
+            topic.logs[index] = PartitionLog()
+            topic.leaders[index] = leader
+        self.topics[name] = topic
+
+    def move_leader(self, tp: TopicPartition, node_id: int) -> None:
+        """Make another broker lead a partition (-1: nobody); the epoch rises."""
+        topic = self.topics[tp.topic]
+        topic.leaders[tp.partition] = node_id
+        topic.logs[tp.partition].leader_epoch += 1
+
+    def find(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return a log, None where there is none."""
+        found = self.topics.get(topic)
+        return None if found is None else found.logs.get(partition)
+
+    def leads(self, node_id: int, topic: str, partition: int) -> bool:
+        """Whether a broker leads a partition."""
+        return self.topics[topic].leaders[partition] == node_id
+
+    def append(self, tp: TopicPartition, data: bytes) -> AppendResult:
+        """Store a produced batch and wake who waits for data."""
+        log = self.topics[tp.topic].logs[tp.partition]
+        result = log.append(data, self.clock.now_ms())
+        if self._grown is not None:
+            self._grown.set()
+            self._grown = None
+        return result
+
+    async def wait_for_data(self, seconds: float) -> None:
+        """Wait until something was appended, at most ``seconds``."""
+        if self._grown is None:
+            self._grown = asyncio.Event()
+        grown = self._grown
+        try:
+            async with asyncio.timeout(seconds):
+                await grown.wait()
+        except TimeoutError:
+            return
+
+    def new_producer_id(self) -> int:
+        """Hand out a producer id."""
+        self._next_producer_id += 1
+        return self._next_producer_id

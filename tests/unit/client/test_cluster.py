@@ -1,0 +1,272 @@
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mm2py.client.admin import Admin, NewTopic
+from mm2py.client.cluster import Cluster
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
+from mm2py.protocol.messages import init_producer_id, metadata
+from mm2py.testing.broker import FakeBroker
+from mm2py.testing.broker_state import FakeCluster
+from mm2py.types import EARLIEST, LATEST, TopicPartition
+
+METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
+TP = TopicPartition("t", 0)
+
+
+def cluster_of(*brokers: FakeBroker, api_timeout_ms: int = 5000) -> Cluster:
+    return Cluster(
+        ConnectionSettings(
+            bootstrap_servers=tuple(("127.0.0.1", broker.port) for broker in brokers),
+            reconnect_backoff_ms=1,
+            reconnect_backoff_max_ms=5,
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=5,
+            default_api_timeout_ms=api_timeout_ms,
+        ),
+        alias="x",
+    )
+
+
+def with_cluster(body: Callable[[FakeBroker, Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with FakeBroker(topics={"t": 2}) as broker:
+            cluster = cluster_of(broker)
+            await cluster.connect()
+            try:
+                await body(broker, cluster)
+            finally:
+                await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_connect_tries_every_bootstrap_address() -> None:
+    async def run() -> None:
+        gone = await FakeBroker().start()
+        await gone.stop()
+        async with FakeBroker() as broker:
+            cluster = cluster_of(gone, broker)
+            await cluster.connect()
+            assert cluster.cluster_id == broker.cluster.cluster_id
+            assert cluster.broker_ids == (1,)
+            await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_connect_fails_when_no_address_answers() -> None:
+    async def run() -> None:
+        gone = await FakeBroker().start()
+        await gone.stop()
+        cluster = cluster_of(gone)
+        with pytest.raises(ConnectionFailedError, match=rf"cluster x \(127.0.0.1:{gone.port}\)"):
+            await cluster.connect()
+        await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_leader_is_cached_and_looked_up_again_after_it_moved() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        assert (await cluster.leader(TP)).node_id == 1
+        asked = broker.count(METADATA)
+        assert (await cluster.leader(TP)).epoch == 0
+        assert broker.count(METADATA) == asked
+        cluster.leader_moved(TP)
+        assert cluster.known_leader(TP) is None
+        assert (await cluster.leader(TP)).node_id == 1
+        assert broker.count(METADATA) > asked
+
+    with_cluster(body)
+
+
+def test_concurrent_lookups_become_one_request() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        before = broker.count(METADATA)
+        await asyncio.gather(*(cluster.leader(TopicPartition("t", n % 2)) for n in range(20)))
+        assert broker.count(METADATA) == before + 1
+
+    with_cluster(body)
+
+
+def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        hold = broker.hold(METADATA)
+        first, second = (asyncio.create_task(cluster.leader(TP)) for _ in range(2))
+        await hold.arrived.wait()
+        first.cancel()
+        hold.release()
+        assert (await second).node_id == 1
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    with_cluster(body)
+
+
+def test_a_missing_topic_or_partition_is_retriable() -> None:
+    async def body(_: FakeBroker, cluster: Cluster) -> None:
+        for tp in (TopicPartition("no", 0), TopicPartition("t", 9)):
+            with pytest.raises(RetriableServerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                await cluster.leader(tp)
+
+    with_cluster(body)
+
+
+def test_older_leader_epochs_are_ignored_and_named_leaders_are_taken() -> None:
+    async def run() -> None:
+        state = FakeCluster()
+        async with (
+            FakeBroker(cluster=state, topics={"t": 1}) as one,
+            FakeBroker(cluster=state, node_id=2),
+        ):
+            cluster = cluster_of(one)
+            await cluster.connect()
+            assert (await cluster.leader(TP)).node_id == 1
+            cluster.leader_moved(TP, 2, 3)  # what metadata does not know yet
+            leader = await cluster.leader(TP)
+            assert (leader.node_id, leader.epoch) == (2, 3)
+            cluster.leader_moved(TP)
+            with pytest.raises(RetriableServerError, match="LEADER_NOT_AVAILABLE"):
+                await cluster.leader(TP)  # metadata still says epoch 0
+            for _ in range(3):
+                state.move_leader(TP, 2)
+            leader = await cluster.leader(TP)
+            assert (leader.node_id, leader.epoch) == (2, 3)
+            await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_a_recreated_topic_may_start_at_epoch_zero_again() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        for _ in range(3):
+            broker.cluster.move_leader(TP, 1)
+        old = await cluster.leader(TP)
+        broker.create_topic("t")
+        cluster.leader_moved(TP)
+        new = await cluster.leader(TP)
+        assert (old.epoch, new.epoch) == (3, 0)
+        assert old.topic_id != new.topic_id
+
+    with_cluster(body)
+
+
+def test_calls_survive_a_lost_connection_and_retriable_codes() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        broker.fail_next(INIT_PRODUCER_ID, "disconnect")
+        broker.fail_next(INIT_PRODUCER_ID, 14, 2)
+        answer = await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
+        assert answer.producer_id > 0
+        assert broker.count(INIT_PRODUCER_ID) == 4
+
+    with_cluster(body)
+
+
+def test_a_fatal_code_is_not_repeated() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        broker.fail_next(INIT_PRODUCER_ID, 31)
+        answer = await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
+        assert answer.error_code == 31
+        assert broker.count(INIT_PRODUCER_ID) == 1
+
+    with_cluster(body)
+
+
+def test_calls_end_with_the_last_problem_after_the_api_timeout() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            cluster = cluster_of(broker, api_timeout_ms=50)
+            broker.fail_next(INIT_PRODUCER_ID, 15, 1000)
+            with pytest.raises(RequestTimedOutError, match="50 ms: COORDINATOR_NOT_AVAILABLE"):
+                await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
+            await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "mm2py.client")
+
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        await cluster.leader(TP)
+        hold = broker.hold(METADATA)
+        waiting = asyncio.create_task(cluster.call_any(metadata(())))
+        await hold.arrived.wait()
+        await broker.stop()
+        with pytest.raises(ConnectionFailedError, match="refused"):
+            await cluster.connection(1, "fetch")
+        await broker.start()
+        assert (await waiting).cluster_id == cluster.cluster_id
+        assert (await cluster.connection(1, "fetch")).closed is False
+        kinds = [message.split(" cluster=")[0] for message in caplog.messages]
+        assert kinds.count("broker connection lost") == 1
+        assert kinds.count("broker connected") == 2
+
+    with_cluster(body)
+
+
+def test_connections_are_shared_per_broker_and_purpose() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        one, two, other = await asyncio.gather(
+            cluster.connection(1, "fetch"),
+            cluster.connection(1, "fetch"),
+            cluster.connection(1, "produce"),
+        )
+        assert one is two
+        assert one is not other
+        with pytest.raises(ConnectionFailedError, match="broker 9 is not in the metadata"):
+            await cluster.connection(9, "fetch")
+
+    with_cluster(body)
+
+
+def test_close_cancels_attempts_and_is_final() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        await cluster.close()
+        with pytest.raises(ConnectionFailedError, match="is closed"):
+            await cluster.connection(1, "fetch")
+
+    with_cluster(body)
+
+
+def test_offsets_are_asked_again_when_the_leader_moved() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        broker.fail_next(LIST_OFFSETS, 6)
+        broker.fail_next(LIST_OFFSETS, "disconnect")
+        asked = {TP: LATEST, TopicPartition("t", 1): EARLIEST, TopicPartition("no", 0): LATEST}
+        listed = await Admin(cluster).list_offsets(asked)
+        assert [listed[tp].offset for tp in asked] == [0, 0, -1]
+        error = listed[TopicPartition("no", 0)].error
+        assert error is not None
+        assert error.code == 3
+
+    with_cluster(body)
+
+
+def test_a_leader_that_stays_away_leaves_a_network_error() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        broker.fail_next(LIST_OFFSETS, "disconnect", 10)
+        error = (await Admin(cluster).list_offsets({TP: LATEST}))[TP].error
+        assert isinstance(error, RetriableServerError)
+        assert error.name == "NETWORK_EXCEPTION"
+
+    with_cluster(body)
+
+
+def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_are_values() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        broker.fail_next(CREATE_TOPICS, 41)
+        admin = Admin(cluster)
+        assert await admin.create_topics([NewTopic("new", 2, 1)]) == {"new": None}
+        again = (await admin.create_topics([NewTopic("new", 2, 1)]))["new"]
+        assert again is not None
+        assert again.code == 36
+        assert (await admin.list_topics())["new"].partitions == (0, 1)
+
+    with_cluster(body)

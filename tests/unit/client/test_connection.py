@@ -1,0 +1,256 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mm2py.client.connection import BrokerConnection
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    Mm2pyError,
+    ProtocolError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from mm2py.protocol.fetch import FetchPartition, decode_fetch, encode_fetch
+from mm2py.protocol.framing import BufferPool
+from mm2py.protocol.group_messages import find_coordinator
+from mm2py.protocol.messages import metadata
+from mm2py.protocol.produce import decode_produce, encode_produce
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease, sign
+from mm2py.testing.broker import FakeBroker
+from mm2py.types import TopicPartition
+
+METADATA = 3
+TP = TopicPartition("t", 0)
+
+
+def settings(**changes: int | str) -> ConnectionSettings:
+    # Each test changes one or two fields of the defaults.
+    return ConnectionSettings(bootstrap_servers=(("127.0.0.1", 1),), **changes)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def with_connection(
+    body: Callable[[FakeBroker, BrokerConnection], Awaitable[None]],
+    using: ConnectionSettings | None = None,
+) -> None:
+    async def run() -> None:
+        async with FakeBroker(topics={"t": 1}) as broker:
+            connection = await BrokerConnection.open(
+                "127.0.0.1", broker.port, using or settings(), BufferPool()
+            )
+            try:
+                await body(broker, connection)
+            finally:
+                await connection.close()
+
+    asyncio.run(run())
+
+
+def big_batch(size: int) -> bytes:
+    data = bytearray(size)
+    HEADER.pack_into(data, 0, 0, size - 12, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    data[HEADER_BYTES:] = bytes(index % 251 for index in range(size - HEADER_BYTES))
+    sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    return bytes(data)
+
+
+def fetch_frame(correlation_id: int, max_wait_ms: int = 0) -> bytes:
+    partitions = [FetchPartition("t", bytes(16), 0, 0, max_bytes=2**30)]
+    return encode_fetch(
+        12,
+        correlation_id,
+        "test",
+        partitions=partitions,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=2**30,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+    )
+
+
+def test_open_falls_back_to_version_zero_of_api_versions() -> None:
+    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+        assert broker.requests == [(18, 4), (18, 0)]
+        assert connection.versions[METADATA] == (12, 12)
+
+    with_connection(body)
+
+
+def test_call_returns_the_decoded_answer() -> None:
+    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+        result = await connection.call(metadata(["t"]))
+        assert [topic.name for topic in result.topics] == ["t"]
+        assert result.brokers[0].port == broker.port
+
+    with_connection(body)
+
+
+def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
+    async def body(_: FakeBroker, connection: BrokerConnection) -> None:
+        with pytest.raises(UnsupportedVersionError, match="FindCoordinator not at all"):
+            await connection.call(find_coordinator("g"))
+        with pytest.raises(UnsupportedVersionError, match="versions 12 to 12, mm2py 0 to 11"):
+            connection.negotiated(METADATA, 0, 11, "Metadata")
+
+    with_connection(body)
+
+
+def test_a_lost_connection_fails_all_in_flight_and_names_the_address() -> None:
+    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+        hold = broker.hold(METADATA)
+        calls = [asyncio.create_task(connection.call(metadata(()))) for _ in range(3)]
+        await hold.arrived.wait()
+        await broker.disconnect()
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, ConnectionFailedError)
+            assert f"127.0.0.1:{broker.port}" in str(error)
+        assert connection.closed
+        with pytest.raises(ConnectionFailedError, match="is closed"):
+            await connection.call(metadata(()))
+
+    with_connection(body)
+
+
+def test_an_overdue_answer_closes_the_connection() -> None:
+    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+        broker.hold(METADATA)
+        late = asyncio.create_task(connection.call(metadata(())))
+        with pytest.raises(RequestTimedOutError, match="within 20 ms"):
+            await connection.call(metadata(()), timeout_ms=20)
+        with pytest.raises(ConnectionFailedError, match="no answer within 20 ms"):
+            await late
+        assert connection.closed
+
+    with_connection(body)
+
+
+def test_an_idle_connection_closes_itself() -> None:
+    async def run() -> None:
+        closed: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        async with FakeBroker() as broker:
+            using = settings(connections_max_idle_ms=10, request_timeout_ms=20)
+            await BrokerConnection.open(
+                "127.0.0.1",
+                broker.port,
+                using,
+                BufferPool(),
+                on_closed=lambda _, reason, in_flight: closed.put_nowait((reason, in_flight)),
+            )
+            async with asyncio.timeout(5):
+                assert await closed.get() == ("idle", 0)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_call_leaves_the_connection_usable() -> None:
+    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+        hold = broker.hold(METADATA)
+        call = asyncio.create_task(connection.call(metadata(())))
+        await hold.arrived.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        hold.release()
+        assert (await connection.call(metadata(["t"]))).topics
+        assert connection.in_flight == 0
+
+    with_connection(body)
+
+
+def test_large_batches_pass_whole_in_both_directions() -> None:
+    sizes = [3_000_000, 70_000, 61 + 5, 20_000, 16 * 1024 - 90]
+
+    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+        broker.partition(TP).max_message_bytes = 2**30
+        loop = asyncio.get_running_loop()
+        sent = [bytearray(big_batch(size)) for size in sizes]
+        answers: list[asyncio.Future[int]] = []
+        for data in sent:
+            answer: asyncio.Future[int] = loop.create_future()
+            answers.append(answer)
+            correlation_id = connection.next_correlation_id()
+
+            def on_response(
+                view: memoryview, _: BufferLease | None, answer: asyncio.Future[int] = answer
+            ) -> None:
+                answer.set_result(decode_produce(9, view).partitions[0].error_code)
+
+            parts = encode_produce(9, correlation_id, "test", [("t", bytes(16), 0, data)])
+            connection.send(parts, correlation_id, on_response, answer.set_exception)
+        assert await asyncio.gather(*answers) == [0] * len(sizes)
+        assert connection.write_buffer_size == 0
+
+        fetched: asyncio.Future[bytes] = loop.create_future()
+        leases: list[BufferLease] = []
+
+        def on_fetched(view: memoryview, lease: BufferLease | None) -> None:
+            assert lease is not None
+            lease.retain()
+            leases.append(lease)
+            records = decode_fetch(12, view).partitions[0].records
+            fetched.set_result(b"" if records is None else bytes(records))
+
+        correlation_id = connection.next_correlation_id()
+        frame = fetch_frame(correlation_id)
+        connection.send([frame], correlation_id, on_fetched, fetched.set_exception)
+        assert await fetched == b"".join(broker.log(TP))
+        leases[0].release()
+
+    with_connection(body)
+
+
+def test_a_peer_that_is_not_kafka_is_reported() -> None:
+    async def run() -> None:
+        async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        port = int(server.sockets[0].getsockname()[1])
+        with pytest.raises(ConnectionFailedError, match="a frame announces"):
+            await BrokerConnection.open("127.0.0.1", port, settings(), BufferPool())
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(run())
+
+
+def test_an_undecodable_answer_reaches_its_request_and_closes_the_connection() -> None:
+    async def body(_: FakeBroker, connection: BrokerConnection) -> None:
+        lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+        def on_response(_view: memoryview, _lease: BufferLease | None) -> None:
+            raise ProtocolError("cannot be read")
+
+        correlation_id = connection.next_correlation_id()
+        frame = metadata(()).encode(12, correlation_id, "test")
+        connection.send([frame], correlation_id, on_response, lost.set_result)
+        error = await lost
+        assert isinstance(error, Mm2pyError)
+        assert "cannot be read" in str(error)
+        assert connection.closed
+
+    with_connection(body)
+
+
+def test_other_security_protocols_are_refused_before_connecting() -> None:
+    async def run() -> None:
+        with pytest.raises(ConfigError, match=r"security\.protocol=SSL"):
+            await BrokerConnection.open(
+                "127.0.0.1", 1, settings(security_protocol="SSL"), BufferPool()
+            )
+
+    asyncio.run(run())
+
+
+def test_an_unknown_host_is_named() -> None:
+    async def run() -> None:
+        with pytest.raises(ConnectionFailedError, match=r"no-such-host\.invalid:9092"):
+            await BrokerConnection.open("no-such-host.invalid", 9092, settings(), BufferPool())
+
+    asyncio.run(run())
