@@ -412,8 +412,11 @@ _API_VERSIONS: Final = 18
 def _reason(error: Exception | None) -> str:
     if error is None:
         return "closed by the broker"
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, socket.gaierror):
         return error.strerror
+    if isinstance(error, OSError) and error.errno:
+        # asyncio puts the address into the text that the caller has already.
+        return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 
