@@ -26,6 +26,7 @@ __all__ = [
     "Bytes",
     "Codec",
     "RecordBatch",
+    "build_batch",
     "choose_crc",
     "crc32c",
     "crc_matches",
@@ -162,6 +163,13 @@ class RecordBatch:
         """Compression of the records."""
         return Codec(self.attributes & CODEC_MASK)
 
+    def detach(self) -> None:
+        """Copy the bytes out of the receive buffer and give the lease back."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            self.data = bytearray(self.data)
+            lease.release()
+
     def __repr__(self) -> str:
         return (
             f"RecordBatch(offsets={self.base_offset}..{self.last_offset}, count={self.count}, "
@@ -188,8 +196,9 @@ def sign(
     Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, a
     delete horizon would start the target's cleaner with the source's clock.
     """
-    # A broker stores such a batch without any check (real-broker.md 1.6).
-    assert producer_id >= 0 or not transactional, "a transactional batch needs a producer id"
+    if transactional and producer_id < 0:
+        # A broker stores such a batch without any check (real-broker.md 1.6).
+        raise ValueError("a transactional batch needs a producer id")
     _FRONT.pack_into(data, 0, 0, len(data) - 12, -1)
     attributes = data[22] & CODEC_MASK
     _ATTRIBUTES.pack_into(
@@ -197,3 +206,37 @@ def sign(
     )
     _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
+
+
+def build_batch(
+    payload: Bytes,
+    *,
+    base_offset: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+) -> bytearray:
+    """Put a header before ``payload``: no producer, dense offset deltas, right CRC."""
+    size = HEADER_BYTES + len(payload)
+    data = bytearray(size)
+    data[HEADER_BYTES:] = payload
+    HEADER.pack_into(
+        data,
+        0,
+        base_offset,
+        size - 12,
+        -1,
+        2,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        -1,
+        -1,
+        -1,
+        count,
+    )
+    _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
+    return data

@@ -1,0 +1,301 @@
+"""Decides for each fetched batch: forward as it is, splice, or drop with a reason.
+
+Flow: one partition's record set -> ``classify`` -> batches to send, what was dropped, next offset.
+Every CRC is verified here, first. Only what the source's header decides is solved (data-plane.md 4,
+rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A problem stops the walk.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from struct import Struct
+from typing import Final, NamedTuple, final
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.legacy import legacy_to_v2
+from mm2py.protocol.record_batch import (
+    ATTRIBUTES_OFFSET,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_FLAG,
+    TRANSACTIONAL_FLAG,
+    BufferLease,
+    Codec,
+    RecordBatch,
+    crc32c,
+)
+from mm2py.protocol.record_bytes import damaged, read_varint, walk
+from mm2py.protocol.splice import rewrite
+
+__all__ = ["DropReason", "Dropped", "ProblemKind", "StageProblem", "StageResult", "classify"]
+
+_LOG_OVERHEAD: Final = 12
+_MIN_LENGTH: Final = HEADER_BYTES - _LOG_OVERHEAD
+_SPECIAL: Final = LOG_APPEND_FLAG | CONTROL_FLAG
+_MARKER: Final = Struct(">hh")  # version, type
+_ABORT: Final = 0
+
+
+class DropReason(Enum):
+    """Why a batch is not copied."""
+
+    CONTROL = "control"
+    EMPTY = "empty"
+    ABORTED = "aborted"
+
+
+class Dropped(NamedTuple):
+    """A batch that is not copied, by its source offsets."""
+
+    first_offset: int
+    last_offset: int
+    reason: DropReason
+
+
+class ProblemKind(Enum):
+    """What is wrong with a batch; only CRC is worth another fetch."""
+
+    CRC = "crc"
+    MAGIC = "magic"
+    CODEC = "codec"
+    LENGTH = "length"
+    OVERLAP = "overlap"
+    RECORDS = "records"
+
+
+class StageProblem(NamedTuple):
+    """The batch that the walk stopped at; ``offset`` is its base offset as the header says."""
+
+    kind: ProblemKind
+    offset: int
+    text: str
+
+
+@final
+class StageResult:
+    """What one record set holds; ``last_epoch`` is the last whole batch's leader epoch or -1."""
+
+    __slots__ = ("batches", "dropped", "last_epoch", "next_offset", "problem")
+
+    def __init__(self, next_offset: int) -> None:
+        self.batches: list[RecordBatch] = []
+        self.dropped: list[Dropped] = []
+        self.next_offset = next_offset
+        self.last_epoch = -1
+        self.problem: StageProblem | None = None
+
+
+@final
+class _AbortFilter:
+    """Which producers are inside an aborted transaction, while walking in offset order."""
+
+    __slots__ = ("_inside", "_waiting")
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._waiting = sorted(aborted, key=lambda pair: pair[1], reverse=True)
+        self._inside: set[int] = set()
+
+    def enter(self, last_offset: int) -> None:
+        """Start the aborted spans that begin up to ``last_offset``."""
+        waiting = self._waiting
+        while waiting and waiting[-1][1] <= last_offset:
+            self._inside.add(waiting.pop()[0])
+
+    def covers(self, producer_id: int) -> bool:
+        return producer_id in self._inside
+
+    def leave(self, producer_id: int) -> None:
+        """End the span at its abort marker; markers match by producer id only (KIP-890)."""
+        self._inside.discard(producer_id)
+
+
+def classify(
+    record_set: memoryview,
+    wanted_offset: int,
+    lease: BufferLease | None,
+    *,
+    aborted: Sequence[tuple[int, int]] = (),
+) -> StageResult:
+    """Walk one partition's record set of a Fetch answer.
+
+    ``aborted`` is the answer's list of (producer id, first offset) under read_committed. Each
+    returned batch that views the buffer takes one reference of ``lease``. A partial batch at the
+    end is normal and ignored; batches before a problem are returned with it.
+    """
+    result = StageResult(wanted_offset)
+    walk_state = _Walk(result, wanted_offset, lease, aborted)
+    raw = not aborted
+    unpack, crc = HEADER.unpack_from, crc32c
+    add = result.batches.append
+    position, total, floor = 0, len(record_set), -1
+    while total - position >= HEADER_BYTES and record_set[position + 16] == 2:
+        header = unpack(record_set, position)
+        base, length, epoch, _, stored, attributes, last_delta, _, stamp, _, _, _, count = header
+        end = position + _LOG_OVERHEAD + length
+        if length < _MIN_LENGTH or base < 0 or last_delta < 0 or count < 0:
+            text = f"length {length}, last offset delta {last_delta}, {count} records"
+            result.problem = StageProblem(ProblemKind.LENGTH, base, text)
+            return result
+        if end > total:
+            return result
+        view = record_set[position:end]
+        if crc(view[ATTRIBUTES_OFFSET:]) != stored:
+            text = f"the batch at offset {base} does not match its CRC"
+            result.problem = StageProblem(ProblemKind.CRC, base, text)
+            return result
+        last = base + last_delta
+        if (
+            count == last_delta + 1
+            and base >= wanted_offset
+            and base > floor
+            and not attributes & _SPECIAL
+            and attributes & CODEC_MASK <= 4
+            and raw
+        ):
+            # The ordinary batch: nothing but its header will change.
+            add(
+                RecordBatch(
+                    view, base, last, count, stamp, epoch, attributes, ((base, count),), lease
+                )
+            )
+            if lease is not None:
+                lease.retain()
+        elif not walk_state.special(view, header, floor):
+            return result
+        result.last_epoch = epoch
+        floor = last
+        if last >= wanted_offset:
+            result.next_offset = last + 1
+        position = end
+    if position < total:
+        walk_state.foreign(record_set, position, floor)
+    return result
+
+
+@final
+class _Walk:
+    """The rare batches; same result object as the hot loop."""
+
+    __slots__ = ("_aborted", "_aborts", "_lease", "_result", "_wanted")
+
+    def __init__(
+        self,
+        result: StageResult,
+        wanted_offset: int,
+        lease: BufferLease | None,
+        aborted: Sequence[tuple[int, int]],
+    ) -> None:
+        self._result = result
+        self._wanted = wanted_offset
+        self._lease = lease
+        self._aborted = aborted
+        self._aborts = _AbortFilter(aborted) if aborted else None
+
+    def special(self, view: memoryview, header: tuple[int, ...], floor: int) -> bool:
+        """Handle one whole batch with a right CRC; False stops the walk with a problem."""
+        base, _, _, _, _, attributes, last_delta, _, _, producer, _, _, count = header
+        last = base + last_delta
+        if base <= floor:
+            return self._problem(ProblemKind.OVERLAP, base, f"offset {floor} was there before")
+        codec = attributes & CODEC_MASK
+        if codec > Codec.ZSTD:
+            return self._problem(ProblemKind.CODEC, base, f"codec {codec} is not known")
+        if count > last_delta + 1:
+            return self._problem(
+                ProblemKind.LENGTH, base, f"{count} records with last offset delta {last_delta}"
+            )
+        try:
+            reason = self._drop_reason(view, last, producer, attributes, count)
+            if reason is None and last >= self._wanted:
+                self._keep(view, header)
+        except ProtocolError as error:
+            return self._problem(ProblemKind.RECORDS, base, error.message)
+        if reason is not None and last >= self._wanted:
+            self._result.dropped.append(Dropped(max(base, self._wanted), last, reason))
+        return True
+
+    def _drop_reason(
+        self, view: memoryview, last: int, producer: int, attributes: int, count: int
+    ) -> DropReason | None:
+        aborts = self._aborts
+        if aborts is not None:
+            aborts.enter(last)
+        if attributes & CONTROL_FLAG:
+            if aborts is not None and count and _marker_type(view, count) == _ABORT:
+                aborts.leave(producer)
+            return DropReason.CONTROL
+        if count == 0:
+            return DropReason.EMPTY
+        if attributes & TRANSACTIONAL_FLAG and aborts is not None and aborts.covers(producer):
+            return DropReason.ABORTED
+        return None
+
+    def _keep(self, view: memoryview, header: tuple[int, ...]) -> None:
+        base, _, epoch, _, _, attributes, last_delta, _, stamp, _, _, _, count = header
+        batches, lease = self._result.batches, self._lease
+        if count == last_delta + 1 and base >= self._wanted and not attributes & LOG_APPEND_FLAG:
+            runs = ((base, count),)
+            last = base + last_delta
+            batches.append(
+                RecordBatch(view, base, last, count, stamp, epoch, attributes, runs, lease)
+            )
+            if lease is not None:
+                lease.retain()
+            return
+        spliced = rewrite(view, self._wanted)
+        if spliced is None:
+            dropped = Dropped(max(base, self._wanted), base + last_delta, DropReason.EMPTY)
+            self._result.dropped.append(dropped)
+        else:
+            batches.append(spliced)
+
+    def foreign(self, record_set: memoryview, position: int, floor: int) -> None:
+        """Handle what follows the last v2 batch: old formats, an unknown one, or a partial tail."""
+        total = len(record_set)
+        if total - position <= 16 or record_set[position + 16] == 2:
+            return
+        magic = record_set[position + 16]
+        offset = int.from_bytes(record_set[position : position + 8])
+        if magic > 2:
+            self._problem(ProblemKind.MAGIC, offset, f"record format {magic} is not known")
+            return
+        try:
+            batches, end = legacy_to_v2(record_set, position, self._wanted)
+        except ProtocolError as error:
+            self._problem(ProblemKind.RECORDS, offset, error.message)
+            return
+        result = self._result
+        if batches and batches[0].base_offset <= floor:
+            self._problem(ProblemKind.OVERLAP, offset, f"offset {floor} was there before")
+            return
+        result.batches += batches
+        if batches:
+            result.next_offset = batches[-1].last_offset + 1
+        if end < total:
+            # A log that was upgraded goes on with v2 batches.
+            self._append(
+                classify(record_set[end:], result.next_offset, self._lease, aborted=self._aborted)
+            )
+
+    def _append(self, rest: StageResult) -> None:
+        result = self._result
+        result.batches += rest.batches
+        result.dropped += rest.dropped
+        result.next_offset = rest.next_offset
+        result.last_epoch = rest.last_epoch
+        result.problem = rest.problem
+
+    def _problem(self, kind: ProblemKind, offset: int, text: str) -> bool:
+        self._result.problem = StageProblem(kind, offset, f"the batch at offset {offset}: {text}")
+        return False
+
+
+def _marker_type(view: memoryview, count: int) -> int:
+    """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed."""
+    payload = view[HEADER_BYTES:]
+    size, position = read_varint(payload, walk(payload, count)[0].start)
+    if size < _MARKER.size:
+        raise damaged(f"a control record has a key of {size} bytes")
+    kind: int = _MARKER.unpack_from(payload, position)[1]
+    return kind
