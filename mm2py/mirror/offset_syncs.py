@@ -40,8 +40,6 @@ readers keep, since they thin syncs out exponentially."""
 _PARTITION: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qq")
 _NONE: Final = -1
-_NOW: Final = -1
-"""The writer stamps the record: syncs carry no time of their own."""
 
 
 class OffsetSync(NamedTuple):
@@ -167,6 +165,7 @@ class OffsetSyncEmitter:
         self._in_flight = 0
         self._next_send = -math.inf
         self._failures = 0
+        self._open = False
         self._closed = False
 
     @property
@@ -204,6 +203,12 @@ class OffsetSyncEmitter:
         if self._pending and self._clock.monotonic() >= self._next_send:
             self._fire(due)
 
+    def open(self) -> None:
+        """The writer works: send what waits. Until then syncs are only noted."""
+        self._open = True
+        if not self._closed:
+            self._fire([])
+
     def promote_delayed(self) -> None:
         """Send the exact last offset of every partition that has none queued (task commit)."""
         if self._closed:
@@ -225,6 +230,8 @@ class OffsetSyncEmitter:
 
     def _fire(self, earlier: Sequence[OffsetSync]) -> None:
         """Send pending syncs as permits allow; ``earlier`` ones of the same delivery if there is room."""
+        if not self._open:
+            return
         syncs: list[OffsetSync] = []
         permits = MAX_IN_FLIGHT_SYNCS - self._in_flight
         while self._pending and len(syncs) < permits:
@@ -236,7 +243,8 @@ class OffsetSyncEmitter:
             return
         self._in_flight += len(syncs)
         self._next_send = self._clock.monotonic() + MIN_SPACING_S
-        records = [NewRecord(*encode_offset_sync(sync), (), _NOW) for sync in syncs]
+        now_ms = self._clock.now_ms()
+        records = [NewRecord(*encode_offset_sync(sync), timestamp=now_ms) for sync in syncs]
         self._writer.post(self._to, records, lambda result: self._answered(len(syncs), result))
 
     def _answered(self, count: int, result: int | Exception) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from mm2py.protocol.records import NewRecord
 
 from mm2py.api.task import Run
 from mm2py.mirror.offset_syncs import (
@@ -14,6 +13,7 @@ from mm2py.mirror.offset_syncs import (
     OffsetSyncState,
     decode_offset_sync,
 )
+from mm2py.protocol.records import NewRecord
 from mm2py.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -65,9 +65,11 @@ class Writer:
 def emitter(
     writer: Writer, clock: HandClock | None = None, lag_max: int = 100
 ) -> OffsetSyncEmitter:
-    return OffsetSyncEmitter(
+    queue = OffsetSyncEmitter(
         writer, "mm2-offset-syncs.B.internal", lag_max=lag_max, clock=clock or HandClock()
     )
+    queue.open()
+    return queue
 
 
 def test_the_rule_gives_javas_worked_sequence() -> None:
@@ -211,3 +213,13 @@ def test_a_closed_queue_and_a_partition_given_up_write_nothing() -> None:
     queue.observe(T0, [Run(10, 500, 10)])
     queue.promote_delayed()
     assert len(writer.posts) == 2
+
+
+def test_syncs_wait_for_a_writer_that_is_not_ready() -> None:
+    writer = Writer()
+    queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=HandClock())
+    queue.observe(T0, [Run(0, 10, 0)])
+    queue.observe(T0, [Run(20, 10, 10)])
+    assert not writer.posts
+    queue.open()
+    assert writer.syncs == [(20, 10)]

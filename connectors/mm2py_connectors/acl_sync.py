@@ -1,0 +1,126 @@
+"""Topic ACLs of the source, as read rights on the copies (Java's rules).
+
+Flow: all topic ACLs of the source -> ``remote_acls`` -> created on the target. Nothing is ever deleted;
+group, cluster and prefixed ACLs are not copied, and nobody gets WRITE on a copy.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import final
+
+from mm2py.api.policies import ReplicationPolicy
+from mm2py.client.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.error_codes import SECURITY_DISABLED
+from mm2py_connectors.change_log import ChangeLog
+from mm2py_connectors.clients import MirrorAdmin
+
+__all__ = ["AclSync", "remote_acls"]
+
+log = logging.getLogger(__name__)
+
+
+def remote_acls(
+    acls: Iterable[AclBinding],
+    *,
+    selection: TopicSelection,
+    policy: ReplicationPolicy,
+    source_alias: str,
+) -> list[AclBinding]:
+    """Return what to create on the target for the source's ``acls``, without doubles."""
+    wanted: dict[AclBinding, None] = {}
+    for acl in acls:
+        if (
+            acl.resource_type is not AclResourceType.TOPIC
+            or acl.pattern_type is not PatternType.LITERAL
+            or _allows(acl, AclOperation.WRITE)
+            or not selection.replicate(acl.resource_name)
+        ):
+            continue
+        remote = replace(acl, resource_name=policy.remote_topic(source_alias, acl.resource_name))
+        if _allows(acl, AclOperation.ALL):
+            remote = replace(remote, operation=AclOperation.READ)
+        wanted[remote] = None
+    return list(wanted)
+
+
+def _allows(acl: AclBinding, operation: AclOperation) -> bool:
+    return acl.permission is AclPermission.ALLOW and acl.operation is operation
+
+
+@final
+class AclSync:
+    """The periodic job of one flow."""
+
+    def __init__(
+        self,
+        source: MirrorAdmin,
+        target: MirrorAdmin,
+        *,
+        selection: TopicSelection,
+        policy: ReplicationPolicy,
+        source_alias: str,
+        target_alias: str,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._selection = selection
+        self._policy = policy
+        self._source_alias = source_alias
+        self._target_alias = target_alias
+        self._suggested = False
+        self._refusals = ChangeLog(log, "ACL cannot be created")
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """ACLs that the target refuses, with the cause."""
+        return self._refusals.entries
+
+    async def run(self) -> None:
+        """Copy what the source has now."""
+        acls = await self._source.describe_topic_acls()
+        if acls is None:
+            self._no_authorizer()
+            return
+        wanted = remote_acls(
+            acls,
+            selection=self._selection,
+            policy=self._policy,
+            source_alias=self._source_alias,
+        )
+        if not wanted:
+            return
+        results = await self._target.create_acls(wanted)
+        if results and all(e is not None and e.code == SECURITY_DISABLED for e in results):
+            self._refusals.note(
+                f"all of {self._target_alias}",
+                "the target has no authorizer; set sync.topic.acls.enabled=false",
+            )
+            return
+        self._refusals.clear(f"all of {self._target_alias}")
+        for acl, error in zip(wanted, results, strict=True):
+            name = (
+                f"{acl.permission.name} {acl.operation.name} {acl.resource_name}"
+                f" {acl.principal} {acl.host}"
+            )
+            if error is None:
+                self._refusals.clear(name)
+            else:
+                self._refusals.note(name, f"{error}; cluster={self._target_alias}")
+
+    def _no_authorizer(self) -> None:
+        if self._suggested:
+            log.debug("skipping ACL sync: no authorizer cluster=%s", self._source_alias)
+            return
+        self._suggested = True
+        log.info(
+            "ACLs are not synced: no authorizer cluster=%s; consider sync.topic.acls.enabled=false",
+            self._source_alias,
+        )

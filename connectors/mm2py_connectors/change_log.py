@@ -1,0 +1,41 @@
+"""Remembers what is wrong per name and logs it once until it changes.
+
+Flow: ``note`` / ``clear`` -> one WARNING or INFO per change -> ``entries`` for status.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import final
+
+__all__ = ["ChangeLog"]
+
+
+@final
+class ChangeLog:
+    """Problems by name (a topic, a partition, an ACL)."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self._entries: dict[str, str] = {}
+
+    @property
+    def entries(self) -> Mapping[str, str]:
+        """What is wrong now."""
+        return self._entries
+
+    def note(self, name: str, problem: str) -> None:
+        """Keep a problem; logged if it is new or another one."""
+        if self._entries.get(name) != problem:
+            self._log.warning("%s name=%s cause=%s", self._what, name, problem)
+        self._entries[name] = problem
+
+    def clear(self, name: str) -> None:
+        """The problem is gone."""
+        if self._entries.pop(name, None) is not None:
+            self._log.info("solved: %s name=%s", self._what, name)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Forget names that nobody asks about any more."""
+        for name in [name for name in self._entries if name not in names]:
+            del self._entries[name]

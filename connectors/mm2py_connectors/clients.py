@@ -1,0 +1,217 @@
+"""What the connectors need of a cluster, as contracts, and the real ones over mm2py.client.
+
+Flow: effective client properties -> ``open_admin`` / ``open_reader`` / ``open_writer`` -> a session that
+its owner connects and closes. Nothing connects before ``connect``. Tests pass fakes instead.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from mm2py.api.context import SourceGap
+from mm2py.client.admin import AclBinding, Admin, ConfigEntry, ConfigOp, NewTopic, TopicDescription
+from mm2py.client.cluster import Cluster
+from mm2py.client.fetcher import Fetcher
+from mm2py.client.record_writer import RecordWriter
+from mm2py.clock import Clock
+from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
+from mm2py.errors import ServerError
+from mm2py.mirror.offset_syncs import SyncWriter
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "AdminFactory",
+    "AdminSession",
+    "MirrorAdmin",
+    "ReaderEvents",
+    "ReaderFactory",
+    "ReaderSession",
+    "Session",
+    "SourceReader",
+    "StartableSyncWriter",
+    "WriterFactory",
+    "WriterSession",
+    "open_admin",
+    "open_reader",
+    "open_writer",
+]
+
+
+class Session(Protocol):
+    """Connections to one cluster (``Cluster``)."""
+
+    async def connect(self) -> None:
+        """Reach a broker; ``ConnectionFailedError`` if none answers."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections; safe twice."""
+        ...
+
+
+class MirrorAdmin(Protocol):
+    """The administration that mirroring needs (``Admin``)."""
+
+    async def list_topics(self) -> dict[str, TopicDescription]:
+        """Return all topics but the broker's own."""
+        ...
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], timeout_ms: int = ...
+    ) -> dict[str, ServerError | None]:
+        """Create topics; None or the refusal per name."""
+        ...
+
+    async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
+        """Grow topics; None or the refusal per name."""
+        ...
+
+    async def describe_topic_configs(
+        self, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...]]:
+        """Return configs per topic."""
+        ...
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> dict[str, ServerError | None]:
+        """Change configs; None or the refusal per topic."""
+        ...
+
+    async def describe_topic_acls(self) -> Sequence[AclBinding] | None:
+        """Return the ACLs of topics; None without an authorizer."""
+        ...
+
+    async def create_acls(self, acls: Sequence[AclBinding]) -> Sequence[ServerError | None]:
+        """Create ACLs; None or the refusal for each."""
+        ...
+
+
+class SourceReader(Protocol):
+    """The reading that a task needs (``Fetcher``)."""
+
+    async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Replace the assignment."""
+        ...
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Leave these out."""
+        ...
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these again."""
+        ...
+
+    async def fetch(
+        self, *, max_wait_ms: int, max_bytes: int
+    ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
+        """Return what has arrived."""
+        ...
+
+    def position(self, tp: TopicPartition) -> int:
+        """Next offset wanted, negative while unknown."""
+        ...
+
+    def lag(self, tp: TopicPartition) -> int:
+        """Offsets to the end, -1 while unknown."""
+        ...
+
+    def drop(self, tp: TopicPartition) -> None:
+        """Give one partition up."""
+        ...
+
+    async def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+class StartableSyncWriter(SyncWriter, Protocol):
+    """The writer of offset syncs (``RecordWriter``)."""
+
+    async def start(self) -> None:
+        """Get a producer id; ``RetriableError`` when the cluster is away."""
+        ...
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until all is acknowledged."""
+        ...
+
+    async def close(self) -> None:
+        """Stop at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderEvents:
+    """Whom a reader tells about losses, failures and stalls of partitions."""
+
+    on_gap: Callable[[SourceGap], None]
+    on_failed: Callable[[TopicPartition, Exception], None]
+    on_stalled: Callable[[TopicPartition, Exception | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSession:
+    """An admin client with its connections."""
+
+    session: Session
+    admin: MirrorAdmin
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSession:
+    """A reader with its connections."""
+
+    session: Session
+    reader: SourceReader
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSession:
+    """A writer of small records with its connections."""
+
+    session: Session
+    writer: StartableSyncWriter
+
+
+AdminFactory = Callable[[Mapping[str, str], str, Clock], AdminSession]
+"""Effective client properties, cluster alias, time -> session."""
+
+ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents], ReaderSession]
+
+WriterFactory = Callable[[Mapping[str, str], str, Clock], WriterSession]
+
+READER_BUFFER_BYTES: Final = 32 << 20
+"""Receive buffers of one task; Java bounds the same data by the producer's ``buffer.memory``."""
+
+
+def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:
+    """Build an admin client; ``ConfigError`` when its properties are wrong."""
+    cluster = Cluster(connection_settings(props), alias=alias, clock=clock)
+    return AdminSession(cluster, Admin(cluster))
+
+
+def open_reader(
+    props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents
+) -> ReaderSession:
+    """Build a reader; ``ConfigError`` when its properties are wrong."""
+    settings = consumer_settings(props)
+    cluster = Cluster(settings.connection, alias=alias, clock=clock)
+    fetcher = Fetcher(
+        cluster,
+        settings,
+        clock=clock,
+        buffer_bytes=READER_BUFFER_BYTES,
+        on_gap=events.on_gap,
+        on_failed=events.on_failed,
+        on_stalled=events.on_stalled,
+    )
+    return ReaderSession(cluster, fetcher)
+
+
+def open_writer(props: Mapping[str, str], alias: str, clock: Clock) -> WriterSession:
+    """Build a writer of small records; ``ConfigError`` when its properties are wrong."""
+    settings = producer_settings(props)
+    cluster = Cluster(settings.connection, alias=alias, clock=clock)
+    return WriterSession(cluster, RecordWriter(cluster, settings, clock=clock))

@@ -1,0 +1,112 @@
+"""Topic configs: what a new remote topic gets, and what keeps existing ones equal to the source.
+
+Flow: source topic configs -> filters of ``MirrorSourceConnector.targetConfig`` -> configs of a new topic,
+or incremental SET/DELETE (KIP-339) per remote topic. A refusal is logged once until it changes.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final, final
+
+from mm2py.api.policies import ConfigPropertyFilter
+from mm2py.client.admin import ConfigEntry, ConfigOp, ConfigSource
+from mm2py.errors import ServerError
+from mm2py_connectors.change_log import ChangeLog
+from mm2py_connectors.clients import MirrorAdmin
+
+__all__ = ["ConfigSync", "config_operations", "new_topic_configs"]
+
+log = logging.getLogger(__name__)
+
+TOPICS_PER_REQUEST: Final = 100
+
+
+def new_topic_configs(
+    entries: Iterable[ConfigEntry], property_filter: ConfigPropertyFilter
+) -> dict[str, str]:
+    """Return the configs that a new remote topic is created with."""
+    return {
+        entry.name: entry.value
+        for entry in entries
+        if entry.value is not None
+        and _copied(entry, property_filter)
+        and (not entry.is_default or property_filter.should_replicate_source_default(entry.name))
+    }
+
+
+def config_operations(
+    entries: Iterable[ConfigEntry], property_filter: ConfigPropertyFilter
+) -> list[ConfigOp]:
+    """Return the changes that make a remote topic's configs follow the source's.
+
+    A default of the source becomes a DELETE, so that the target falls back to its own default.
+    """
+    operations: list[ConfigOp] = []
+    for entry in entries:
+        if not _copied(entry, property_filter):
+            continue
+        if entry.is_default and not property_filter.should_replicate_source_default(entry.name):
+            operations.append(ConfigOp(entry.name, "DELETE"))
+        elif entry.value is not None:
+            operations.append(ConfigOp(entry.name, "SET", entry.value))
+    return operations
+
+
+def _copied(entry: ConfigEntry, property_filter: ConfigPropertyFilter) -> bool:
+    return (
+        not entry.read_only
+        and not entry.sensitive
+        and entry.source is not ConfigSource.STATIC_BROKER_CONFIG
+        and property_filter.should_replicate_config_property(entry.name)
+    )
+
+
+@final
+class ConfigSync:
+    """The periodic job of one flow."""
+
+    def __init__(
+        self,
+        source: MirrorAdmin,
+        target: MirrorAdmin,
+        property_filter: ConfigPropertyFilter,
+        *,
+        target_alias: str,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._filter = property_filter
+        self._target_alias = target_alias
+        self._refusals = ChangeLog(log, "topic configs cannot be written")
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """Remote topics whose configs the target refuses, with the cause."""
+        return self._refusals.entries
+
+    async def run(self, remote_topics: Mapping[str, str]) -> None:
+        """Sync ``remote_topics`` (source topic -> its copy), which exist on the target."""
+        topics = sorted(remote_topics)
+        seen: set[str] = set()
+        for start in range(0, len(topics), TOPICS_PER_REQUEST):
+            chunk = topics[start : start + TOPICS_PER_REQUEST]
+            described = await self._source.describe_topic_configs(chunk)
+            changes = {
+                remote_topics[topic]: operations
+                for topic, entries in described.items()
+                if (operations := config_operations(entries, self._filter))
+            }
+            for remote, error in (await self._target.alter_topic_configs(changes)).items():
+                seen.add(remote)
+                self._note(remote, error)
+        self._refusals.keep_only(seen)
+
+    def _note(self, remote: str, error: ServerError | None) -> None:
+        if error is None:
+            self._refusals.clear(remote)
+            return
+        self._refusals.note(
+            remote,
+            f"{error}; cluster={self._target_alias}: grant AlterConfigs, or name the config in"
+            " config.properties.exclude",
+        )

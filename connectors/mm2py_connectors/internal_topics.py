@@ -1,0 +1,62 @@
+"""Creates MirrorMaker's own compacted topics as Java does (``MirrorUtils.createCompactedTopic``).
+
+Flow: name, replication factor -> created, or assumed to exist where it exists or may not be created.
+"""
+
+import logging
+from typing import Final
+
+from mm2py.client.admin import NewTopic
+from mm2py.errors import FatalError, RetriableError, UnsupportedVersionError
+from mm2py.protocol import error_codes as codes
+from mm2py_connectors.clients import MirrorAdmin
+
+__all__ = ["create_compacted_topic"]
+
+log = logging.getLogger(__name__)
+
+_ASSUMED_TO_EXIST: Final = frozenset(
+    {
+        codes.TOPIC_ALREADY_EXISTS,
+        codes.UNSUPPORTED_VERSION,
+        codes.TOPIC_AUTHORIZATION_FAILED,
+        codes.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+
+async def create_compacted_topic(
+    admin: MirrorAdmin, topic: str, *, replication_factor: int, factor_property: str, cluster: str
+) -> None:
+    """Create ``topic`` with one partition.
+
+    Raises:
+        FatalError: The cluster refuses it; names ``factor_property`` where that is the cause.
+        RetriableError: The cluster cannot do it now.
+    """
+    wanted = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
+    try:
+        error = (await admin.create_topics([wanted])).get(topic)
+    except UnsupportedVersionError:
+        return
+    if error is None:
+        log.info(
+            "internal topic created topic=%s replication_factor=%d cluster=%s",
+            topic,
+            replication_factor,
+            cluster,
+        )
+    elif error.code in _ASSUMED_TO_EXIST:
+        log.debug("internal topic assumed to exist topic=%s: %s", topic, error)
+    elif isinstance(error, RetriableError):
+        raise error
+    else:
+        remedy = "create it by hand with one partition and cleanup.policy=compact"
+        if error.code == codes.INVALID_REPLICATION_FACTOR:
+            remedy = (
+                f"set {factor_property} (now {replication_factor}) to at most the number of brokers"
+                f" of {cluster}"
+            )
+        raise FatalError(
+            f"topic {topic} cannot be created on {cluster}: {error.message}", remedy=remedy
+        ) from error

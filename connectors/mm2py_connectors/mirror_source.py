@@ -1,0 +1,243 @@
+"""MirrorSource connector: finds topics, keeps their copies in step, deals partitions to tasks.
+
+Flow: two admin clients -> scheduler jobs (create, ACLs, configs, refresh) -> ``ready`` partitions ->
+``task_configs`` -> ``MirrorSourceTask``. A partition without a copy on the target waits here and is given
+to no task. Records are moved by the task, not here.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, final
+
+from mm2py.api.connector import Connector
+from mm2py.api.context import ConnectorContext, TaskContext
+from mm2py.api.task import BatchSourceTask
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
+from mm2py.config.client_properties import Side, effective_client_properties
+from mm2py.config.definitions import parse_config
+from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.types import TopicPartition
+from mm2py_connectors.acl_sync import AclSync
+from mm2py_connectors.clients import (
+    AdminFactory,
+    AdminSession,
+    ReaderFactory,
+    WriterFactory,
+    open_admin,
+    open_reader,
+    open_writer,
+)
+from mm2py_connectors.config import MirrorSourceConfig
+from mm2py_connectors.config_sync import ConfigSync
+from mm2py_connectors.internal_topics import create_compacted_topic
+from mm2py_connectors.mirror_source_task import MirrorSourceTask
+from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, PartitionDeal, format_partitions
+from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
+from mm2py_connectors.scheduler import Scheduler
+
+__all__ = ["MirrorSourceConnector"]
+
+log = logging.getLogger(__name__)
+
+TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
+"""Stands in task configs (``task.class``), so that a Java worker can start them."""
+
+REFRESH_HEAD_START_S: Final = 2
+"""A new topic has to be copied, not only seen, within the refresh interval that nobody set."""
+
+OFFSET_SYNCS_RETRY_S: Final = 30.0
+
+
+@final
+class MirrorSourceConnector(Connector):
+    """Copies the chosen topics of one flow; ``enabled=false`` makes it do nothing at all."""
+
+    java_class: ClassVar[str] = MIRROR_SOURCE_CONNECTOR
+
+    def __init__(
+        self,
+        config: Mapping[str, str],
+        *,
+        admins: AdminFactory = open_admin,
+        readers: ReaderFactory = open_reader,
+        writers: WriterFactory = open_writer,
+    ) -> None:
+        self._props = dict(config)
+        self._config = parse_config(MirrorSourceConfig, config)
+        self._admins, self._readers, self._writers = admins, readers, writers
+        self._policy = policy_from_config(config)
+        self._flow = FlowTopics(
+            selection=TopicSelection(
+                self._policy,
+                topic_filter_from_config(config),
+                source_alias=self._config.source_cluster_alias,
+                target_alias=self._config.target_cluster_alias,
+                replicate_heartbeats=self._config.heartbeats_replication_enabled,
+            ),
+            policy=self._policy,
+            property_filter=config_property_filter_from_config(config),
+            source_alias=self._config.source_cluster_alias,
+            target_alias=self._config.target_cluster_alias,
+            replication_factor=self._config.replication_factor,
+        )
+        self._deal = PartitionDeal()
+        self._sessions: list[AdminSession] = []
+        self._scheduler: Scheduler | None = None
+        self._topics: RemoteTopics | None = None
+        self._context: ConnectorContext | None = None
+        self._syncs_topic_ready = False
+
+    async def start(self, context: ConnectorContext) -> None:
+        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is away."""
+        config = self._config
+        if not config.enabled:
+            log.info("flow is disabled, nothing is copied")
+            return
+        if not self._policy.detects_cycles:
+            log.info(
+                "the replication policy keeps names: only one direction per topic is safe policy=%s",
+                type(self._policy).__name__,
+            )
+        self._context = context
+        try:
+            source = await self._open("source", "replication-source-admin", context)
+            target = await self._open("target", "replication-target-admin", context)
+            topics = RemoteTopics(source.admin, target.admin, self._flow, clock=context.clock)
+            scheduler = Scheduler(
+                context.clock, timeout_ms=config.admin_timeout_ms, fail=context.fail
+            )
+            self._topics, self._scheduler = topics, scheduler
+            if config.emit_offset_syncs_enabled:
+                await scheduler.run("create offset-syncs topic", self._create_offset_syncs_topic)
+            await topics.refresh()
+            self._deal.update(topics.ready())
+            self._start_loops(source, target, topics, scheduler)
+        except BaseException:
+            await self.stop()
+            raise
+        log.info(
+            "source connector started topics=%d partitions=%d waiting=%d",
+            len(topics.remote_topics),
+            len(self._deal.partitions),
+            len(topics.waiting()),
+        )
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        """Deal the known partitions round robin, as Java; a partition that stays keeps its task."""
+        return [
+            self._props
+            | {
+                "task.class": TASK_CLASS,
+                ASSIGNED_PARTITIONS: format_partitions(partitions),
+                "task.index": str(index),
+            }
+            for index, partitions in enumerate(self._deal.deal(max_tasks))
+        ]
+
+    def open_task(self, config: Mapping[str, str], context: TaskContext) -> BatchSourceTask:
+        """Build one task; ``ConfigError`` when its config is wrong."""
+        return MirrorSourceTask(config, context, readers=self._readers, writers=self._writers)
+
+    async def stop(self) -> None:
+        """End the loops and close the admin clients."""
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            await scheduler.close()
+        sessions, self._sessions = self._sessions, []
+        for opened in sessions:
+            await opened.session.close()
+
+    def waiting(self) -> Mapping[TopicPartition, str]:
+        """Source partitions that no task has, because their copy does not exist, with the cause."""
+        return {} if self._topics is None else self._topics.waiting()
+
+    def problems(self) -> Mapping[str, str]:
+        """Jobs whose last run failed, with the cause."""
+        return {} if self._scheduler is None else dict(self._scheduler.problems)
+
+    def _start_loops(
+        self,
+        source: AdminSession,
+        target: AdminSession,
+        topics: RemoteTopics,
+        scheduler: Scheduler,
+    ) -> None:
+        config = self._config
+        if config.sync_topic_acls_enabled:
+            acls = AclSync(
+                source.admin,
+                target.admin,
+                selection=self._flow.selection,
+                policy=self._policy,
+                source_alias=config.source_cluster_alias,
+                target_alias=config.target_cluster_alias,
+            )
+            scheduler.repeat("sync topic ACLs", acls.run, config.sync_topic_acls_interval_seconds)
+        if config.sync_topic_configs_enabled:
+            configs = ConfigSync(
+                source.admin,
+                target.admin,
+                self._flow.property_filter,
+                target_alias=config.target_cluster_alias,
+            )
+            scheduler.repeat(
+                "sync topic configs",
+                lambda: configs.run(topics.remote_topics),
+                config.sync_topic_configs_interval_seconds,
+            )
+        if config.refresh_topics_enabled:
+            scheduler.repeat("refresh topics", self._refresh, self._refresh_s(), delayed=True)
+        if config.emit_offset_syncs_enabled and not self._syncs_topic_ready:
+            scheduler.repeat(
+                "create offset-syncs topic",
+                self._create_offset_syncs_topic,
+                OFFSET_SYNCS_RETRY_S,
+                delayed=True,
+            )
+
+    def _refresh_s(self) -> int:
+        seconds = self._config.refresh_topics_interval_seconds
+        if "refresh.topics.interval.seconds" in self._props:
+            return seconds
+        return max(1, seconds - REFRESH_HEAD_START_S)
+
+    async def _refresh(self) -> None:
+        if self._topics is None or self._context is None:
+            return
+        await self._topics.refresh()
+        if self._deal.update(self._topics.ready()):
+            self._context.request_reconfiguration()
+
+    async def _create_offset_syncs_topic(self) -> None:
+        if self._syncs_topic_ready or self._context is None:
+            return
+        config = self._config
+        at_source = config.offset_syncs_topic_location == "source"
+        host, other = config.source_cluster_alias, config.target_cluster_alias
+        if not at_source:
+            host, other = other, host
+        side: Side = "source" if at_source else "target"
+        opened = await self._open(side, f"offset-syncs-{side}-admin", self._context)
+        try:
+            await create_compacted_topic(
+                opened.admin,
+                self._policy.offset_syncs_topic(other),
+                replication_factor=config.offset_syncs_topic_replication_factor,
+                factor_property="offset-syncs.topic.replication.factor",
+                cluster=host,
+            )
+            self._syncs_topic_ready = True
+        finally:
+            self._sessions.remove(opened)
+            await opened.session.close()
+
+    async def _open(self, side: Side, role: str, context: ConnectorContext) -> AdminSession:
+        config = self._config
+        alias = config.source_cluster_alias if side == "source" else config.target_cluster_alias
+        props = effective_client_properties(self._props, side, "admin", role=role)
+        opened = self._admins(props, alias, context.clock)
+        self._sessions.append(opened)
+        await opened.session.connect()
+        return opened

@@ -1,0 +1,344 @@
+"""MirrorSource task: forwards record batches from a source cluster, bytes unchanged.
+
+Flow: ``Fetcher.fetch`` -> rename the topic -> ``Outgoing`` -> the worker sends it -> ``delivered`` -> offset
+syncs. Batches are never decoded. One task owns its partitions; positions and sending are the worker's.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, final
+
+from mm2py.api.context import PartitionState, SourceGap, TaskContext
+from mm2py.api.records import SourcePartition
+from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
+from mm2py.client.backoff import Backoff
+from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
+from mm2py.config.definitions import parse_config
+from mm2py.errors import Mm2pyError, PartitionError, RetriableError
+from mm2py.mirror.offset_syncs import OffsetSyncEmitter
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.source_offsets import committed_offset, mirror_source_partition
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.types import EARLIEST, LATEST, TopicPartition
+from mm2py_connectors.clients import (
+    ReaderEvents,
+    ReaderFactory,
+    ReaderSession,
+    WriterFactory,
+    WriterSession,
+    open_reader,
+    open_writer,
+)
+from mm2py_connectors.config import MirrorSourceTaskConfig
+from mm2py_connectors.partition_deal import parse_partitions
+
+__all__ = ["MirrorSourceTask"]
+
+log = logging.getLogger(__name__)
+
+LAG_REPORT_S: Final = 1.0
+SYNC_FLUSH_S: Final = 1.0
+"""How long the last offset syncs may take when a task stops."""
+
+MAX_POLL_MS: Final = 1000
+"""The contract of ``poll``, whatever ``consumer.poll.timeout.ms`` says."""
+
+
+@final
+class MirrorSourceTask(BatchSourceTask):
+    """Copies a fixed set of partitions; restart-safe."""
+
+    def __init__(
+        self,
+        config: Mapping[str, str],
+        context: TaskContext,
+        *,
+        readers: ReaderFactory = open_reader,
+        writers: WriterFactory = open_writer,
+    ) -> None:
+        self._props = dict(config)
+        self._config = parse_config(MirrorSourceTaskConfig, config)
+        self._context = context
+        self._readers, self._writers = readers, writers
+        policy = policy_from_config(config)
+        alias = self._config.source_cluster_alias
+        self._targets = {
+            tp: TopicPartition(policy.remote_topic(alias, tp.topic), tp.partition)
+            for tp in parse_partitions(self._config.task_assigned_partitions)
+        }
+        location = self._config.offset_syncs_topic_location
+        self._sync_side: Side = "source" if location == "source" else "target"
+        # The name carries the alias of the cluster that does not host the topic.
+        at_source = self._sync_side == "source"
+        self._sync_topic = policy.offset_syncs_topic(
+            self._config.target_cluster_alias if at_source else alias
+        )
+        self._poll_ms = min(self._config.consumer_poll_timeout_ms, MAX_POLL_MS)
+        self._reader: ReaderSession | None = None
+        self._writer: WriterSession | None = None
+        self._syncs: OffsetSyncEmitter | None = None
+        self._sync_start: asyncio.Task[None] | None = None
+        self._failed: dict[TopicPartition, None] = {}
+        self._to_drop: list[TopicPartition] = []
+        self._stalled: dict[TopicPartition, str] = {}
+        self._causes: Counter[str] = Counter()
+        self._handed: dict[TopicPartition, int] = {}
+        self._delivered: dict[TopicPartition, int] = {}
+        self._newest_ms: dict[TopicPartition, int] = {}
+        self._next_report = 0.0
+
+    async def start(self) -> None:
+        """Resume behind the stored positions; partitions without one start as auto.offset.reset says."""
+        partitions = list(self._targets)
+        stored = await self._context.committed_offsets(
+            [self.source_partition(tp) for tp in partitions]
+        )
+        props = self._client_props("source", "consumer", "replication-consumer")
+        alias = self._config.source_cluster_alias
+        events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled)
+        opened = self._readers(props, alias, self._context.clock, events)
+        try:
+            await opened.session.connect()
+            positions = self._positions(
+                partitions, [committed_offset(s) for s in stored], props["auto.offset.reset"]
+            )
+            await opened.reader.assign(positions)
+        except BaseException:
+            await opened.reader.close()
+            await opened.session.close()
+            raise
+        self._reader = opened
+        if self._config.emit_offset_syncs_enabled and positions:
+            self._open_syncs()
+        log.info(
+            "source task started partitions=%d resumed=%d",
+            len(partitions),
+            sum(position >= 0 for position in positions.values()),
+        )
+
+    async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        """Return the next batches, in offset order per partition; empty after a timeout."""
+        if self._reader is None:
+            return ()
+        reader = self._reader.reader
+        while self._to_drop:
+            reader.drop(self._to_drop.pop())
+        fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
+        now = self._context.clock.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + LAG_REPORT_S
+            self._report_lag()
+        if self._failed:
+            fetched = self._without_failed(fetched)
+        outgoing: list[Outgoing] = []
+        for source, batches in fetched:
+            target = self._targets[source]
+            outgoing += [Outgoing(source, target, batch) for batch in batches]
+            if batches:
+                self._delivered.setdefault(source, batches[0].runs[0][0] - 1)
+                first, count = batches[-1].runs[-1]
+                self._handed[source] = first + count - 1
+        return outgoing
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Note where records landed; called in source order per partition."""
+        runs = delivery.runs
+        if not runs:
+            return
+        self._delivered[delivery.source] = runs[-1].source_offset + runs[-1].count - 1
+        self._newest_ms[delivery.source] = delivery.max_timestamp_ms
+        if self._syncs is not None:
+            self._syncs.observe(delivery.source, runs)
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Leave these out of the next Fetch."""
+        if self._reader is not None:
+            self._reader.reader.pause(partitions)
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these again."""
+        if self._reader is not None:
+            self._reader.reader.resume(partitions)
+
+    def failed(self, partition: TopicPartition, error: Exception) -> None:
+        """Read nothing of it any more; the worker gave it up."""
+        log.debug("partition is not read any more partition=%s cause=%s", partition, error)
+        self._give_up(partition)
+
+    def source_partition(self, partition: TopicPartition) -> SourcePartition:
+        """Return the key of its stored position."""
+        return mirror_source_partition(self._config.source_cluster_alias, partition)
+
+    async def commit(self) -> None:
+        """Write the exact last offset of partitions that went quiet (Java's delayed syncs)."""
+        if self._syncs is not None:
+            self._syncs.promote_delayed()
+
+    async def stop(self) -> None:
+        """Close connections; the last offset syncs get a moment to arrive."""
+        if self._sync_start is not None:
+            self._sync_start.cancel()
+            await asyncio.gather(self._sync_start, return_exceptions=True)
+            self._sync_start = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            if self._syncs is not None and self._syncs.in_flight:
+                await writer.writer.flush(SYNC_FLUSH_S)
+            await self._close_writer(writer)
+        if self._syncs is not None:
+            self._syncs.close()
+        opened, self._reader = self._reader, None
+        if opened is not None:
+            await opened.reader.close()
+            await opened.session.close()
+
+    # -- start ------------------------------------------------------------------------------------
+
+    def _positions(
+        self, partitions: Sequence[TopicPartition], committed: Sequence[int], reset: str
+    ) -> dict[TopicPartition, int]:
+        start = LATEST if reset == "latest" else EARLIEST
+        positions: dict[TopicPartition, int] = {}
+        for tp, last in zip(partitions, committed, strict=True):
+            if last < 0 and reset == "none":
+                error = PartitionError(
+                    "no position is stored and auto.offset.reset=none",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    remedy="set auto.offset.reset=earliest or latest for the source consumer",
+                )
+                self._on_failed(tp, error)
+                continue
+            # A stored offset is the last record delivered, so resume one after it.
+            positions[tp] = last + 1 if last >= 0 else start
+        return positions
+
+    def _client_props(self, side: Side, kind: ClientKind, role: str) -> dict[str, str]:
+        return effective_client_properties(
+            self._props, side, kind, role=role, task_index=self._config.task_index
+        )
+
+    # -- events of the reader ---------------------------------------------------------------------
+
+    def _on_gap(self, gap: SourceGap) -> None:
+        # With gap.policy=fail the context answers with ``failed``.
+        self._context.report_gap(gap)
+        if gap.cause == "recreated" and self._config.recreate_policy == "stop":
+            error = PartitionError(
+                f"the source topic was recreated or truncated ({gap.detail})",
+                topic=gap.partition.topic,
+                partition=gap.partition.partition,
+                offset=max(gap.first_offset, 0),
+                remedy="set recreate.policy=continue to copy the new topic from its beginning",
+            )
+            self._on_failed(gap.partition, error)
+
+    def _on_failed(self, partition: TopicPartition, error: Exception) -> None:
+        self._give_up(partition)
+        self._context.partition_state(partition, PartitionState.FAILED, error)
+
+    def _give_up(self, partition: TopicPartition) -> None:
+        if partition in self._failed:
+            return
+        self._failed[partition] = None
+        # The reader may be in the middle of its own bookkeeping, so it is told at the next poll.
+        self._to_drop.append(partition)
+        if self._syncs is not None:
+            self._syncs.forget(partition)
+
+    def _on_stalled(self, partition: TopicPartition, error: Exception | None) -> None:
+        known = self._stalled.get(partition)
+        cause = None if error is None else str(error)
+        if partition in self._failed or cause == known:
+            return
+        self._stalled.pop(partition, None)
+        if known is not None:
+            self._causes[known] -= 1
+            if not self._causes[known]:
+                del self._causes[known]
+                log.info("the source is read again partition=%s cause_was=%s", partition, known)
+        if cause is None:
+            self._context.partition_state(partition, PartitionState.RUNNING)
+            return
+        self._stalled[partition] = cause
+        self._causes[cause] += 1
+        if self._causes[cause] == 1:
+            # A broker that is away stalls many partitions for one cause: one line.
+            log.warning(
+                "partition cannot be read, tried again partition=%s cause=%s", partition, cause
+            )
+        self._context.partition_state(partition, PartitionState.HELD, error)
+
+    def _without_failed(
+        self, fetched: list[tuple[TopicPartition, list[RecordBatch]]]
+    ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
+        kept: list[tuple[TopicPartition, list[RecordBatch]]] = []
+        for source, batches in fetched:
+            if source not in self._failed:
+                kept.append((source, batches))
+                continue
+            for batch in batches:
+                if batch.lease is not None:
+                    batch.lease.release()
+        return kept
+
+    def _report_lag(self) -> None:
+        if self._reader is None:
+            return
+        reader = self._reader.reader
+        for source in self._targets:
+            behind = reader.lag(source)
+            if behind < 0 or source in self._failed:
+                continue
+            delivered = self._delivered.get(source, -1)
+            if delivered < self._handed.get(source, -1):
+                # Read but not acknowledged is lag too; offsets without records count only here.
+                behind += reader.position(source) - (delivered + 1)
+            self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+
+    # -- offset syncs -----------------------------------------------------------------------------
+
+    def _open_syncs(self) -> None:
+        role = f"offset-syncs-{self._sync_side}-producer"
+        config = self._config
+        alias = config.source_cluster_alias
+        if self._sync_side == "target":
+            alias = config.target_cluster_alias
+        props = self._client_props(self._sync_side, "producer", role)
+        self._writer = self._writers(props, alias, self._context.clock)
+        self._syncs = OffsetSyncEmitter(
+            self._writer.writer,
+            self._sync_topic,
+            lag_max=config.offset_lag_max,
+            clock=self._context.clock,
+        )
+        self._sync_start = asyncio.create_task(self._start_syncs(self._writer, self._syncs))
+
+    async def _start_syncs(self, writer: WriterSession, syncs: OffsetSyncEmitter) -> None:
+        """Get the writer going beside the data: records are copied without syncs too, as in Java."""
+        backoff = Backoff(100, 10_000)
+        while True:
+            try:
+                await writer.session.connect()
+                await writer.writer.start()
+            except RetriableError as error:
+                log.debug("offset-sync writer cannot start yet cause=%s", error)
+                await self._context.clock.sleep(backoff.next_s())
+            except Mm2pyError as error:
+                log.warning(
+                    "no offset syncs are written, group offsets cannot be translated topic=%s cause=%s",
+                    self._sync_topic,
+                    error,
+                )
+                syncs.close()
+                return
+            else:
+                syncs.open()
+                return
+
+    @staticmethod
+    async def _close_writer(writer: WriterSession) -> None:
+        await writer.writer.close()
+        await writer.session.close()

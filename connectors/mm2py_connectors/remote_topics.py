@@ -1,0 +1,288 @@
+"""Source topics of a flow and their copies: found, created, grown, never deleted.
+
+Flow: list both clusters -> what is chosen -> create or grow what is missing -> ``ready`` partitions, whose
+copy can be written, and ``waiting`` ones with their cause (``MirrorSourceConnector.refreshTopicPartitions``
+and ``computeAndCreateTopicPartitions``). Dealing partitions to tasks is not done here.
+"""
+
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.api.policies import ConfigPropertyFilter, ReplicationPolicy
+from mm2py.client.admin import NewTopic
+from mm2py.clock import Clock
+from mm2py.errors import RetriableError, ServerError
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol import error_codes as codes
+from mm2py.types import TopicPartition
+from mm2py_connectors.change_log import ChangeLog
+from mm2py_connectors.clients import MirrorAdmin
+from mm2py_connectors.config_sync import new_topic_configs
+
+__all__ = ["FlowTopics", "RemoteTopics"]
+
+log = logging.getLogger(__name__)
+
+TARGET_CHECK_S: Final = 30.0
+"""How often the target is listed though nothing new is known: finds copies that somebody deleted."""
+
+RECORDS_PER_REQUEST: Final = 4_000
+"""Metadata records of one CreateTopics request; a KRaft controller takes at most 10,000."""
+
+LOGGED_TOPICS: Final = 10
+"""Up to this many created topics are named one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowTopics:
+    """What decides about the topics of one flow."""
+
+    selection: TopicSelection
+    policy: ReplicationPolicy
+    property_filter: ConfigPropertyFilter
+    source_alias: str
+    target_alias: str
+    replication_factor: int
+
+    def remote_topic(self, topic: str) -> str:
+        """Return the name of the copy of ``topic``."""
+        return self.policy.remote_topic(self.source_alias, topic)
+
+
+@final
+class RemoteTopics:
+    """Keeps the copies of one flow's topics in step with the source."""
+
+    def __init__(
+        self, source: MirrorAdmin, target: MirrorAdmin, flow: FlowTopics, *, clock: Clock
+    ) -> None:
+        self._source_admin = source
+        self._target_admin = target
+        self._flow = flow
+        self._clock = clock
+        self._source: dict[str, int] = {}
+        self._remote: dict[str, int] = {}
+        self._vanished: set[str] = set()
+        self._next_target_check = -math.inf
+        self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
+
+    @property
+    def remote_topics(self) -> Mapping[str, str]:
+        """Source topic to its copy, where that exists."""
+        pairs = ((topic, self._flow.remote_topic(topic)) for topic in self._source)
+        return {topic: remote for topic, remote in pairs if remote in self._remote}
+
+    def ready(self) -> list[TopicPartition]:
+        """Return the source partitions whose copy can be written, by topic and number."""
+        return [
+            TopicPartition(topic, partition)
+            for topic, count in self._source.items()
+            for partition in range(min(count, self._copied(topic)))
+        ]
+
+    def waiting(self) -> Mapping[TopicPartition, str]:
+        """Return the source partitions that have no copy yet, with the cause."""
+        causes = self._refusals.entries
+        return {
+            TopicPartition(topic, partition): causes.get(
+                self._flow.remote_topic(topic), "its remote topic is about to be created"
+            )
+            for topic, count in self._source.items()
+            for partition in range(self._copied(topic), count)
+        }
+
+    async def refresh(self) -> None:
+        """Look at the source, and at the target where that can matter, and create what is missing.
+
+        Raises:
+            RetriableError: A cluster cannot be asked now.
+        """
+        changed = await self._look_at_source()
+        now = self._clock.monotonic()
+        if changed or now >= self._next_target_check or self._missing():
+            self._remote = await self._look_at_target()
+            self._next_target_check = now + TARGET_CHECK_S
+            if await self._create_missing() | await self._grow_short():
+                # Somebody else created or grew a topic: only the target knows its partitions.
+                self._remote |= await self._look_at_target()
+
+    async def _look_at_source(self) -> bool:
+        listed = await self._source_admin.list_topics()
+        found = {
+            topic: len(listed[topic].partitions)
+            for topic in sorted(listed)
+            if self._flow.selection.replicate(topic)
+        }
+        # A broker that just started may answer with an old list, so a topic is gone when two lists say so.
+        missing = self._source.keys() - found.keys()
+        gone = missing & self._vanished
+        self._vanished = missing - gone
+        found |= {topic: self._source[topic] for topic in self._vanished}
+        found = dict(sorted(found.items()))
+        changed = found != self._source
+        if changed:
+            new = found.keys() - self._source.keys()
+            log.info(
+                "source topics changed topics=%d new=%d gone=%d", len(found), len(new), len(gone)
+            )
+        self._source = found
+        return changed
+
+    async def _look_at_target(self) -> dict[str, int]:
+        listed = await self._target_admin.list_topics()
+        found: dict[str, int] = {}
+        for topic, count in self._source.items():
+            remote = self._flow.remote_topic(topic)
+            if remote in listed:
+                found[remote] = len(listed[remote].partitions)
+                if found[remote] >= count:
+                    self._refusals.clear(remote)
+        self._refusals.keep_only({self._flow.remote_topic(topic) for topic in self._source})
+        return found
+
+    def _copied(self, topic: str) -> int:
+        return self._remote.get(self._flow.remote_topic(topic), 0)
+
+    def _missing(self) -> bool:
+        return any(self._copied(topic) < count for topic, count in self._source.items())
+
+    async def _create_missing(self) -> bool:
+        """Create topics; whether one of them existed already."""
+        missing = [t for t in self._source if self._flow.remote_topic(t) not in self._remote]
+        if not missing:
+            return False
+        wanted = await self._new_topics(missing)
+        existed = False
+        created: list[NewTopic] = []
+        for request in _requests(wanted):
+            results = await self._target_admin.create_topics(request)
+            for topic in request:
+                error = results.get(topic.name)
+                if error is None:
+                    created.append(topic)
+                elif error.code == codes.TOPIC_ALREADY_EXISTS:
+                    existed = True
+                else:
+                    self._refuse(topic.name, error)
+        self._take(created)
+        return existed
+
+    async def _new_topics(self, topics: Sequence[str]) -> list[NewTopic]:
+        """Return what to create; a topic whose configs may not be read waits alone."""
+        wanted: list[NewTopic] = []
+        for topic, configs in (await self._configs(topics)).items():
+            remote = self._flow.remote_topic(topic)
+            if isinstance(configs, ServerError):
+                self._refuse(remote, configs, reading=topic)
+                continue
+            wanted.append(
+                NewTopic(remote, self._source[topic], self._flow.replication_factor, configs)
+            )
+        return wanted
+
+    async def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str] | ServerError]:
+        try:
+            described = await self._source_admin.describe_topic_configs(topics)
+        except ServerError as error:
+            if isinstance(error, RetriableError):
+                raise
+            if len(topics) == 1:
+                return {topics[0]: error}
+            one_by_one: dict[str, dict[str, str] | ServerError] = {}
+            for topic in topics:
+                one_by_one |= await self._configs([topic])
+            return one_by_one
+        property_filter = self._flow.property_filter
+        return {
+            topic: new_topic_configs(entries, property_filter)
+            for topic, entries in described.items()
+        }
+
+    async def _grow_short(self) -> bool:
+        """Grow topics to the source's partitions; whether somebody else did it already."""
+        short = {
+            remote: count
+            for topic, count in self._source.items()
+            if 0 < self._remote.get(remote := self._flow.remote_topic(topic), 0) < count
+        }
+        if not short:
+            return False
+        already = False
+        for remote, error in (await self._target_admin.create_partitions(short)).items():
+            if error is None:
+                log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
+                self._remote[remote] = short[remote]
+                self._refusals.clear(remote)
+            elif error.code == codes.INVALID_PARTITIONS:
+                already = True
+            else:
+                self._refuse(remote, error)
+        return already
+
+    def _take(self, created: Collection[NewTopic]) -> None:
+        for topic in created:
+            self._remote[topic.name] = topic.partitions
+            self._refusals.clear(topic.name)
+            if len(created) <= LOGGED_TOPICS:
+                log.info(
+                    "remote topic created topic=%s partitions=%d replication_factor=%d cluster=%s",
+                    topic.name,
+                    topic.partitions,
+                    topic.replication_factor,
+                    self._flow.target_alias,
+                )
+        if len(created) > LOGGED_TOPICS:
+            log.info(
+                "remote topics created topics=%d cluster=%s", len(created), self._flow.target_alias
+            )
+
+    def _refuse(self, remote: str, error: ServerError, *, reading: str = "") -> None:
+        if reading:
+            problem = (
+                f"{error} while describing the configs of {reading} on {self._flow.source_alias}:"
+                " grant DescribeConfigs on it"
+            )
+        else:
+            problem = f"{error.message} on {self._flow.target_alias}: {self._remedy(error.code)}"
+        self._refusals.note(remote, problem)
+
+    def _remedy(self, code: int) -> str:
+        if code == codes.INVALID_REPLICATION_FACTOR:
+            return (
+                f"set replication.factor (now {self._flow.replication_factor}) to at most the number of"
+                " brokers there"
+            )
+        return _REMEDIES.get(code, "it is tried again at every refresh")
+
+
+_REMEDIES: Final[Mapping[int, str]] = {
+    codes.POLICY_VIOLATION: (
+        "its create.topic.policy refuses the topic: adapt replication.factor, or name the config in"
+        " config.properties.exclude"
+    ),
+    codes.INVALID_CONFIG: "name the config in config.properties.exclude, or change it at the source",
+    codes.INVALID_TOPIC_EXCEPTION: (
+        "its name is not possible there: change replication.policy.separator or the cluster alias, or"
+        " name the topic in topics.exclude"
+    ),
+    codes.TOPIC_AUTHORIZATION_FAILED: "grant Create on the topic, or create it by hand",
+    codes.CLUSTER_AUTHORIZATION_FAILED: "grant Create on the cluster, or create the topic by hand",
+}
+
+
+def _requests(topics: Sequence[NewTopic]) -> Iterator[list[NewTopic]]:
+    """Split into requests that a controller takes at once."""
+    request: list[NewTopic] = []
+    records = 0
+    for topic in topics:
+        weight = 1 + topic.partitions + len(topic.configs)
+        if request and records + weight > RECORDS_PER_REQUEST:
+            yield request
+            request, records = [], 0
+        request.append(topic)
+        records += weight
+    if request:
+        yield request
