@@ -241,7 +241,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         def on_response(body: memoryview, lease: BufferLease | None) -> None:
             try:
                 if not answer.done():
-                    answer.set_result(call.decode(_answered_version(call, version, body), body))
+                    answer.set_result(call.decode(version, body))
             finally:
                 if lease is not None:
                     lease.release()
@@ -398,22 +398,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._last_seen_id = self._correlation_id
 
 
-def _answered_version(call: Call[R], version: int, body: memoryview) -> int:
-    """Return the version an answer is written in, which differs for ApiVersions only (KIP-511)."""
-    is_version_zero = (
-        call.api_key == _API_VERSIONS and int.from_bytes(body[:2], "big") == UNSUPPORTED_VERSION
-    )
-    return 0 if is_version_zero else version
-
-
-_API_VERSIONS: Final = 18
-
-
 def _reason(error: Exception | None) -> str:
     if error is None:
         return "closed by the broker"
     if isinstance(error, socket.gaierror):
-        return error.strerror
+        return error.strerror or str(error)
     if isinstance(error, OSError) and error.errno:
         # asyncio puts the address into the text that the caller has already.
         return os.strerror(error.errno)
