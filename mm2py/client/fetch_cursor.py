@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Final, final
 
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.batch_stage import StageResult, classify
+from mm2py.protocol.batch_stage import ProblemKind, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.types import TopicPartition
@@ -107,11 +107,11 @@ class Cursor:
         if result.next_offset > self.position:
             self.position = result.next_offset
             self.suspect = -1
-        if result.batches:
-            self.last_epoch = result.batches[-1].leader_epoch
+        if result.last_epoch >= 0:
+            self.last_epoch = result.last_epoch
         if result.problem is None:
             return Verdict.GO_ON, result
-        if result.problem.is_corruption and self.suspect != result.problem.offset:
+        if result.problem.kind is ProblemKind.CRC and self.suspect != result.problem.offset:
             self.suspect = (
                 result.problem.offset
             )  # read it once more: memory or network may be at fault
@@ -126,10 +126,7 @@ class Cursor:
             return Verdict.RECREATED
         if code in REFUSED:
             return Verdict.REFUSED
-        if code in codes.RETRIABLE or code in (
-            codes.FENCED_LEADER_EPOCH,
-            codes.UNKNOWN_LEADER_EPOCH,
-        ):
+        if code in codes.RETRIABLE and code != codes.CORRUPT_MESSAGE:
             return Verdict.MOVE
         self.cause = f"the source answered {codes.error_name(code)} ({code})"
         return Verdict.FAILED

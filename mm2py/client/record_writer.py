@@ -5,6 +5,7 @@ Flow: ``write``/``post`` -> one uncompressed batch -> Sender -> ``done``. Order 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import final
 
 from mm2py.client.cluster import Cluster
@@ -67,7 +68,7 @@ class RecordWriter:
     def post(self, tp: TopicPartition, records: Sequence[NewRecord], done: Done) -> None:
         """Write ``records`` as one batch; ``done`` gets the first offset, or the error, later."""
         now_ms = self._clock.now_ms()
-        stamped = [r if r.timestamp >= 0 else r.at(now_ms) for r in records]
+        stamped = [r if r.timestamp >= 0 else replace(r, timestamp=now_ms) for r in records]
         data = encode_batch(stamped)
         token = self._next_token
         self._next_token += 1

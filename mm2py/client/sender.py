@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 PRODUCER_STATE_MS: Final = 23 * 3600 * 1000
 """How old a batch may be for brokers to remember it: ``producer.id.expiration.ms`` (24 h) less a margin."""
 
-SMALLEST_SPLIT_BYTES: Final = 1024
 
 OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
@@ -200,7 +199,7 @@ class Sender:
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
             self._spawn(self._revive(lane))
         elif state is LaneState.SPLITTING:
-            self._split(lane)
+            self._spawn(self._shrink(lane))
         elif state is LaneState.FAILED:
             code, text = lane.error
             self._fail(lane, codes.server_error(code, text))
@@ -308,32 +307,56 @@ class Sender:
             lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
         )  # fmt: skip
 
-    def _split(self, lane: SenderLane) -> None:
+    async def _shrink(self, lane: SenderLane) -> None:
         """The target definitely refused the size or the codec: send the same records otherwise."""
         sent = lane.first_unsettled()
-        batch = sent.batch
+        batch, size = sent.batch, len(sent.batch.data)
         if sent.code == codes.UNSUPPORTED_COMPRESSION_TYPE:
-            parts = [recompress(batch, Codec.GZIP)]
-        elif batch.count > 1 and len(batch.data) > SMALLEST_SPLIT_BYTES:
-            parts = split(batch, len(batch.data) // 2 + 1).batches
-        else:
-            parts = []
-        if not parts or (len(parts) == 1 and sent.code != codes.UNSUPPORTED_COMPRESSION_TYPE):
-            error = PartitionError(
-                f"one record of {len(batch.data)} bytes is larger than the target takes "
+            self._replace(lane, sent, [recompress(batch, Codec.GZIP)])
+            return
+        limit = await self._max_message_bytes(lane.target.topic)
+        if not 0 < limit < size:
+            limit = size // 2 + 1  # unknown, or the target's own codec makes it larger than it came
+        result = split(batch, limit)
+        if result.too_large is not None and batch.count > 1:
+            alone = split(batch, result.too_large.size_bytes)
+            result = alone if limit <= size // 2 + 1 and alone.too_large is None else result
+        if lane.state is not LaneState.SPLITTING:
+            return  # given up while the limit was asked for
+        if result.too_large is None and batch.count > 1:
+            self._replace(lane, sent, result.parts)
+            return
+        offset = batch.base_offset if result.too_large is None else result.too_large.offset
+        refused_size = size if result.too_large is None else result.too_large.size_bytes
+        self._fail(
+            lane,
+            PartitionError(
+                f"one record needs a batch of {refused_size} bytes, the target takes {limit} "
                 f"({codes.error_name(sent.code)})",
                 topic=sent.source.topic,
                 partition=sent.source.partition,
-                offset=batch.base_offset,
-                remedy=f"raise max.message.bytes of topic {lane.target.topic} on the target",
-            )
-            self._fail(lane, error)
-            return
+                offset=offset,
+                remedy=f"raise max.message.bytes of topic {lane.target.topic} on the target, then restart",
+            ),
+        )
+
+    def _replace(self, lane: SenderLane, sent: Sent, parts: list[RecordBatch]) -> None:
         before = lane.queued_bytes
         lane.replaced(sent, parts)
         self.buffered_bytes += lane.queued_bytes - before
-        _release(batch)
+        _release(sent.batch)
         self._ready(lane)
+
+    async def _max_message_bytes(self, topic: str) -> int:
+        """Return what the target topic takes, 0 when it does not say."""
+        try:
+            described = await self._admin.describe_topic_configs([topic])
+        except Mm2pyError:
+            return 0  # not allowed or away: halves find the limit by trying
+        for entry in described.get(topic, ()):
+            if entry.name == "max.message.bytes" and entry.value:
+                return int(entry.value)
+        return 0
 
     # -- reports ----------------------------------------------------------------------------------
 

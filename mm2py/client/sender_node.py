@@ -71,6 +71,9 @@ class ProduceNode:
     def ready(self, lane: SenderLane) -> None:
         """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
         self._ready[lane] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -145,7 +148,8 @@ class ProduceNode:
         for lane, sent in entries.values():
             on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
-            self._pump()
+            self._schedule()
+        # No pump here: answers that came together make lanes ready for one larger request.
 
     def _lose(self, entries: Entries) -> None:
         while entries:
