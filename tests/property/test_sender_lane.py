@@ -39,8 +39,10 @@ class Request:
 class ModelBroker:
     """One partition with the rules of real-broker.md: duplicates, gaps, forgotten state, refusals."""
 
-    records: list[int] = field(default_factory=list)
-    batches: list[tuple[tuple[int, int], int, int]] = field(default_factory=list)
+    records: list[int] = field(default_factory=list[int])
+    batches: list[tuple[tuple[int, int], int, int]] = field(
+        default_factory=list[tuple[tuple[int, int], int, int]]
+    )
     epoch: int = -1
     remembered: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MEMORY))
     newest: int = 0

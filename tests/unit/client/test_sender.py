@@ -1,0 +1,234 @@
+"""The Sender against a scripted broker that checks sequences as Kafka does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from mm2py.client.cluster import Cluster
+from mm2py.client.sender import Sender
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.errors import PartitionError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.testing.broker import FakeBroker
+from mm2py.types import TopicPartition
+
+PRODUCE = 0
+SOURCE = TopicPartition("t", 0)
+FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
+LONG_AGO_MS = 1_000_000
+
+
+class Rig:
+    """A Sender to one fake broker, and what it reported."""
+
+    def __init__(self, broker: FakeBroker, cluster: Cluster) -> None:
+        self.broker = broker
+        self.delivered: list[tuple[TopicPartition, int, int]] = []
+        self.failed: list[tuple[TopicPartition, Exception]] = []
+        self.stalled: list[tuple[TopicPartition, bool]] = []
+        self.settled = asyncio.Event()
+        self.sender = Sender(
+            cluster,
+            ProducerSettings(connection=cluster.settings),
+            clock=SYSTEM_CLOCK,
+            on_delivered=self._on_delivered,
+            on_failed=self._on_failed,
+            on_stalled=lambda target, error: self.stalled.append((target, error is not None)),
+        )
+        self._next: dict[TopicPartition, int] = {}
+
+    def _on_delivered(
+        self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, offset: int
+    ) -> None:
+        self.delivered.append((target, batch.base_offset, offset))
+
+    def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
+        self.failed.append((target, error))
+        self.settled.set()
+
+    def enqueue(
+        self, target: TopicPartition, count: int = 1, *, stamp: int = 0, size: int = 10
+    ) -> None:
+        stamp = stamp or SYSTEM_CLOCK.now_ms()
+        first = self._next.get(target, 0)
+        self._next[target] = first + count
+        data = encode_batch(
+            [NewRecord(None, b"%d" % (first + i) + b"x" * size, (), stamp) for i in range(count)]
+        )
+        batch = RecordBatch(
+            data, first, first + count - 1, count, stamp, 0, 0, ((first, count),), None
+        )
+        self.sender.enqueue(SOURCE, target, batch)
+
+    def stored(self, target: TopicPartition) -> list[int]:
+        """Return the numbers of the records in the target's log, in order."""
+        return [
+            int((record.value or b"").rstrip(b"x"))
+            for data in self.broker.log(target)
+            for batch in decode_batches(data)
+            for record in batch.records
+        ]
+
+    async def flushed(self) -> None:
+        assert await self.sender.flush(10)
+
+
+def play(body: Callable[[Rig], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with FakeBroker(topics={"copy": 2}) as broker:
+            settings = ConnectionSettings(
+                bootstrap_servers=(("127.0.0.1", broker.port),),
+                reconnect_backoff_ms=1,
+                reconnect_backoff_max_ms=5,
+                retry_backoff_ms=1,
+                retry_backoff_max_ms=5,
+                default_api_timeout_ms=5000,
+            )
+            cluster = Cluster(settings, alias="B")
+            rig = Rig(broker, cluster)
+            await cluster.connect()
+            await rig.sender.start()
+            try:
+                await body(rig)
+            finally:
+                await rig.sender.close()
+                await cluster.close()
+
+    asyncio.run(run())
+
+
+def test_batches_arrive_in_order_and_are_reported_with_their_target_offsets() -> None:
+    async def body(rig: Rig) -> None:
+        for _ in range(20):
+            rig.enqueue(FIRST, 2)
+            rig.enqueue(SECOND, 1)
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(40))
+        assert rig.stored(SECOND) == list(range(20))
+        assert [(a, b) for tp, a, b in rig.delivered if tp == FIRST] == [
+            (n, n) for n in range(0, 40, 2)
+        ]
+        assert rig.sender.buffered_bytes == 0
+
+    play(body)
+
+
+def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_doubled() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
+        for _ in range(8):
+            rig.enqueue(FIRST)
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(9))
+        assert [offset for _, _, offset in rig.delivered] == list(range(9))
+
+    play(body)
+
+
+def test_a_lost_connection_neither_loses_nor_doubles() -> None:
+    async def body(rig: Rig) -> None:
+        for outcome in ("disconnect", "disconnect_after_apply", "disconnect"):
+            rig.broker.fail_next(PRODUCE, outcome)
+            for _ in range(5):
+                rig.enqueue(FIRST)
+                rig.enqueue(SECOND)
+            await rig.flushed()
+        assert rig.stored(FIRST) == list(range(15))
+        assert rig.stored(SECOND) == list(range(15))
+
+    play(body)
+
+
+def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST, stamp=LONG_AGO_MS)
+        await rig.flushed()
+        hold = rig.broker.hold(PRODUCE)
+        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+        rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
+        await hold.arrived.wait()
+        hold.release()
+        while len(rig.broker.log(FIRST)) < 2:
+            await rig.broker.cluster.wait_for_data(5)
+        rig.broker.partition(FIRST).expire_producers()
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0, 1, 2, 3]
+        assert rig.delivered[-1] == (FIRST, 1, 1)
+
+    play(body)
+
+
+def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoch() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        rig.broker.fail_next(PRODUCE, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        for _ in range(4):
+            rig.enqueue(FIRST)
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(5))
+
+    play(body)
+
+
+def test_a_batch_above_the_targets_limit_is_split_and_nothing_behind_it_suffers() -> None:
+    async def body(rig: Rig) -> None:
+        rig.broker.partition(FIRST).max_message_bytes = 1_000
+        rig.enqueue(FIRST, 40, size=100)
+        rig.enqueue(FIRST, 2)
+        rig.enqueue(SECOND, 40, size=100)
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(42))
+        assert len(rig.broker.log(SECOND)) == 1
+        assert not rig.failed
+
+    play(body)
+
+
+def test_one_record_above_the_limit_fails_its_partition_alone() -> None:
+    async def body(rig: Rig) -> None:
+        rig.broker.partition(FIRST).max_message_bytes = 1_000
+        rig.enqueue(FIRST, 1)
+        rig.enqueue(FIRST, 1, size=2_000)
+        rig.enqueue(FIRST, 1)
+        rig.enqueue(SECOND, 3)
+        await rig.settled.wait()
+        await rig.flushed()
+        ((target, error),) = rig.failed
+        assert target == FIRST
+        assert isinstance(error, PartitionError)
+        assert error.offset == 1
+        assert "max.message.bytes of topic copy" in str(error)
+        assert rig.stored(FIRST) == [0]
+        assert rig.stored(SECOND) == [0, 1, 2]
+
+    play(body)
+
+
+def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said() -> None:
+    async def body(rig: Rig) -> None:
+        rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD)
+        rig.enqueue(FIRST)
+        await rig.settled.wait()
+        assert "INVALID_RECORD" in str(rig.failed[0][1])
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        assert rig.stored(FIRST) == []
+
+    play(body)
+
+
+def test_a_refused_permission_stalls_the_partition_until_it_is_given() -> None:
+    async def body(rig: Rig) -> None:
+        rig.broker.fail_next(PRODUCE, codes.TOPIC_AUTHORIZATION_FAILED, times=6)
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0]
+        assert rig.stalled == [(FIRST, True), (FIRST, False)]
+        assert not rig.failed
+
+    play(body)
