@@ -1,0 +1,259 @@
+"""Reads a small compacted topic from its beginning to its end, and later what is new (KafkaBasedLog).
+
+Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``.
+Control batches are skipped, compaction holes are stepped over. No group, no commits, no tailing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, final
+
+from mm2py.client.admin import Admin
+from mm2py.client.backoff import Backoff
+from mm2py.client.cluster import Cluster
+from mm2py.client.connection import BrokerConnection
+from mm2py.clock import Clock
+from mm2py.errors import ConnectionFailedError, ProtocolError, RequestTimedOutError, RetriableError
+from mm2py.protocol.answers import NO_TOPIC_ID
+from mm2py.protocol.error_codes import NONE, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, server_error
+from mm2py.protocol.fetch import (
+    FETCH_KEY,
+    FetchedPartition,
+    FetchPartition,
+    FetchResponse,
+    decode_fetch,
+    encode_fetch,
+)
+from mm2py.protocol.record_batch import BufferLease
+from mm2py.protocol.records import Record, decode_batches
+from mm2py.types import EARLIEST, LATEST, TopicPartition
+
+__all__ = ["LogReader", "RecordHandler"]
+
+log = logging.getLogger(__name__)
+
+RecordHandler = Callable[[int, Record], None]
+
+_PURPOSE: Final = "log-reader"
+_BY_NAME: Final = 12
+"""Newest Fetch version that names topics; ids (v13) matter to the mirror, not here."""
+
+_MAX_WAIT_MS: Final = 500
+_MAX_BYTES: Final = 8 * 1024 * 1024
+_PARTITION_BYTES: Final = 1024 * 1024
+
+
+@final
+class LogReader:
+    """All partitions of one topic, read over the cluster's connections."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, clock: Clock) -> None:
+        self._cluster, self._topic, self._clock = cluster, topic, clock
+        self._admin = Admin(cluster)
+        self._positions: dict[TopicPartition, int] = {}
+        self._backoff = Backoff(
+            cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms
+        )
+        self._deadline = 0.0
+        self._closed = False
+
+    async def read_to_end(self, handle: RecordHandler) -> None:
+        """Hand every record up to the present end to ``handle``, in offset order per partition.
+
+        The first call starts at the log start, later ones go on where the last one ended, also after
+        an error. Partitions added after the first call are not read, as in Java.
+
+        Raises:
+            RetriableError: nothing could be read for ``default.api.timeout.ms``.
+            ServerError: the topic may not be read.
+            ProtocolError: a batch is damaged; names partition and offset.
+        """
+        self._progress()
+        if not self._positions:
+            partitions = await self._partitions()
+            self._positions = await self._offsets(partitions, EARLIEST)
+        ends = await self._offsets(self._positions, LATEST)
+        while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
+            before = [self._positions[tp] for tp in behind]
+            try:
+                await self._read_once(behind, ends, handle)
+            except RetriableError as error:
+                await self._pause(error)
+            else:
+                if before == [self._positions[tp] for tp in behind]:
+                    await self._pause(
+                        server_error(OFFSET_NOT_AVAILABLE, f"{behind[0]} ends before its end")
+                    )
+
+    async def close(self) -> None:
+        """End a read that is under way; the connections belong to the cluster."""
+        self._closed = True
+
+    # ---- where ----
+
+    async def _partitions(self) -> list[TopicPartition]:
+        while True:
+            found = (await self._cluster.metadata([self._topic])).topics
+            if found and not found[0].error_code:
+                return [TopicPartition(self._topic, p.partition) for p in found[0].partitions]
+            code = found[0].error_code if found else 3
+            error = server_error(code, f"topic {self._topic}")
+            if not isinstance(error, RetriableError):
+                raise error
+            await self._pause(error)
+
+    async def _offsets(
+        self, partitions: Iterable[TopicPartition], at: int
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        missing = set(partitions)
+        while missing:
+            problem: RetriableError | None = None
+            for tp, listed in (await self._admin.list_offsets(dict.fromkeys(missing, at))).items():
+                if listed.error is None:
+                    found[tp] = listed.offset
+                    missing.discard(tp)
+                elif isinstance(listed.error, RetriableError):
+                    problem = listed.error
+                else:
+                    raise listed.error
+            if problem is not None:
+                await self._pause(problem)
+        self._progress()
+        return found
+
+    def _progress(self) -> None:
+        limit_ms = self._cluster.settings.default_api_timeout_ms
+        self._deadline = self._clock.monotonic() + limit_ms / 1000
+        self._backoff.reset()
+
+    async def _pause(self, error: Exception) -> None:
+        if self._closed:
+            raise ConnectionFailedError(f"the reader of topic {self._topic} was closed")
+        if self._clock.monotonic() >= self._deadline:
+            limit_ms = self._cluster.settings.default_api_timeout_ms
+            raise RequestTimedOutError(
+                f"topic {self._topic} of {self._cluster} could not be read for {limit_ms} ms: {error}"
+            ) from error
+        await self._clock.sleep(self._backoff.next_s())
+
+    # ---- reading ----
+
+    async def _read_once(
+        self,
+        behind: list[TopicPartition],
+        ends: Mapping[TopicPartition, int],
+        handle: RecordHandler,
+    ) -> None:
+        """Send one Fetch to every leader concerned, one after the other."""
+        by_node: dict[int, list[FetchPartition]] = {}
+        for tp in behind:
+            leader = await self._cluster.leader(tp)
+            asked = FetchPartition(
+                topic=tp.topic,
+                topic_id=NO_TOPIC_ID,
+                partition=tp.partition,
+                position=self._positions[tp],
+                current_leader_epoch=leader.epoch,
+                max_bytes=_PARTITION_BYTES,
+            )
+            by_node.setdefault(leader.node_id, []).append(asked)
+        problem: RetriableError | None = None
+        for node_id, partitions in by_node.items():
+            try:
+                connection = await self._cluster.connection(node_id, _PURPOSE)
+                answer = await self._fetch(connection, partitions)
+            except RetriableError as error:
+                for asked in partitions:
+                    self._cluster.leader_moved(TopicPartition(asked.topic, asked.partition))
+                problem = error
+            else:
+                problem = await self._take(answer, ends, handle) or problem
+        if problem is not None:
+            raise problem
+
+    async def _fetch(
+        self, connection: BrokerConnection, partitions: list[FetchPartition]
+    ) -> FetchResponse:
+        version = connection.negotiated(FETCH_KEY, 4, _BY_NAME, "Fetch")
+        correlation_id = connection.next_correlation_id()
+        frame = encode_fetch(
+            version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            partitions=partitions,
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+        )
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def on_response(body: memoryview, _: BufferLease | None) -> None:
+            if not answer.done():
+                answer.set_result(bytes(body))  # a copy: these topics are small
+
+        def on_lost(error: Exception) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        connection.send((frame,), correlation_id, on_response, on_lost)
+        return decode_fetch(version, memoryview(await answer))
+
+    async def _take(
+        self,
+        answer: FetchResponse,
+        ends: Mapping[TopicPartition, int],
+        handle: RecordHandler,
+    ) -> RetriableError | None:
+        """Hand the records on and move positions; returns a problem that a retry may cure."""
+        if answer.error_code:
+            raise server_error(answer.error_code, f"Fetch of topic {self._topic}")
+        problem: RetriableError | None = None
+        nothing = not any(part.records or part.error_code for part in answer.partitions)
+        for part in answer.partitions:
+            tp = TopicPartition(part.topic, part.partition)
+            if part.error_code == OFFSET_OUT_OF_RANGE:
+                await self._reset(tp)
+            elif part.error_code != NONE:
+                error = server_error(part.error_code, f"Fetch of {tp}")
+                if not isinstance(error, RetriableError):
+                    raise error
+                self._cluster.leader_moved(tp, *(part.current_leader or ()))
+                problem = error
+            elif part.records:
+                self._hand_on(tp, part, handle)
+            elif nothing and part.high_watermark >= ends[tp]:
+                # Brokers skip holes inside the log, so an empty answer below the high watermark
+                # means that everything from here to the end was compacted away.
+                self._positions[tp] = ends[tp]
+        return problem
+
+    def _hand_on(self, tp: TopicPartition, part: FetchedPartition, handle: RecordHandler) -> None:
+        assert part.records is not None
+        position = self._positions[tp]
+        try:
+            for batch in decode_batches(part.records):
+                if batch.last_offset < position:
+                    continue
+                for record in () if batch.is_control else batch.records:
+                    if record.offset >= position:
+                        handle(tp.partition, record)
+                position = self._positions[tp] = batch.last_offset + 1
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"{tp} of {self._cluster} from offset {position}: {error.message}",
+                remedy=error.remedy,
+            ) from error
+        self._progress()
+
+    async def _reset(self, tp: TopicPartition) -> None:
+        """Go to the log start: cleanup or truncation overtook us (auto.offset.reset=earliest)."""
+        old = self._positions[tp]
+        self._positions.update(await self._offsets((tp,), EARLIEST))
+        log.warning(
+            "position out of range, reading again from the log start partition=%s position=%d start=%d",
+            tp,
+            old,
+            self._positions[tp],
+        )

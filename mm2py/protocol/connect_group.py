@@ -1,0 +1,189 @@
+"""Kafka Connect's group protocol: what workers tell each other through JoinGroup and SyncGroup.
+
+Flow: ``WorkerMetadata`` <-> bytes of JoinGroup, ``Assignment`` <-> bytes of SyncGroup.
+Java: ``ConnectProtocol`` (v0, eager) and ``IncrementalCooperativeConnectProtocol`` (v1, v2). Who gets
+what is decided elsewhere.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct, error
+from typing import Final
+
+from mm2py.errors import ProtocolError
+
+__all__ = [
+    "CONNECTOR_ITSELF",
+    "PROTOCOL_TYPE",
+    "PROTOCOL_VERSIONS",
+    "Assignment",
+    "ConnectorTasks",
+    "WorkerMetadata",
+    "decode_assignment",
+    "decode_metadata",
+    "encode_assignment",
+    "encode_metadata",
+]
+
+PROTOCOL_TYPE: Final = "connect"
+
+PROTOCOL_VERSIONS: Final = {"sessioned": 2, "compatible": 1, "default": 0}
+"""Group protocols in Connect's order of preference, and the version that each one writes."""
+
+CONNECTOR_ITSELF: Final = -1
+"""Stands in a task list for the connector instance."""
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorTasks:
+    """Tasks of one connector; -1 among them is the connector instance."""
+
+    connector: str
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the leader gave one worker; ``revoked`` and ``delay_ms`` exist from version 1 on."""
+
+    version: int
+    leader: str
+    leader_url: str
+    config_offset: int
+    assigned: tuple[ConnectorTasks, ...] = ()
+    revoked: tuple[ConnectorTasks, ...] = ()
+    delay_ms: int = 0
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetadata:
+    """What a worker says of itself when it joins; ``allocation`` exists from version 1 on."""
+
+    version: int
+    url: str
+    config_offset: int
+    allocation: Assignment | None = None
+
+
+def encode_metadata(metadata: WorkerMetadata) -> bytes:
+    """Return the bytes of JoinGroup."""
+    out = _INT16.pack(metadata.version) + _string(metadata.url)
+    out += _INT64.pack(metadata.config_offset)
+    if metadata.version == 0:
+        return out
+    if metadata.allocation is None:
+        return out + _INT32.pack(-1)
+    allocation = encode_assignment(metadata.allocation)
+    return out + _INT32.pack(len(allocation)) + allocation
+
+
+def decode_metadata(data: bytes) -> WorkerMetadata:
+    """Read what a worker said.
+
+    Raises:
+        ProtocolError: the bytes are not Connect's.
+    """
+    read = _Reader(data, "worker metadata")
+    version, url, config_offset = read.int16(), read.string(), read.int64()
+    if version == 0:
+        return WorkerMetadata(version, url, config_offset)
+    allocation = read.data()
+    return WorkerMetadata(
+        version, url, config_offset, decode_assignment(allocation) if allocation else None
+    )
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    """Return the bytes of SyncGroup."""
+    out = _INT16.pack(assignment.version) + _INT16.pack(assignment.error)
+    out += _string(assignment.leader) + _string(assignment.leader_url)
+    out += _INT64.pack(assignment.config_offset) + _connectors(assignment.assigned)
+    if assignment.version == 0:
+        return out
+    return out + _connectors(assignment.revoked) + _INT32.pack(assignment.delay_ms)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """Read an assignment.
+
+    Raises:
+        ProtocolError: the bytes are not Connect's.
+    """
+    read = _Reader(data, "assignment")
+    version, code = read.int16(), read.int16()
+    leader, leader_url, config_offset = read.string(), read.string(), read.int64()
+    assigned = read.connectors()
+    revoked, delay_ms = ((), 0) if version == 0 else (read.connectors(), read.int32())
+    return Assignment(version, leader, leader_url, config_offset, assigned, revoked, delay_ms, code)
+
+
+def _string(value: str) -> bytes:
+    data = value.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def _connectors(connectors: Iterable[ConnectorTasks]) -> bytes:
+    items = [
+        _string(item.connector)
+        + _INT32.pack(len(item.tasks))
+        + b"".join(_INT32.pack(task) for task in item.tasks)
+        for item in connectors
+    ]
+    return _INT32.pack(len(items)) + b"".join(items)
+
+
+class _Reader:
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data, self._position, self._what = data, 0, what
+
+    def _number(self, layout: Struct) -> int:
+        try:
+            (value,) = layout.unpack_from(self._data, self._position)
+        except error:
+            raise self._damaged() from None
+        self._position += layout.size
+        return int(value)
+
+    def _raw(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise self._damaged()
+        self._position, start = end, self._position
+        return self._data[start:end]
+
+    def _damaged(self) -> ProtocolError:
+        return ProtocolError(
+            f"the Connect {self._what} of a group member is cut off after {len(self._data)} bytes",
+            remedy="make sure that only Connect workers use this group.id",
+        )
+
+    def int16(self) -> int:
+        return self._number(_INT16)
+
+    def int32(self) -> int:
+        return self._number(_INT32)
+
+    def int64(self) -> int:
+        return self._number(_INT64)
+
+    def string(self) -> str:
+        try:
+            return self._raw(max(0, self.int16())).decode()
+        except UnicodeDecodeError:
+            raise self._damaged() from None
+
+    def data(self) -> bytes | None:
+        size = self.int32()
+        return None if size < 0 else self._raw(size)
+
+    def connectors(self) -> tuple[ConnectorTasks, ...]:
+        found: list[ConnectorTasks] = []
+        for _ in range(self.int32()):  # -1, Java's null, is no connector either
+            name = self.string()
+            found.append(ConnectorTasks(name, tuple(self.int32() for _ in range(self.int32()))))
+        return tuple(found)
