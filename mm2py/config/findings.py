@@ -50,4 +50,4 @@ def first_error(findings: list[Finding]) -> Finding | None:
 
 def in_order(findings: list[Finding]) -> list[Finding]:
     """Return the remarks in file order, each once."""
-    return sorted(dict.fromkeys(findings), key=lambda f: (f.line, -f.severity, f.key))
+    return sorted(dict.fromkeys(findings), key=lambda f: (f.line, -f.severity))

@@ -1,4 +1,4 @@
-"""A Java pattern as a ``regex`` pattern (V1, ASCII), or a refusal that says why.
+"""A Java pattern as a ``regex`` pattern (V1), or a refusal that says why.
 
 Flow: pattern text -> ``translate`` -> compiled with a match timeout. Only constructs that mean the
 same are written; what Java refuses, or what cannot be expressed, raises ``ConfigError``. Names are
@@ -20,7 +20,7 @@ __all__ = ["MATCH_TIMEOUT_S", "JavaPattern", "PatternList", "translate"]
 MATCH_TIMEOUT_S: Final = 0.1
 MAX_PATTERN_CHARS: Final = 65_536
 
-_FLAGS: Final = regex.V1 | regex.ASCII
+_UNICODE_SET: Final = r"\p{"
 _ANCHORS: Final = {
     "A": r"\A",
     "b": r"\b",
@@ -78,7 +78,7 @@ class PatternList:
 
 
 def translate(text: str) -> str:
-    """Return the ``regex`` (V1, ASCII) pattern that means what the Java pattern means.
+    """Return the ``regex`` (V1) pattern that means what the Java pattern means.
 
     Raises:
         ConfigError: Java refuses the pattern, or it cannot be expressed.
@@ -106,8 +106,10 @@ def _joined(items: tuple[str, ...]) -> JavaPattern:
 
 def _compile(text: str) -> "regex.Pattern[str]":
     translated = translate(text)
+    # ASCII keeps (?i) and \b to ASCII, as in Java, but would cut Unicode sets down to it.
+    flags = regex.V1 if _UNICODE_SET in translated else regex.V1 | regex.ASCII
     try:
-        return regex.compile(translated, _FLAGS)
+        return regex.compile(translated, flags)
     except (regex.error, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"pattern {text!r} is no regular expression ({error})", remedy="correct the pattern"
@@ -119,6 +121,7 @@ class _Translator:
 
     def __init__(self, text: str) -> None:
         self._scan = Scanner(text)
+        self._ignores_case = False
         self._groups = 0
         self._closed: set[int] = set()
         self._names: dict[str, int] = {}
@@ -127,6 +130,8 @@ class _Translator:
         body = self._alternatives(depth=0)
         if not self._scan.at_end():
             raise refuse(self._scan, "an unmatched )")
+        if self._ignores_case and _UNICODE_SET in body:
+            raise refuse(self._scan, "a Unicode set together with (?i)")
         return body
 
     def _alternatives(self, depth: int) -> str:
@@ -236,6 +241,7 @@ class _Translator:
                 scan, f"(?{on}{'-' + off if off else ''}: not a group or flag that is known"
             )
         on, off = (part.replace("d", "").replace("u", "") for part in (on, off))
+        self._ignores_case |= "i" in on
         end = scan.take()
         flags = on + (f"-{off}" if off else "")
         if not flags:

@@ -36,26 +36,21 @@ _POSIX: Final = {
     "XDigit": "0-9a-fA-F",
     "Space": r"\x20\t\n\x0b\f\r",
 }
-# Unicode sets, cut to ASCII: topic names have nothing else.
-_UNICODE: Final = {
-    "L": "a-zA-Z",
-    "Lu": "A-Z",
-    "Ll": "a-z",
-    "N": "0-9",
-    "Nd": "0-9",
-    "IsAlphabetic": "a-zA-Z",
-    "IsLetter": "a-zA-Z",
-    "IsDigit": "0-9",
-    "IsUppercase": "A-Z",
-    "IsLowercase": "a-z",
-    "IsLatin": "a-zA-Z",
-    "IsL": "a-zA-Z",
-    "IsLu": "A-Z",
-    "IsLl": "a-z",
-    "IsN": "0-9",
-    "IsNd": "0-9",
-    "javaLowerCase": "a-z",
-    "javaUpperCase": "A-Z",
+# Java's names of Unicode sets; `regex` has the same sets under these.
+_UNICODE: Final = {name: rf"\p{{{name}}}" for name in ("L", "Lu", "Ll", "N", "Nd")} | {
+    "IsAlphabetic": r"\p{Alphabetic}",
+    "IsLetter": r"\p{L}",
+    "IsDigit": r"\p{Nd}",
+    "IsUppercase": r"\p{Uppercase}",
+    "IsLowercase": r"\p{Lowercase}",
+    "IsLatin": r"\p{Script=Latin}",
+    "IsL": r"\p{L}",
+    "IsLu": r"\p{Lu}",
+    "IsLl": r"\p{Ll}",
+    "IsN": r"\p{N}",
+    "IsNd": r"\p{Nd}",
+    "javaLowerCase": r"\p{Lowercase}",
+    "javaUpperCase": r"\p{Uppercase}",
 }
 
 
@@ -72,8 +67,8 @@ def parse_class(scan: Scanner) -> str:
             scan.take()
             break
         if scan.take_if("&&"):
-            if not items:
-                raise refuse(scan, "&& without a set on its left")
+            if not items or scan.peek() == "&":
+                raise refuse(scan, "&& without a set on both sides")
             operands.append("".join(items))
             items = []
             continue
@@ -138,7 +133,7 @@ def parse_escape_set(scan: Scanner) -> str | None:
         return None
     scan.take()
     name = scan.take_until("}") if scan.take_if("{") else scan.take()
-    # \p{^L}, \p{Script=Latin} and blocks are rare enough to be refused.
+    # Blocks, \p{Script=...} and the rest are rare enough to be refused.
     ranges = _POSIX.get(name) or _UNICODE.get(name) or ""
     if not ranges:
         raise refuse(scan, rf"\{char}{{{name}}}, a set that is not known")

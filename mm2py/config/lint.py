@@ -101,8 +101,8 @@ def _model_findings(
     found: list[Finding] = []
     for problem in check_config(model, props):
         value = effective.get(problem.name, Value(""))
-        if value.text and placeholders(value.text):
-            continue  # told as unresolved, or secret
+        if placeholders(props.get(problem.name, "")):
+            continue  # told as unresolved
         if problem.name == "bootstrap.servers":
             continue  # told under the alias that lacks it
         # As in Java the dedicated mode leaves a refused checkpoint connector out and runs on.

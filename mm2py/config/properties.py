@@ -121,6 +121,7 @@ class _LineReader:
     def __init__(self, text: str) -> None:
         # \r\n counts as one line end everywhere, which also keeps the line numbers right.
         self._text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self._ends_in_crlf = text.endswith("\r\n")
         self._at = 0
         self._line = 1
 
@@ -141,9 +142,13 @@ class _LineReader:
             kept = content[:-1] if continued else content
             if kept:
                 joined.append(kept)
-            if not continued or not ended:
+            if not continued or not ended or self._at_lone_end():
                 return _LogicalLine("".join(joined), started)
         return _LogicalLine("".join(joined), started) if joined else None
+
+    def _at_lone_end(self) -> bool:
+        # Java ends the line here, even an empty one, unless the last line end is \r\n.
+        return self._at >= len(self._text) and not self._ends_in_crlf
 
     def _natural_line(self) -> tuple[int, str, bool]:
         line = self._line

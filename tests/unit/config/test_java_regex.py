@@ -1,0 +1,89 @@
+"""Java patterns: the JVM's recorded answers, lists, refusals and the time limit."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mm2py.config.java_regex import JavaPattern, PatternList, translate
+from mm2py.errors import ConfigError
+
+DATA = Path(__file__).parents[2] / "data" / "config"
+NAMES = (DATA / "names.txt").read_text(encoding="utf-8").split("\n")[:-1]
+ANSWERS: dict[str, str | list[str]] = json.loads(
+    (DATA / "java_answers.json").read_text(encoding="utf-8")
+)["patterns"]
+
+# What Java compiles and we refuse rather than risk another meaning.
+REFUSED_HERE = {
+    "$*", "^*", r"\b*a",                        # a repetition of an anchor
+    "(?U)foo", "(?x)foo",                       # Unicode classes, comments inside of patterns
+    r"(a)\2", r"(a\1)", r"\1(a)",               # a reference that can never match
+    "[&&a]", "[a&&]", "[a&&&b]+", "[^a[b]]+",   # read differently by Java versions
+    r"\N{LATIN SMALL LETTER A}", r"\X", r"\b{g}", r"\p{InGreek}+", r"\p{Script=Latin}+",
+    "a{2}{3}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ANSWERS)
+def test_a_pattern_matches_the_names_that_java_matches(pattern: str) -> None:
+    java = ANSWERS[pattern]
+    if isinstance(java, str) or pattern in REFUSED_HERE:
+        with pytest.raises(ConfigError):
+            JavaPattern(pattern)
+        return
+    compiled = JavaPattern(pattern)
+    assert [name for name in NAMES if compiled.matches(name)] == java
+
+
+def test_everything_that_is_refused_here_is_compiled_by_java() -> None:
+    assert all(isinstance(ANSWERS[pattern], list) for pattern in REFUSED_HERE)
+
+
+def test_an_empty_list_matches_nothing_not_even_the_empty_name() -> None:
+    assert not PatternList.of("").matches("")
+    assert not PatternList.of("  ").matches("a")
+
+
+def test_a_list_matches_the_whole_name_by_any_of_its_patterns() -> None:
+    topics = PatternList.of("orders , pay.*")
+    assert [topics.matches(name) for name in ("orders", "payments", "orders2", "xpay")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_list_is_joined_before_it_is_compiled_as_in_java() -> None:
+    # Java joins the items with `|`, so a group may span a comma and a flag reaches the next item.
+    assert PatternList.of(r"(a,b)\.x").matches("b.x")
+    assert PatternList.of("(?i)a,b").matches("B")
+
+
+def test_a_bad_item_is_named_and_a_comma_inside_of_it_explained() -> None:
+    with pytest.raises(ConfigError, match=r"pattern 'b\(' has a group that is not closed"):
+        PatternList.of("a,b(")
+    with pytest.raises(ConfigError, match=r"\{1,3\} or \(a,b\) cannot be written"):
+        PatternList.of("a{1,3}")
+
+
+def test_a_repetition_that_explodes_is_stopped_by_the_time_limit() -> None:
+    pattern = JavaPattern(r"(.*)(.*)(.*)(.*)(.*)\1\2\3[xy]")
+    with pytest.raises(ConfigError, match=r"needs more than 0\.1 s on 'abab"):
+        pattern.matches("ab" * 60 + "!")
+
+
+def test_brackets_of_other_regex_dialects_are_plain_characters() -> None:
+    assert translate("[[:alpha:]]") == r"[[\:alph\:]]".replace("alph", "alpha")
+    assert JavaPattern("[a||b]").matches("|")
+
+
+def test_a_pattern_of_absurd_length_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too long"):
+        JavaPattern("a" * 70_000)
+
+
+def test_groups_nested_too_deep_are_refused_and_not_a_stack_overflow() -> None:
+    with pytest.raises(ConfigError, match="nested"):
+        JavaPattern("(" * 5_000 + ")" * 5_000)

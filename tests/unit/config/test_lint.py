@@ -1,0 +1,208 @@
+"""Findings: every row of operations.md 2.2, the places where keys do nothing, and the seeds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mm2py.config.findings import Finding, Severity
+from mm2py.config.lint import lint, load_checked
+from mm2py.errors import ConfigError
+from mm2py_connectors.config import CONNECTORS
+
+DATA = Path(__file__).parents[2] / "data" / "config"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "connect-mirror-maker.properties"
+HEAD = "clusters = A, B\nA.bootstrap.servers = h:1\nB.bootstrap.servers = h:2\n"
+
+
+@pytest.fixture
+def say(tmp_path: Path) -> "Say":
+    return Say(tmp_path / "mm2.properties")
+
+
+class Say:
+    """Lints ``HEAD`` and one more line, the fourth."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def all(self, line: str) -> list[Finding]:
+        self.path.write_bytes((HEAD + line + "\n").encode())
+        return lint(self.path, CONNECTORS, environ={})
+
+    def one(self, line: str) -> str:
+        found = self.all(line)
+        assert len(found) == 1, found
+        assert found[0].line == 4
+        return f"{found[0].severity.name}: {found[0].key}: {found[0].message}; {found[0].remedy}"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        # operations.md 2.2
+        ("A->B.enabled = true ", "WARNING: A->B.enabled: has a blank around 'true'"),
+        ("A->B.enabled = false # passive", "ERROR: .*contains what looks like a comment"),
+        (r"topics = .*   # IMPORTANT", "ERROR: topics: .*on a line of its own"),
+        ("tasks.max = 4 # four", "ERROR: tasks.max: .*comment"),
+        ("A.consumer.client.id = x # y", "WARNING: .*comment"),
+        ("topics.blacklist = x", "WARNING: .*old name of topics.exclude.*write topics.exclude"),
+        ("A->B.groups.blacklist = x", "WARNING: .*write A->B.groups.exclude"),
+        (r"topics.exclude = .*[\-\.]internal", r"WARNING: .*effective pattern: '\.\*\[-\.\]internal'"),
+        (r"topics = prom\..*", r"WARNING: .*'prom\.\.\*'; write two backslashes"),
+        ("max.tasks = 2", "WARNING: .*did you mean tasks.max?"),
+        ("readahead.queue.capacity = 500", "WARNING: .*no release of MirrorMaker 2 reads it"),
+        ("heartbeats.enabled = false", "did you mean emit.heartbeats.enabled?"),
+        ("retention.ms=1 day", "WARNING: retention.ms: is not known"),
+        ("A.client.id = ${X}", r"ERROR: A.client.id: \$\{X\} names no config provider"),
+        ("groups = ''", "WARNING: groups: the quotes are .* in practice nothing"),
+        ("A->B.topics = <topic>", "ERROR: .*placeholder"),
+        ("A.consumer.client.rack = é", "WARNING: .*outside of ASCII"),
+        ("Replication.factor=3", "WARNING: .*did you mean replication.factor?"),
+        ("A.buffer.memory = 9", "WARNING: .*as in Java.*write A.producer.buffer.memory"),
+        # keys in a place where they do nothing
+        ("A.topics = x", "WARNING: .*write topics for all flows or A-><target>.topics"),
+        ("use.defaults.from = source", "WARNING: .*write <source>-><target>.use.defaults.from"),
+        ("transforms.x.type = y", "WARNING: .*write <source>-><target>.transforms.x.type"),
+        ("producer.acks = all", "WARNING: .*write <cluster alias>.producer.acks"),
+        ("linger.ms = 1", "WARNING: .*write <cluster alias>.producer.linger.ms"),
+        ("offset.flush.interval.ms = 1", "WARNING: .*write <target>.offset.flush.interval.ms"),
+        ("A->B.session.timeout.ms = 1", "WARNING: .*write B.session.timeout.ms"),
+        ("A->C.enabled = true", r"ERROR: .*'C' is no cluster of this file \(A, B\)"),
+        ("A->C.topics = x", "WARNING: .*'C' is no cluster"),
+        ("C.bootstrap.servers = h:3", "WARNING: .*'C' is no cluster"),
+        ("A -> B.enabled = true", "WARNING: A: is not known"),
+        ("A->A.enabled = true", "WARNING: .*not mirrored to itself"),
+        ("A->B.enable = true", "did you mean A->B.enabled?"),
+        ("A->B.emit.heartbeats = false", "did you mean A->B.emit.heartbeats.enabled?"),
+        ("sync.group.offsets.interval.ms = 30000", "write sync.group.offsets.interval.seconds = 30"),
+        ("use.incremental.alter.configs = never", "WARNING: .*no effect any more"),
+        # values
+        ("tasks.max = 0", "ERROR: tasks.max: '0' must be at least 1"),
+        ("tasks.max = many", "ERROR: tasks.max: 'many' must be a whole number of 32 bits"),
+        ("refresh.topics.interval.seconds = 0", "ERROR: .*must be at least 1 s"),
+        ("replication.factor = -2", "ERROR: .*must be at least -1"),
+        ("replication.factor = 0", "ERROR: .*must not be 0"),
+        ("offset-syncs.topic.location = here", "ERROR: .*must be one of source, target"),
+        ("A->B.enabled = yes", "ERROR: A->B.enabled: 'yes' must be true or false"),
+        ("B.offset.flush.interval.ms = x", "ERROR: B.offset.flush.interval.ms: 'x' must be"),
+        ("gap.policy = ignore", "ERROR: .*must be one of continue, fail"),
+        ("topics = *.internal", r"ERROR: .*write \.\*\.internal instead"),
+        ("groups.exclude = a{1,3}", "ERROR: .*a comma separates patterns"),
+        ("topics = a,,b", "WARNING: .*empty item"),
+        ("topics = (?x)a", "ERROR: .*not a group or flag"),
+        ("replication.policy.class = com.acme.Policy", "ERROR: .*cannot be loaded here"),
+        ("value.converter = org.acme.Json", "WARNING: .*copied as bytes"),
+        ("replication.policy.class = LegacyReplicationPolicy", "INFO: .*is taken as .*Identity"),
+        # clients
+        ("B.producer.acks = 1", "WARNING: .*acks=1 is taken as all"),
+        ("B.producer.enable.idempotence = false", "WARNING: .*idempotence stays on"),
+        ("B.producer.max.in.flight.requests.per.connection = 9", "WARNING: .*taken as 5"),
+        ("B.producer.batch.size = 1", "INFO: .*has no effect"),
+        ("A.consumer.interceptor.classes = x.Y", "WARNING: .*Java interceptors"),
+        ("A.ssl.engine.factory.class = x.Y", "ERROR: .*is refused"),
+        ("A.security.protocol = SSL", "WARNING: .*comes with part 2"),
+        ("A.consumer.auto.offset.reset = by_duration:P1D", "ERROR: .*must be one of earliest"),
+        ("A.consumer.fetch.max.wait.msx = 1", "did you mean A.consumer.fetch.max.wait.ms?"),
+        ("A->B.producer.override.compression.type = lzo", "ERROR: .*must be one of none, gzip"),
+    ],
+)  # fmt: skip
+def test_a_line_gets_this_one_finding(say: Say, line: str, said: str) -> None:
+    assert re.search(said, say.one(line)), say.one(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A->B.topics: foo-.*, bar",
+        "replication.factor = -1",
+        "emit.checkpoints.enabled = true",
+        "B.offset.storage.replication.factor = 1",
+        "B.exactly.once.source.support = enabled",
+        "A.consumer.fetch.max.bytes = 1",
+        "B.producer.acks = all",
+        "A->B.use.defaults.from = source",
+        "A->B.topic.creation.default.partitions = 3",
+        "A->B.transforms = x",
+        "replication.policy.separator =",
+        "#::::: banner :::::",
+        "dedicated.mode.enable.internal.rest = true",
+        "task.shutdown.graceful.timeout.ms = 1",
+        "A->B.replication.policy.class = mm2py.mirror.policies:Mine",
+        r"topics = a\\.b",
+    ],
+)
+def test_a_line_that_means_what_it_says_gets_no_finding(say: Say, line: str) -> None:
+    assert say.all(line) == []
+
+
+def test_the_new_name_wins_over_the_old_one_and_the_old_line_is_told(say: Say) -> None:
+    found = say.all("topics.exclude = x\ntopics.blacklist = y")
+    assert [(f.line, f.message) for f in found] == [
+        (5, "is left out: line 4 sets topics.exclude, and the new name wins")
+    ]
+
+
+def test_a_doubled_key_is_told_at_the_line_that_does_not_count(say: Say) -> None:
+    found = say.all("topics = a\ntopics = b")
+    assert [(f.line, f.severity) for f in found] == [(4, Severity.WARNING)]
+    assert "line 5 sets it again" in found[0].message
+
+
+def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
+    found = say.all('topics.blacklist="*.internal,__.*"')
+    assert any('"*.internal and __.*" match no name' in f.message for f in found)
+
+
+def test_two_directions_that_keep_names_are_told_to_circle(say: Say) -> None:
+    both = "A->B.enabled=true\nB->A.enabled=true\n"
+    policy = "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+    assert any("circles without end" in f.message for f in say.all(both + policy))
+    empty = "replication.policy.separator=\nsource.cluster.alias="
+    assert any("circles without end" in f.message for f in say.all(both + empty))
+    assert say.all(both) == []
+
+
+def test_an_alias_with_the_separator_in_it_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_text("clusters=dc.1\nbootstrap.servers=h:1\n")
+    assert "contains the separator '.'" in lint(file, CONNECTORS)[0].message
+
+
+def test_a_refused_checkpoint_connector_only_warns_because_the_others_run(say: Say) -> None:
+    found = say.all("A->B.enabled=true\nemit.checkpoints.enabled=false")
+    assert [f.severity for f in found] == [Severity.WARNING]
+    assert "left out" in found[0].message
+
+
+def test_a_contradiction_about_offset_syncs_is_refused(say: Say) -> None:
+    found = say.all("emit.offset-syncs.enabled=false\noffset-syncs.topic.replication.factor=1")
+    assert Severity.ERROR in [f.severity for f in found]
+
+
+def test_a_secret_is_not_shown(say: Say, tmp_path: Path) -> None:
+    found = say.all('A.ssl.keystore.password = hunter2\\.x \nA.sasl.jaas.config = hunter2 "#x" ')
+    assert found
+    assert not any("hunter2" in f.message + f.remedy for f in found)
+    provider = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    file = tmp_path / "env.properties"
+    file.write_text(
+        f"{HEAD}config.providers=env\nconfig.providers.env.class={provider}\ntasks.max=${{env:S}}\n"
+    )
+    found = lint(file, CONNECTORS, environ={"S": "hunter2"})
+    assert [f.severity for f in found] == [Severity.ERROR]
+    assert "hunter2" not in found[0].message
+
+
+def test_load_checked_raises_the_first_error_and_hands_out_the_rest(say: Say) -> None:
+    say.all("tasks.max=0")
+    with pytest.raises(ConfigError, match=r"mm2\.properties:4: tasks\.max: '0' must be at least 1"):
+        load_checked(say.path, CONNECTORS)
+    say.all("max.tasks=2")
+    config, findings = load_checked(say.path, CONNECTORS)
+    assert config.clusters == ("A", "B")
+    assert [f.key for f in findings] == ["max.tasks"]
+
+
+def test_the_example_has_no_findings() -> None:
+    assert lint(EXAMPLE, CONNECTORS) == []

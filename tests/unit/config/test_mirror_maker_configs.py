@@ -1,0 +1,274 @@
+"""Worker and connector configs that follow from a file: mirrormaker2.md 1.4 to 1.8."""
+
+from mm2py.config.client_properties import (
+    client_id,
+    effective_client_properties,
+    framework_producer_properties,
+)
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.properties import parse
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_connectors.config import CONNECTORS
+
+AB = FlowName(ClusterAlias("a"), ClusterAlias("b"))
+BA = FlowName(ClusterAlias("b"), ClusterAlias("a"))
+ENV = "config.providers=env\nconfig.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+
+
+def config_of(*lines: str, environ: dict[str, str] | None = None) -> MirrorMakerConfig:
+    head = [
+        "clusters=a,b",
+        "a.bootstrap.servers=servers-one:1",
+        "b.bootstrap.servers=servers-two:2",
+    ]
+    file = parse("\n".join([*head, *lines]).encode("iso-8859-1"), path="mm2.properties")
+    return MirrorMakerConfig(file, CONNECTORS, environ=environ or {})
+
+
+def source_of(config: MirrorMakerConfig, flow: FlowName = AB) -> dict[str, str]:
+    return config.connector_configs(flow)["MirrorSourceConnector"]
+
+
+def test_a_client_key_of_a_cluster_reaches_all_its_clients_and_top_level_fills_gaps() -> None:
+    config = config_of(
+        "security.protocol=SASL_PLAINTEXT", "a.security.protocol=SSL", "a.producer.ssl.protocol=x"
+    )
+    a, b = config.cluster_props("a"), config.cluster_props("b")
+    assert a["security.protocol"] == a["producer.security.protocol"] == "SSL"
+    assert b["security.protocol"] == b["admin.security.protocol"] == "SASL_PLAINTEXT"
+    assert a["producer.ssl.protocol"] == "x"
+    assert "consumer.ssl.protocol" not in a
+
+
+def test_other_client_settings_need_an_explicit_client() -> None:
+    props = config_of("a.request.timeout.ms=1").cluster_props("a")
+    assert "consumer.request.timeout.ms" not in props
+
+
+def test_the_workers_of_a_flow_belong_to_its_target() -> None:
+    worker = config_of(
+        "b.offset.flush.interval.ms=7", "a.offset.flush.interval.ms=8"
+    ).worker_config(AB)
+    assert worker["bootstrap.servers"] == "servers-two:2"
+    assert worker["offset.flush.interval.ms"] == "7"
+    assert worker["client.id"] == "a->b"
+    assert worker["group.id"] == "a-mm2"
+    assert worker["config.storage.topic"] == "mm2-configs.a.internal"
+    assert worker["offset.storage.topic"] == "mm2-offsets.a.internal"
+    assert worker["status.storage.topic"] == "mm2-status.a.internal"
+
+
+def test_top_level_storage_keys_beat_those_of_the_target() -> None:
+    worker = config_of(
+        "offset.storage.replication.factor=1", "b.offset.storage.replication.factor=2"
+    ).worker_config(AB)
+    assert worker["offset.storage.replication.factor"] == "1"
+
+
+def test_flow_keys_and_other_top_level_keys_do_not_reach_a_worker() -> None:
+    worker = config_of(
+        "a->b.session.timeout.ms=1", "exactly.once.source.support=enabled", "producer.acks=1"
+    ).worker_config(AB)
+    assert worker["session.timeout.ms"] == "6000"
+    assert "exactly.once.source.support" not in worker
+    assert "producer.acks" not in worker
+
+
+def test_our_worker_defaults_stand_where_the_file_is_silent() -> None:
+    worker = config_of().worker_config(AB)
+    ours = ("offset.flush.interval.ms", "session.timeout.ms", "heartbeat.interval.ms")
+    assert [worker[key] for key in ours] == ["1000", "6000", "2000"]
+    assert worker["scheduled.rebalance.max.delay.ms"] == "3000"
+
+
+def test_worker_configs_are_resolved_and_connector_configs_keep_their_placeholders() -> None:
+    config = config_of(
+        ENV,
+        "b.ssl.key.password=${env:S}",
+        "b->a.topics=${env:T}",
+        environ={"S": "secret2", "T": "t"},
+    )
+    assert config.worker_config(AB)["producer.ssl.key.password"] == "secret2"
+    raw = source_of(config, BA)
+    assert raw["source.cluster.ssl.key.password"] == "${env:S}"
+    assert raw["topics"] == "${env:T}"
+    assert config.resolved(raw)["topics"] == "t"
+    assert config.secrets == {"secret2", "t"}
+
+
+def test_only_defined_names_pass_from_top_level_to_a_connector() -> None:
+    source = source_of(
+        config_of(
+            "tasks.max=100", "topics=topic-1", "groups=group-2", "metric.reporters=x",
+            "replication.policy.separator=__", "replication.policy.mine=y", "xxx=yyy",
+            "use.defaults.from=source", "transforms.x.type=z", "topic.creation.default.partitions=1",
+            "producer.override.acks=1", "exactly.once.support=required",
+        )
+    )  # fmt: skip
+    assert source["tasks.max"] == "100"
+    assert source["topics"] == "topic-1"
+    assert source["groups"] == "group-2"
+    assert source["metric.reporters"] == "x"
+    assert source["replication.policy.separator"] == "__"
+    assert source["replication.policy.mine"] == "y"
+    dropped = {"xxx", "use.defaults.from", "transforms.x.type", "topic.creation.default.partitions"}
+    assert not (dropped | {"producer.override.acks", "exactly.once.support"}) & set(source)
+
+
+def test_a_flow_prefix_passes_everything_and_wins() -> None:
+    source = source_of(
+        config_of(
+            "tasks.max=1", "a->b.tasks.max=123", "a->b.xxx=y", "a->b.use.defaults.from=source"
+        )
+    )
+    assert (source["tasks.max"], source["xxx"], source["use.defaults.from"]) == (
+        "123",
+        "y",
+        "source",
+    )
+
+
+def test_cluster_keys_become_source_and_target_keys() -> None:
+    source = source_of(
+        config_of("a.consumer.isolation.level=read_committed", "a.topics=x", "b.admin.y=z")
+    )
+    assert source["source.consumer.isolation.level"] == "read_committed"
+    assert source["source.cluster.topics"] == "x"
+    assert source["target.admin.y"] == "z"
+    assert source["source.cluster.bootstrap.servers"] == "servers-one:1"
+    assert source["target.cluster.bootstrap.servers"] == "servers-two:2"
+    assert "topics" not in source
+
+
+def test_a_flow_that_does_not_say_enabled_is_disabled() -> None:
+    config = config_of("a->b.enabled=true")
+    assert source_of(config)["enabled"] == "true"
+    assert source_of(config, BA)["enabled"] == "false"
+
+
+def test_connectors_are_named_by_class_and_alias() -> None:
+    configs = config_of().connector_configs(AB)
+    for name, config in configs.items():
+        assert config["name"] == name
+        assert config["connector.class"] == f"org.apache.kafka.connect.mirror.{name}"
+        assert (config["source.cluster.alias"], config["target.cluster.alias"]) == ("a", "b")
+    assert set(configs) == {
+        "MirrorSourceConnector",
+        "MirrorHeartbeatConnector",
+        "MirrorCheckpointConnector",
+    }
+
+
+def test_old_names_work_and_the_new_name_wins() -> None:
+    old = source_of(config_of("topics.blacklist=x", "a->b.groups.blacklist=y"))
+    assert (old["topics.exclude"], old["groups.exclude"]) == ("x", "y")
+    assert "topics.blacklist" not in old
+    both = source_of(config_of("a->b.topics.blacklist=x", "topics.exclude=y", "topics.whitelist=z"))
+    assert (both["topics.exclude"], both["topics"]) == ("y", "z")
+
+
+def test_milliseconds_of_the_seeds_become_whole_seconds() -> None:
+    source = source_of(
+        config_of(
+            "a->b.sync.group.offsets.interval.ms=30000",
+            "refresh.topics.interval.ms=1500",
+            "emit.heartbeats.interval.ms=1",
+        )
+    )
+    assert source["sync.group.offsets.interval.seconds"] == "30"
+    assert source["refresh.topics.interval.seconds"] == "2"
+    assert source["emit.heartbeats.interval.seconds"] == "1"
+
+
+def test_our_class_names_become_javas() -> None:
+    config = config_of(
+        "replication.policy.class=LegacyReplicationPolicy", "topic.filter.class=DefaultTopicFilter"
+    )
+    source = source_of(config)
+    assert source["replication.policy.class"].endswith("mirror.IdentityReplicationPolicy")
+    assert source["topic.filter.class"] == "org.apache.kafka.connect.mirror.DefaultTopicFilter"
+
+
+def test_a_source_consumer_gets_cluster_generic_and_specific_keys_in_this_order() -> None:
+    connector = {
+        "name": "ConnectorName",
+        "source.cluster.alias": "source1",
+        "target.cluster.alias": "target2",
+        "source.cluster.bootstrap.servers": "h:1",
+        "source.cluster.topics": "dropped",
+        "consumer.max.poll.interval.ms": "120000",
+        "consumer.fetch.min.bytes": "1",
+        "source.consumer.fetch.min.bytes": "2",
+    }
+    assert effective_client_properties(connector, "source", "consumer", role="test") == {
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+        "max.poll.interval.ms": "120000",
+        "fetch.min.bytes": "2",
+        "bootstrap.servers": "h:1",
+        "client.id": "source1->target2|ConnectorName|test",
+    }
+    latest = connector | {"consumer.auto.offset.reset": "latest"}
+    assert (
+        effective_client_properties(latest, "source", "consumer")["auto.offset.reset"] == "latest"
+    )
+
+
+def test_a_producer_and_an_admin_get_exactly_what_was_set_for_them() -> None:
+    connector = {"source.producer.acks": "1", "admin.connections.max.idle.ms": "10000"}
+    assert effective_client_properties(connector, "source", "producer") == {"acks": "1"}
+    assert effective_client_properties(connector, "target", "admin") == {
+        "connections.max.idle.ms": "10000"
+    }
+
+
+def test_the_client_id_of_a_user_comes_first_and_a_task_has_its_number() -> None:
+    config = source_of(config_of("a.consumer.client.id=mine"))
+    props = effective_client_properties(
+        config, "source", "consumer", role="replication-consumer", task_index=0
+    )
+    assert props["client.id"] == "mine|a->b|MirrorSourceConnector-0|replication-consumer"
+    assert client_id(config, "r") == "a->b|MirrorSourceConnector|r"
+
+
+def test_the_producer_of_records_is_the_workers_with_the_flows_overrides() -> None:
+    config = config_of(
+        "b.producer.linger.ms=1", "b.producer.buffer.memory=2", "a->b.producer.buffer.memory=3",
+        "a->b.producer.override.buffer.memory=4", "a.producer.max.request.size=5",
+    )  # fmt: skip
+    props = framework_producer_properties(config.worker_config(AB), source_of(config), task_index=2)
+    assert props["bootstrap.servers"] == "servers-two:2"
+    assert (props["linger.ms"], props["buffer.memory"], props["acks"]) == ("1", "4", "all")
+    assert props["client.id"] == "connector-producer-MirrorSourceConnector-2"
+    assert "max.request.size" not in props
+
+
+def test_what_later_parts_bring_is_named_once_each() -> None:
+    config = config_of(
+        "a->b.enabled=true", "a->b.sync.group.offsets.enabled=true", "listeners=http://:8083",
+        "b.exactly.once.source.support=enabled", "a->b.transforms=x", "a.security.protocol=SSL",
+    )  # fmt: skip
+    lines = "\n".join(config.later_parts(AB))
+    for words in (
+        "checkpoints of consumer groups", "sync.group.offsets.enabled=true", "listeners",
+        "exactly.once.source.support=enabled", "transforms=x", "a: security.protocol=SSL",
+    ):  # fmt: skip
+        assert lines.count(words) == 1
+    assert config_of("emit.checkpoints.enabled=false", "a->b.enabled=true").later_parts(AB) == []
+    assert config_of().later_parts(AB) == []
+
+
+def test_every_value_knows_the_line_or_the_rule_it_comes_from() -> None:
+    flow = config_of("topics=x", "a->b.enabled=true").flow_configs(AB)
+    source = flow.connectors["MirrorSourceConnector"]
+    assert source["topics"].origin == "line 4: topics"
+    assert source["source.cluster.bootstrap.servers"].origin == "line 2: a.bootstrap.servers"
+    assert source["name"].origin == "derived from the flow"
+    assert flow.worker["session.timeout.ms"].origin == "our default (Java: 10000)"
+
+
+def test_the_client_config_is_top_level_under_the_clusters_own() -> None:
+    config = config_of("replication.policy.separator=__", "b.forwarding.admin.class=x.Y")
+    assert config.client_config("a")["replication.policy.separator"] == "__"
+    assert config.client_config("b")["forwarding.admin.class"] == "x.Y"
+    assert config.client_config("b")["bootstrap.servers"] == "servers-two:2"

@@ -1,0 +1,94 @@
+"""``mm2py lint`` and ``mm2py config explain``: lines, exit codes, secrets."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mm2py_workers.config_commands import explain_file, lint_file
+
+HEAD = "clusters=A,B\nA.bootstrap.servers=h:1\nB.bootstrap.servers=h:2\n"
+
+
+class Screen:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._out = StringIO()
+
+    def lint(self, text: str) -> tuple[int, str]:
+        self.path.write_text(text)
+        return lint_file(self.path, console=self._console()), self._out.getvalue()
+
+    def explain(self, text: str, flow: str | None = None) -> tuple[int, str]:
+        self.path.write_text(text)
+        return explain_file(self.path, flow, console=self._console()), self._out.getvalue()
+
+    def _console(self) -> Console:
+        self._out = StringIO()
+        return Console(file=self._out, highlight=False, width=40)
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Screen:
+    return Screen(tmp_path / "mm2.properties")
+
+
+def test_lint_prints_one_line_per_finding_and_counts_them(screen: Screen) -> None:
+    code, text = screen.lint(HEAD + "max.tasks=1\n")
+    lines = text.splitlines()
+    assert code == 0
+    assert lines[0].startswith(f"warning  {screen.path}:4: max.tasks: is not known")
+    assert lines[1] == f"{screen.path}: 0 errors, 1 warnings, 0 remarks"
+
+
+def test_lint_ends_with_1_when_the_file_cannot_run(screen: Screen, tmp_path: Path) -> None:
+    assert screen.lint(HEAD + "tasks.max=0\n")[0] == 1
+    assert screen.lint("a=1\n")[0] == 1
+    missing = StringIO()
+    assert lint_file(tmp_path / "no", console=Console(file=missing, width=200)) == 1
+    assert "does not exist" in missing.getvalue()
+
+
+def test_explain_says_where_every_value_comes_from(screen: Screen) -> None:
+    code, text = screen.explain(HEAD + "A->B.enabled=true\ntopics=x\nB.producer.acks=1\n", "A->B")
+    lines = text.splitlines()
+    assert code == 0
+    assert "A->B: replicates" in lines
+    assert "  topics = x    # line 5: topics" in lines
+    assert "  refresh.topics.interval.seconds = 5    # our default (Java: 600)" in lines
+    assert "  acks = 1    # line 6: B.producer.acks" in lines
+    assert "  enable.auto.commit = false    # fixed by the derivation" in lines
+    assert not [line for line in lines if line.startswith("B->A")]
+
+
+def test_explain_shows_all_flows_without_a_flow(screen: Screen) -> None:
+    code, text = screen.explain(HEAD + "A->B.enabled=true\n")
+    assert code == 0
+    assert "A->B: replicates" in text
+    assert "B->A: heartbeats only" in text
+
+
+def test_explain_never_shows_a_secret(screen: Screen, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("p=hunter2\n")
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    _, text = screen.explain(
+        f"{HEAD}config.providers=file\nconfig.providers.file.class={provider}\n"
+        f"B.ssl.key.password=${{file:{tmp_path}/s:p}}\nB.producer.client.id=${{file:{tmp_path}/s:p}}\n"
+        "A.sasl.jaas.config=hunter2\nA->B.xx.password=hunter2\n"
+    )
+    assert "hunter2" not in text
+    assert f"client.id = ${{file:{tmp_path}/s:p}}" in text
+    assert "sasl.jaas.config = ********" in text
+
+
+@pytest.mark.parametrize("flow", ["A->Z", "A", "A->A", "Z->A"])
+def test_explain_of_an_unknown_flow_is_wrong_usage(screen: Screen, flow: str) -> None:
+    code, text = screen.explain(HEAD, flow)
+    assert code == 2
+    assert "is no flow of" in text
+
+
+def test_explain_of_a_bad_file_ends_with_1(screen: Screen) -> None:
+    code, text = screen.explain("clusters=A\n")
+    assert (code, "A.bootstrap.servers: is missing" in text) == (1, True)
