@@ -1,0 +1,117 @@
+"""Topics of a region as an independent client (confluent-kafka) sees them: create, count, empty.
+
+Flow: ``Topics(bootstrap)`` -> ``create`` -> ``end_offsets`` while something copies -> ``empty``.
+Writes no records; ``workloads`` does.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, Protocol, cast, final
+
+from confluent_kafka import (
+    OFFSET_END,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec  # the package does not export it by name
+from confluent_kafka.cimpl import NewTopic
+
+__all__ = ["Topics"]
+
+_TIMEOUT_S: Final = 30.0
+_NOT_YET: Final = frozenset(
+    {
+        "_NOENT",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "UNKNOWN_TOPIC_OR_PART",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+    }
+)
+
+
+class _Offset(Protocol):
+    @property
+    def offset(self) -> int: ...
+
+
+class _Specs(Protocol):
+    def latest(self) -> object: ...
+
+
+class _Metadata(Protocol):
+    @property
+    def topics(self) -> Mapping[str, object]: ...
+
+
+class _Admin(Protocol):
+    """The part of AdminClient used here; its own annotations leave the futures' results open."""
+
+    def create_topics(self, new_topics: list[NewTopic]) -> Mapping[str, Future[None]]: ...
+
+    def list_topics(self, *, timeout: float) -> _Metadata: ...
+
+    def list_offsets(
+        self, topic_partition_offsets: dict[TopicPartition, object]
+    ) -> Mapping[TopicPartition, Future[_Offset]]: ...
+
+    def delete_records(
+        self, topic_partition_offsets: list[TopicPartition]
+    ) -> Mapping[TopicPartition, Future[object]]: ...
+
+
+_SPECS: Final = cast("_Specs", OffsetSpec)  # its methods carry no annotations
+
+
+@final
+class Topics:
+    """The topics of one cluster."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        # Log level 2: the client's remarks about brokers that were stopped are no results.
+        settings: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap_servers,
+            "log_level": 2,
+        }
+        self._admin = cast("_Admin", AdminClient(settings))
+        self._seen: set[str] = set()
+
+    def create(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """Create one topic with a single replica."""
+        new = NewTopic(topic, partitions, 1, config=dict(configs or {}))
+        for done in self._admin.create_topics([new]).values():
+            done.result(_TIMEOUT_S)
+
+    def end_offsets(self, topic: str, partitions: int) -> Sequence[int]:
+        """Return the log end of every partition; 0 for those that do not exist yet."""
+        # librdkafka remembers for good that a topic it was asked for too often was not there.
+        if topic not in self._seen:
+            if not self.exists(topic):
+                return [0] * partitions
+            self._seen.add(topic)
+        asked = {TopicPartition(topic, p): _SPECS.latest() for p in range(partitions)}
+        found = self._admin.list_offsets(asked)
+        ends = [0] * partitions
+        for where, answer in found.items():
+            try:
+                ends[where.partition] = answer.result(_TIMEOUT_S).offset
+            except KafkaException as error:
+                if error.args[0].name() not in _NOT_YET:
+                    raise
+        return ends
+
+    def count(self, topic: str, partitions: int) -> int:
+        """Return how many records were ever written to a topic without compaction."""
+        return sum(self.end_offsets(topic, partitions))
+
+    def exists(self, topic: str) -> bool:
+        """Whether the cluster lists ``topic``."""
+        return topic in self._admin.list_topics(timeout=_TIMEOUT_S).topics
+
+    def empty(self, topic: str, partitions: int) -> None:
+        """Delete every record; the topic and its offsets stay."""
+        ends = [TopicPartition(topic, p, OFFSET_END) for p in range(partitions)]
+        for done in self._admin.delete_records(ends).values():
+            done.result(_TIMEOUT_S)
