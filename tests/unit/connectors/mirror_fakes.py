@@ -1,0 +1,287 @@
+"""Fakes of the clusters that connectors see: admin, reader, writer and contexts, all in memory."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from mm2py.api.context import PartitionState, SourceGap
+from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.client.admin import AclBinding, ConfigEntry, ConfigOp, NewTopic, TopicDescription
+from mm2py.clock import Clock
+from mm2py.errors import ConnectionFailedError, ServerError
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord
+from mm2py.testing.clock import FakeClock
+from mm2py.types import TopicPartition
+from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
+
+__all__ = [
+    "FakeAdmin",
+    "FakeConnectorContext",
+    "FakeReader",
+    "FakeSession",
+    "FakeTaskContext",
+    "FakeWriter",
+    "Lease",
+    "Region",
+    "a_batch",
+]
+
+
+class FakeSession:
+    def __init__(self) -> None:
+        self.connected = 0
+        self.closed = 0
+        self.refuse = 0
+
+    async def connect(self) -> None:
+        if self.refuse:
+            self.refuse -= 1
+            raise ConnectionFailedError("nobody answers")
+        self.connected += 1
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class FakeAdmin:
+    """One cluster: topics, configs and ACLs as dicts; ``refuse`` answers creations with errors."""
+
+    def __init__(self, topics: Mapping[str, int] | None = None) -> None:
+        self.topics = dict(topics or {})
+        self.configs: dict[str, tuple[ConfigEntry, ...]] = {}
+        self.acls: list[AclBinding] | None = None
+        self.acl_answers: list[ServerError | None] | None = None
+        self.refuse: dict[str, ServerError] = {}
+        self.unreadable: dict[str, ServerError] = {}
+        self.created: list[NewTopic] = []
+        self.grown: list[dict[str, int]] = []
+        self.altered: list[dict[str, list[ConfigOp]]] = []
+        self.created_acls: list[AclBinding] = []
+        self.listings = 0
+        self.broken: Exception | None = None
+
+    async def list_topics(self) -> dict[str, TopicDescription]:
+        self.listings += 1
+        if self.broken is not None:
+            raise self.broken
+        return {
+            name: TopicDescription(name, b"\0" * 16, tuple(range(count)), 1, internal=False)
+            for name, count in self.topics.items()
+        }
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
+    ) -> dict[str, ServerError | None]:
+        answers: dict[str, ServerError | None] = {}
+        for topic in topics:
+            answers[topic.name] = self.refuse.get(topic.name)
+            if topic.name not in self.refuse:
+                self.created.append(topic)
+                self.topics[topic.name] = topic.partitions
+        return answers
+
+    async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
+        self.grown.append(dict(totals))
+        answers = {name: self.refuse.get(name) for name in totals}
+        self.topics |= {name: totals[name] for name, error in answers.items() if error is None}
+        return answers
+
+    async def describe_topic_configs(
+        self, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...]]:
+        for name in names:
+            if name in self.unreadable:
+                raise self.unreadable[name]
+        return {name: self.configs.get(name, ()) for name in names if name in self.topics}
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> dict[str, ServerError | None]:
+        self.altered.append({name: list(ops) for name, ops in changes.items()})
+        return {name: self.refuse.get(name) for name in changes}
+
+    async def describe_topic_acls(self) -> Sequence[AclBinding] | None:
+        return self.acls
+
+    async def create_acls(self, acls: Sequence[AclBinding]) -> Sequence[ServerError | None]:
+        self.created_acls += acls
+        return self.acl_answers or [None] * len(acls)
+
+
+class FakeReader:
+    def __init__(self, events: ReaderEvents) -> None:
+        self.events = events
+        self.positions: dict[TopicPartition, int] = {}
+        self.lags: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.dropped: list[TopicPartition] = []
+        self.answers: list[list[tuple[TopicPartition, list[RecordBatch]]]] = []
+        self.asked: list[tuple[int, int]] = []
+        self.closed = 0
+
+    async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.positions = dict(positions)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused -= set(partitions)
+
+    async def fetch(
+        self, *, max_wait_ms: int, max_bytes: int
+    ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
+        self.asked.append((max_wait_ms, max_bytes))
+        fetched = self.answers.pop(0) if self.answers else []
+        for tp, batches in fetched:
+            self.positions[tp] = batches[-1].last_offset + 1
+        return fetched
+
+    def position(self, tp: TopicPartition) -> int:
+        return self.positions.get(tp, -1)
+
+    def lag(self, tp: TopicPartition) -> int:
+        return self.lags.get(tp, -1)
+
+    def drop(self, tp: TopicPartition) -> None:
+        self.dropped.append(tp)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class FakeWriter:
+    """Acknowledges at once."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[TopicPartition, NewRecord]] = []
+        self.started = 0
+        self.closed = 0
+        self.start_error: Exception | None = None
+
+    async def start(self) -> None:
+        if self.start_error is not None:
+            raise self.start_error
+        self.started += 1
+
+    def post(
+        self,
+        tp: TopicPartition,
+        records: Sequence[NewRecord],
+        done: Callable[[int | Exception], None],
+    ) -> None:
+        self.records += [(tp, record) for record in records]
+        done(0)
+
+    async def flush(self, timeout_s: float) -> bool:
+        return timeout_s > 0
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Region:
+    """The factories of one flow's clients, with what they were asked for."""
+
+    def __init__(self, source: Mapping[str, int], target: Mapping[str, int] | None = None) -> None:
+        self.source, self.target = FakeAdmin(source), FakeAdmin(target)
+        self.sessions: list[FakeSession] = []
+        self.client_ids: list[str] = []
+        self.readers: list[FakeReader] = []
+        self.writers: list[FakeWriter] = []
+        self.refuse_connect = 0
+
+    def open_admin(self, props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:
+        session = self._session(props)
+        return AdminSession(session, self.source if alias == "A" else self.target)
+
+    def open_reader(
+        self, props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents
+    ) -> ReaderSession:
+        reader = FakeReader(events)
+        self.readers.append(reader)
+        return ReaderSession(self._session(props), reader)
+
+    def open_writer(self, props: Mapping[str, str], alias: str, clock: Clock) -> WriterSession:
+        writer = FakeWriter()
+        self.writers.append(writer)
+        return WriterSession(self._session(props), writer)
+
+    @property
+    def all_closed(self) -> bool:
+        return all(session.closed for session in self.sessions)
+
+    def _session(self, props: Mapping[str, str]) -> FakeSession:
+        self.client_ids.append(props["client.id"])
+        session = FakeSession()
+        if self.refuse_connect:
+            self.refuse_connect -= 1
+            session.refuse = 1
+        self.sessions.append(session)
+        return session
+
+
+class FakeConnectorContext:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.reconfigurations = 0
+        self.failures: list[Exception] = []
+
+    def request_reconfiguration(self) -> None:
+        self.reconfigurations += 1
+
+    def fail(self, error: Exception) -> None:
+        self.failures.append(error)
+
+
+class FakeTaskContext:
+    def __init__(self, stored: Mapping[TopicPartition, int] | None = None) -> None:
+        self.clock = FakeClock()
+        self.task_id = "MirrorSourceConnector-0"
+        self.stored = dict(stored or {})
+        self.states: list[tuple[TopicPartition, PartitionState, str]] = []
+        self.gaps: list[SourceGap] = []
+        self.lags: dict[TopicPartition, tuple[int, int]] = {}
+        self.lag_reports = 0
+
+    async def committed_offsets(
+        self, partitions: Sequence[SourcePartition]
+    ) -> Sequence[SourceOffset | None]:
+        keys = [TopicPartition(str(p["topic"]), int(p["partition"])) for p in partitions]
+        return [{"offset": self.stored[tp]} if tp in self.stored else None for tp in keys]
+
+    def partition_state(
+        self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
+    ) -> None:
+        self.states.append((partition, state, str(cause) if cause else ""))
+
+    def report_gap(self, gap: SourceGap) -> None:
+        self.gaps.append(gap)
+
+    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+        self.lag_reports += 1
+        self.lags[partition] = (lag_records, newest_ms)
+
+
+class Lease:
+    def __init__(self) -> None:
+        self.released = 0
+
+    def retain(self) -> None:
+        self.released -= 1
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def a_batch(first: int, count: int, lease: Lease | None = None) -> RecordBatch:
+    return RecordBatch(
+        bytearray(100),
+        base_offset=first,
+        last_offset=first + count - 1,
+        count=count,
+        max_timestamp=1_700_000_000_000,
+        leader_epoch=0,
+        attributes=0,
+        runs=((first, count),),
+        lease=lease,
+    )

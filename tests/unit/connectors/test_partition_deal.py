@@ -1,0 +1,61 @@
+"""Dealing partitions to tasks: Java's round robin, stable when the set changes."""
+
+import pytest
+
+from mm2py.errors import ConfigError
+from mm2py.types import TopicPartition
+from mm2py_connectors.partition_deal import PartitionDeal, format_partitions, parse_partitions
+
+
+def parts(*numbers: int) -> list[TopicPartition]:
+    return [TopicPartition("t", number) for number in numbers]
+
+
+def numbers(deal: PartitionDeal, tasks: int) -> list[list[int]]:
+    return [[tp.partition for tp in hand] for hand in deal.deal(tasks)]
+
+
+def test_partition_k_goes_to_task_k_mod_n() -> None:
+    deal = PartitionDeal()
+    assert deal.update(parts(0, 1, 2, 3, 4))
+    assert numbers(deal, 2) == [[0, 2, 4], [1, 3]]
+    assert not deal.update(parts(4, 3, 2, 1, 0))
+    assert numbers(deal, 9) == [[0], [1], [2], [3], [4]]
+    assert numbers(PartitionDeal(), 3) == []
+
+
+def test_growth_changes_only_the_tasks_that_get_something() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(0, 1, 2))
+    before = numbers(deal, 3)
+    deal.update([*parts(-1), *parts(0, 1, 2)])
+    assert numbers(deal, 3) == [[0, -1], *before[1:]]
+
+
+def test_a_partition_taken_out_leaves_the_others_where_they_are() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(*range(9)))
+    deal.update(parts(0, 2, 3, 4, 5, 6, 7, 8))
+    assert numbers(deal, 3) == [[0, 3, 6], [4, 7], [2, 5, 8]]
+    deal.update(parts(0, 2, 3, 4, 5, 6, 7, 8, 50))
+    assert numbers(deal, 3) == [[0, 3, 6], [50, 4, 7], [2, 5, 8]]
+
+
+def test_a_task_that_would_be_empty_makes_a_new_deal() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(0, 1, 2, 3))
+    deal.update(parts(0, 2))
+    assert numbers(deal, 2) == [[0], [2]]
+
+
+def test_names_with_dashes_survive_the_property() -> None:
+    partitions = (TopicPartition("topic-1", 2), TopicPartition("a", 10), TopicPartition("-", 0))
+    text = format_partitions(partitions)
+    assert text == "topic-1-2,a-10,--0"
+    assert parse_partitions(text.split(",")) == partitions
+
+
+@pytest.mark.parametrize("item", ["t", "-1", "t-", "t-x", "t-1.0", "t-\u0663"])
+def test_what_is_no_partition_is_refused(item: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_partitions([item])

@@ -1,0 +1,171 @@
+"""Java's rules for topic configs and ACLs of copies."""
+
+import asyncio
+
+import pytest
+
+from mm2py.client.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    ConfigEntry,
+    ConfigOp,
+    ConfigSource,
+    PatternType,
+)
+from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.error_codes import server_error
+from mm2py_connectors.acl_sync import AclSync, remote_acls
+from mm2py_connectors.config_sync import ConfigSync, config_operations, new_topic_configs
+from tests.unit.connectors.mirror_fakes import FakeAdmin
+
+ENTRIES = (
+    ConfigEntry("retention.ms", "5"),
+    ConfigEntry("segment.ms", "7", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    ConfigEntry("cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG, is_default=True),
+    ConfigEntry("min.insync.replicas", "2"),
+    ConfigEntry("read.only", "1", read_only=True),
+    ConfigEntry("secret", None, sensitive=True),
+    ConfigEntry("max.message.bytes", "9", ConfigSource.STATIC_BROKER_CONFIG),
+)
+POLICY = policy_from_config({})
+SELECTION = TopicSelection(
+    POLICY, DefaultTopicFilter({"topics": "t.*"}), source_alias="A", target_alias="B"
+)
+
+
+def acl(
+    name: str = "t1",
+    operation: AclOperation = AclOperation.READ,
+    permission: AclPermission = AclPermission.ALLOW,
+    *,
+    kind: AclResourceType = AclResourceType.TOPIC,
+    pattern: PatternType = PatternType.LITERAL,
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, "User:u", "*", operation, permission)
+
+
+def copied(*acls: AclBinding) -> list[AclBinding]:
+    return remote_acls(acls, selection=SELECTION, policy=POLICY, source_alias="A")
+
+
+def acl_sync(source: FakeAdmin, target: FakeAdmin) -> AclSync:
+    return AclSync(
+        source, target, selection=SELECTION, policy=POLICY, source_alias="A", target_alias="B"
+    )
+
+
+def test_a_new_copy_gets_what_was_set_on_purpose() -> None:
+    configs = new_topic_configs(ENTRIES, DefaultConfigPropertyFilter({}))
+    assert configs == {"retention.ms": "5", "segment.ms": "7"}
+
+
+def test_a_new_copy_gets_the_sources_defaults_where_the_user_wants_them() -> None:
+    property_filter = DefaultConfigPropertyFilter({"use.defaults.from": "source"})
+    configs = new_topic_configs(ENTRIES, property_filter)
+    assert configs == {"retention.ms": "5", "segment.ms": "7", "cleanup.policy": "delete"}
+
+
+def test_the_sync_sets_values_and_deletes_defaults() -> None:
+    assert config_operations(ENTRIES, DefaultConfigPropertyFilter({})) == [
+        ConfigOp("retention.ms", "SET", "5"),
+        ConfigOp("segment.ms", "SET", "7"),
+        ConfigOp("cleanup.policy", "DELETE"),
+    ]
+
+
+def test_the_sync_sets_defaults_too_where_the_sources_count() -> None:
+    property_filter = DefaultConfigPropertyFilter(
+        {"use.defaults.from": "source", "config.properties.exclude": "retention.*"}
+    )
+    assert config_operations(ENTRIES, property_filter) == [
+        ConfigOp("segment.ms", "SET", "7"),
+        ConfigOp("cleanup.policy", "SET", "delete"),
+        ConfigOp("min.insync.replicas", "SET", "2"),
+    ]
+
+
+def test_refused_configs_are_said_once_per_topic(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeAdmin({"t1": 1, "t2": 1}), FakeAdmin()
+    source.configs = {"t1": ENTRIES, "t2": ENTRIES}
+    target.refuse["A.t1"] = server_error(40, "bad value")
+    sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
+
+    async def body() -> None:
+        for _ in range(2):
+            await sync.run({"t1": "A.t1", "t2": "A.t2"})
+        assert list(sync.refusals) == ["A.t1"]
+        assert len(caplog.records) == 1
+        assert "config.properties.exclude" in caplog.text
+        target.refuse.clear()
+        await sync.run({"t1": "A.t1", "t2": "A.t2"})
+        assert not sync.refusals
+
+    asyncio.run(body())
+    assert [set(change) for change in target.altered] == [{"A.t1", "A.t2"}] * 3
+
+
+def test_allow_all_becomes_allow_read_and_deny_stays() -> None:
+    deny_all = acl(operation=AclOperation.ALL, permission=AclPermission.DENY)
+    deny_write = acl(operation=AclOperation.WRITE, permission=AclPermission.DENY)
+    assert copied(acl(operation=AclOperation.ALL), deny_all, deny_write) == [
+        acl("A.t1"),
+        acl("A.t1", AclOperation.ALL, AclPermission.DENY),
+        acl("A.t1", AclOperation.WRITE, AclPermission.DENY),
+    ]
+
+
+def test_write_rights_prefixed_patterns_and_other_resources_are_not_copied() -> None:
+    assert (
+        copied(
+            acl(operation=AclOperation.WRITE),
+            acl(pattern=PatternType.PREFIXED),
+            acl(kind=AclResourceType.GROUP),
+        )
+        == []
+    )
+
+
+def test_only_topics_that_are_copied_get_rights() -> None:
+    acls = [acl("t1"), acl("other"), acl("B.t1"), acl("heartbeats"), acl("__t")]
+    assert [one.resource_name for one in copied(*acls)] == ["A.t1", "A.heartbeats"]
+
+
+def test_a_source_without_an_authorizer_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    source, target = FakeAdmin(), FakeAdmin()
+    sync = acl_sync(source, target)
+
+    async def body() -> None:
+        for _ in range(3):
+            await sync.run()
+
+    asyncio.run(body())
+    assert [record.levelname for record in caplog.records if "ACL" in record.getMessage()] == [
+        "INFO",
+        "DEBUG",
+        "DEBUG",
+    ]
+    assert target.created_acls == []
+
+
+def test_acls_that_the_target_refuses_are_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeAdmin(), FakeAdmin()
+    source.acls = [acl("t1"), acl("t2")]
+    target.acl_answers = [None, server_error(31, "no Alter")]
+    sync = acl_sync(source, target)
+
+    async def body() -> None:
+        for _ in range(2):
+            await sync.run()
+        assert len(sync.refusals) == 1
+        assert len(caplog.records) == 1
+        target.acl_answers = [server_error(54), server_error(54)]
+        await sync.run()
+        assert "sync.topic.acls.enabled=false" in caplog.text
+
+    asyncio.run(body())
+    assert target.created_acls == [acl("A.t1"), acl("A.t2")] * 3
