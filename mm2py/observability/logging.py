@@ -31,12 +31,13 @@ def current_scope() -> str:
 
 
 @contextmanager
-def log_scope(*parts: str) -> Generator[None]:
+def log_scope(*parts: str, below: int = 0) -> Generator[None]:
     """Put ``[a|b|c]`` before every line logged inside; asyncio tasks started inside inherit it.
 
-    A nested scope extends the outer one: flow, then connector, then task (Java's ``LoggingContext``).
+    Java's ``LoggingContext``. ``below`` keeps that many parts of the outer scope: 0 starts afresh, 1
+    stays in the flow, 2 in the flow's connector.
     """
-    token = _scope.set((*_scope.get(), *parts))
+    token = _scope.set((*_scope.get()[:below], *parts))
     try:
         yield
     finally:

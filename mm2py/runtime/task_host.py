@@ -80,7 +80,7 @@ class InProcessTaskHost:
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; one of that name that still runs is stopped first."""
-        with log_scope(spec.id.connector, f"task-{spec.id.number}"):
+        with log_scope(spec.id.connector, f"task-{spec.id.number}", below=1):
             async with self._turns.setdefault(spec.id, asyncio.Lock()):
                 await self._end(spec.id, self._graceful_s)
                 try:

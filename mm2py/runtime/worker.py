@@ -77,7 +77,7 @@ class Worker:
     def start(self, connectors: Mapping[str, Mapping[str, str]]) -> None:
         """Launch connectors, name -> complete config; returns at once."""
         for name, config in connectors.items():
-            with log_scope(name):
+            with log_scope(name, below=1):
                 connector = WorkerConnector(
                     lambda config: self._plugins.find(config.get("connector.class", ""))(config),
                     config,

@@ -60,7 +60,9 @@ class TargetSender(Protocol):
         """Get a producer id; ``RetriableError`` while the target is away."""
         ...
 
-    def enqueue(self, source: TopicPartition, target: TopicPartition, batch: RecordBatch) -> None:
+    def enqueue(
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, /
+    ) -> None:
         """Take a batch over."""
         ...
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from mm2py.client.admin import ConfigEntry, NewTopic, TopicDescription
+from mm2py.clock import Clock
 from mm2py.errors import ConfigError, FatalServerError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 
@@ -18,6 +19,8 @@ __all__ = ["InternalTopic", "TopicAdmin", "ensure_topic"]
 log = logging.getLogger(__name__)
 
 COMPACT: Final = "compact"
+VISIBLE_WITHIN_S: Final = 3.0
+LOOK_EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class TopicAdmin(Protocol):
         ...
 
 
-async def ensure_topic(admin: TopicAdmin, topic: InternalTopic) -> int:
+async def ensure_topic(admin: TopicAdmin, topic: InternalTopic, *, clock: Clock) -> int:
     """Create a topic if it is missing, check that it is compacted, return its number of partitions.
 
     Raises:
@@ -63,9 +66,12 @@ async def ensure_topic(admin: TopicAdmin, topic: InternalTopic) -> int:
     found = (await admin.describe_topics([topic.name])).get(topic.name)
     if found is None:
         await _create(admin, topic)
-        found = (await admin.describe_topics([topic.name])).get(topic.name)
+        # The broker that is asked may not know of the new topic yet.
+        deadline = clock.monotonic() + VISIBLE_WITHIN_S
+        while found is None and clock.monotonic() < deadline:
+            await clock.sleep(LOOK_EVERY_S)
+            found = (await admin.describe_topics([topic.name])).get(topic.name)
     if found is None:
-        # The broker that was asked may not know of the new topic yet.
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
     if found.error is not None:
         raise _unusable(topic, found.error)

@@ -38,7 +38,11 @@ def test_scope_stands_before_the_message_and_is_inherited_by_tasks() -> None:
         log.info("started partitions=%d", 3)
 
     async def scenario() -> None:
-        with log_scope("A->B"), log_scope("MirrorSourceConnector", "task-0"):
+        with (
+            log_scope("A->B"),
+            log_scope("MirrorSourceConnector", below=1),
+            log_scope("MirrorSourceConnector", "task-0", below=1),
+        ):
             task = asyncio.create_task(speak())
         assert current_scope() == ""
         await task

@@ -9,6 +9,7 @@ from mm2py.client.admin import ConfigEntry, NewTopic, TopicDescription
 from mm2py.errors import ConfigError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 OFFSETS = InternalTopic(
     name="mm2-offsets.A.internal",
@@ -53,9 +54,13 @@ class FakeAdmin:
         return {name: (ConfigEntry("cleanup.policy", self.policy),) for name in names}
 
 
+def _ensure(admin: "FakeAdmin", topic: InternalTopic) -> int:
+    return asyncio.run(ensure_topic(admin, topic, clock=EagerClock()))
+
+
 def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
     admin = FakeAdmin()
-    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 25
+    assert _ensure(admin, OFFSETS) == 25
     (topic,) = admin.created
     assert (topic.partitions, topic.replication_factor) == (25, 3)
     assert topic.configs == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
@@ -63,20 +68,20 @@ def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
 
 def test_an_existing_topic_keeps_its_partitions() -> None:
     admin = FakeAdmin(partitions=7)
-    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 7
+    assert _ensure(admin, OFFSETS) == 7
     assert admin.created == []
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
 def test_any_other_cleanup_policy_is_refused(policy: str) -> None:
     with pytest.raises(ConfigError, match="must be exactly compact"):
-        asyncio.run(ensure_topic(FakeAdmin(policy, partitions=25), OFFSETS))
+        _ensure(FakeAdmin(policy, partitions=25), OFFSETS)
 
 
 def test_an_unreadable_policy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     admin = FakeAdmin(partitions=25)
     admin.unreadable = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
-    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 25
+    assert _ensure(admin, OFFSETS) == 25
     assert "cannot be read" in caplog.text
 
 
@@ -84,20 +89,20 @@ def test_too_few_brokers_are_waited_for() -> None:
     admin = FakeAdmin()
     admin.refusal = codes.server_error(codes.INVALID_REPLICATION_FACTOR)
     with pytest.raises(RetriableError, match=r"offset\.storage\.replication\.factor"):
-        asyncio.run(ensure_topic(admin, OFFSETS))
+        _ensure(admin, OFFSETS)
 
 
 def test_a_refused_creation_says_what_to_do() -> None:
     admin = FakeAdmin()
     admin.refusal = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(ConfigError, match="create it by hand"):
-        asyncio.run(ensure_topic(admin, OFFSETS))
+        _ensure(admin, OFFSETS)
 
 
 def test_a_topic_created_by_another_worker_meanwhile_is_fine() -> None:
     admin = FakeAdmin()
     admin.refusal = codes.server_error(codes.TOPIC_ALREADY_EXISTS)
-    assert asyncio.run(ensure_topic(admin, OFFSETS)) == 25
+    assert _ensure(admin, OFFSETS) == 25
 
 
 def test_the_config_topic_must_have_one_partition() -> None:
@@ -105,4 +110,13 @@ def test_the_config_topic_must_have_one_partition() -> None:
         name="mm2-configs.A.internal", purpose="config.storage", partitions=1, replication_factor=1
     )
     with pytest.raises(ConfigError, match="exactly 1"):
-        asyncio.run(ensure_topic(FakeAdmin(partitions=3), topic))
+        _ensure(FakeAdmin(partitions=3), topic)
+
+
+def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:
+    class Blind(FakeAdmin):
+        async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+            return {}
+
+    with pytest.raises(RetriableError, match="not visible"):
+        _ensure(Blind(), OFFSETS)

@@ -1,0 +1,107 @@
+"""The live table of the demo: flow, records/s, bytes/s, lag, state.
+
+Flow: ``Metrics`` -> ``FlowTable.update`` -> rich table for a terminal, plain lines otherwise.
+Rates are over the last few seconds.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, final
+
+from rich.table import Table
+from rich.text import Text
+
+from mm2py.clock import Clock
+from mm2py.observability.metrics import FlowSnapshot, Metrics
+
+__all__ = ["FlowRow", "FlowTable"]
+
+WINDOW_S: Final = 3.0
+_STYLES: Final = {"RUNNING": "green", "FAILED": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """One line: a snapshot with its rates."""
+
+    snapshot: FlowSnapshot
+    records_per_s: float
+    bytes_per_s: float
+
+    def plain(self) -> str:
+        """Return the line for output that is no terminal."""
+        seen = self.snapshot
+        text = (
+            f"{seen.flow}  {self.records_per_s:>8,.0f} records/s  {_size(self.bytes_per_s)}/s"
+            f"  lag {seen.lag_records:,} records, {_duration(seen.lag_ms)}"
+            f"  total {seen.records:,}  {seen.state}"
+        )
+        return f"{text}  failed: {'; '.join(seen.failed)}" if seen.failed else text
+
+
+@final
+class FlowTable:
+    """Remembers a few seconds of snapshots to say how fast the flows are."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._history: deque[tuple[float, tuple[FlowSnapshot, ...]]] = deque()
+
+    def update(self) -> list[FlowRow]:
+        """Take the numbers of now."""
+        now, snapshots = self._clock.monotonic(), self._metrics.snapshots()
+        self._history.append((now, snapshots))
+        while len(self._history) > 2 and now - self._history[0][0] > WINDOW_S:
+            self._history.popleft()
+        then, before = self._history[0]
+        old = {snapshot.flow: snapshot for snapshot in before}
+        seconds = max(now - then, 1e-9)
+        return [
+            FlowRow(
+                snapshot,
+                (snapshot.records - old[snapshot.flow].records) / seconds,
+                (snapshot.size_bytes - old[snapshot.flow].size_bytes) / seconds,
+            )
+            for snapshot in snapshots
+            if snapshot.flow in old
+        ]
+
+    def render(self, title: str) -> Table:
+        """Return the table of now."""
+        table = Table(title=title, title_justify="left", min_width=88)
+        table.add_column("flow")
+        for name in ("records/s", "bytes/s", "lag (records)", "lag (time)", "total"):
+            table.add_column(name, justify="right")
+        table.add_column("state")
+        for row in self.update():
+            seen = row.snapshot
+            table.add_row(
+                str(seen.flow),
+                f"{row.records_per_s:,.0f}",
+                _size(row.bytes_per_s).strip(),
+                f"{seen.lag_records:,}",
+                _duration(seen.lag_ms),
+                f"{seen.records:,}",
+                Text(seen.state, style=_STYLES.get(seen.state, "yellow")),
+            )
+            for failed in seen.failed:
+                table.add_row("", "", "", "", "", "", Text(failed, style="red"))
+        return table
+
+
+def _size(value: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if value < 1000:
+            return f"{value:6.1f} {unit}"
+        value /= 1000
+    return f"{value:6.1f} GB"
+
+
+def _duration(milliseconds: int) -> str:
+    """Say how old; records may carry timestamps of years ago."""
+    seconds = milliseconds / 1000
+    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.1f} {unit}"
+    return f"{seconds / 86_400:,.0f} d"

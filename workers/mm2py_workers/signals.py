@@ -1,0 +1,57 @@
+"""Orderly shutdown: the first SIGTERM or SIGINT asks for it, the second ends the process at once.
+
+Flow: signal -> ``StopSignal.wait`` returns -> the caller drains and commits. Nothing else touches signals.
+"""
+
+import asyncio
+import os
+import signal
+from types import TracebackType
+from typing import Final, Self, final
+
+__all__ = ["StopSignal"]
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@final
+class StopSignal:
+    """Catches stop signals of this process while it is entered; needs a running event loop."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """Ask for a stop, as a signal would."""
+        self._asked.set()
+
+    async def wait(self) -> None:
+        """Wait until a stop is asked for."""
+        await self._asked.wait()
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._caught, number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+    def _caught(self, number: signal.Signals) -> None:
+        if self._asked.is_set():
+            # 143 for SIGTERM, 130 for SIGINT: what a shell reports of a process that a signal ended.
+            os._exit(128 + number)
+        self._asked.set()
