@@ -41,7 +41,7 @@ def compress(codec: Codec, data: Bytes) -> bytes:
     if codec is Codec.LZ4:
         # Java refuses frames whose blocks depend on each other (KIP-57).
         frame = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
-        frame.compress(data)
+        frame.compress(bytes(data))
         return bytes(frame.finish())
     return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
 

@@ -1,0 +1,242 @@
+"""Each case of data-plane.md 4 that the source's header decides."""
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from mm2py.protocol.batch_stage import Dropped, DropReason, ProblemKind, classify
+from mm2py.protocol.record_batch import Codec, crc32c
+from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
+
+CONTROL, TRANSACTIONAL, LOG_APPEND, HORIZON = 0x20, 0x10, 0x08, 0x40
+
+
+class Lease:
+    """Counts references."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def retain(self) -> None:
+        self.count += 1
+
+    def release(self) -> None:
+        self.count -= 1
+
+
+def resign(data: bytearray) -> bytearray:
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return data
+
+
+def batch(
+    base: int,
+    count: int = 1,
+    *,
+    codec: Codec = Codec.NONE,
+    flags: int = 0,
+    producer: int = -1,
+    epoch: int = 3,
+    key: bytes = b"k",
+) -> bytearray:
+    data = encode_batch(
+        [NewRecord(key, b"%d" % (base + n), timestamp=1000 + n) for n in range(count)], codec
+    )
+    struct.pack_into(">q", data, 0, base)
+    struct.pack_into(">i", data, 12, epoch)
+    data[22] |= flags
+    struct.pack_into(">q", data, 43, producer)
+    return resign(data)
+
+
+def marker(base: int, producer: int, kind: int) -> bytearray:
+    key = struct.pack(">hh", 0, kind)
+    return batch(base, flags=CONTROL | TRANSACTIONAL, producer=producer, key=key)
+
+
+def gaps(data: bytearray, deltas: Sequence[int], last_delta: int) -> bytearray:
+    """Give an uncompressed batch of one-byte deltas the holes that a cleaner leaves."""
+    position = 61
+    for delta in deltas:
+        size = data[position] >> 1
+        data[position + 3] = delta << 1
+        position += 1 + size
+    struct.pack_into(">i", data, 23, last_delta)
+    return resign(data)
+
+
+def records(raw: bytes | bytearray | memoryview) -> list[Record]:
+    return [record for one in decode_batches(raw) for record in one.records]
+
+
+def test_ordinary_batches_are_forwarded_as_views_with_one_reference_each() -> None:
+    raw = batch(10, 3) + batch(13, 2, codec=Codec.ZSTD) + batch(15, flags=HORIZON, epoch=4)
+    lease = Lease()
+    result = classify(memoryview(raw), 10, lease)
+    assert [(b.base_offset, b.last_offset, b.count, b.runs) for b in result.batches] == [
+        (10, 12, 3, ((10, 3),)),
+        (13, 14, 2, ((13, 2),)),
+        (15, 15, 1, ((15, 1),)),
+    ]
+    assert (result.next_offset, result.last_epoch, result.problem) == (16, 4, None)
+    assert result.batches[1].codec is Codec.ZSTD
+    assert result.batches[0].max_timestamp == 1002
+    assert lease.count == 4
+    result.batches[0].detach()
+    assert (lease.count, result.batches[0].lease) == (3, None)
+    assert b"".join(b.data for b in result.batches) == raw
+
+
+def test_a_partial_batch_at_the_end_is_ignored() -> None:
+    whole, tail = batch(0, 2), batch(2, 2)
+    for size in range(len(tail)):
+        result = classify(memoryview(whole + tail[:size]), 0, None)
+        assert (len(result.batches), result.next_offset, result.problem) == (1, 2, None)
+
+
+def test_holes_of_compaction_are_renumbered_and_mapped_exactly() -> None:
+    raw = gaps(batch(100, 4), [0, 2, 3, 9], 12)
+    lease = Lease()
+    result = classify(memoryview(raw), 100, lease)
+    (spliced,) = result.batches
+    assert spliced.runs == ((100, 1), (102, 2), (109, 1))
+    assert (spliced.base_offset, spliced.last_offset, spliced.count) == (100, 112, 4)
+    assert result.next_offset == 113
+    assert (lease.count, spliced.lease) == (1, None)
+    assert [(r.offset, r.value) for r in records(spliced.data)] == [
+        (100, b"100"), (101, b"101"), (102, b"102"), (103, b"103"),
+    ]  # fmt: skip
+
+
+def test_the_first_batch_is_cut_below_the_wanted_offset() -> None:
+    result = classify(memoryview(batch(10, 5) + batch(15)), 13, None)
+    first, second = result.batches
+    assert (first.runs, first.base_offset, first.last_offset) == (((13, 2),), 13, 14)
+    assert [r.value for r in records(first.data)] == [b"13", b"14"]
+    assert second.base_offset == 15
+
+
+def test_a_batch_below_the_wanted_offset_is_passed_without_a_word() -> None:
+    result = classify(memoryview(batch(10, 2)), 15, None)
+    assert (result.batches, result.dropped, result.next_offset) == ([], [], 15)
+
+
+def test_a_cut_that_leaves_no_record_is_dropped_as_empty() -> None:
+    raw = gaps(batch(10, 2), [0, 1], 9)
+    result = classify(memoryview(raw), 15, None)
+    assert result.dropped == [Dropped(15, 19, DropReason.EMPTY)]
+    assert (result.batches, result.next_offset) == ([], 20)
+
+
+def test_empty_and_control_batches_are_dropped_with_their_reason() -> None:
+    empty = bytearray(batch(5)[:61])
+    struct.pack_into(">i", empty, 8, 49)
+    struct.pack_into(">i", empty, 57, 0)
+    result = classify(memoryview(resign(empty) + marker(6, 9, 1) + batch(7)), 5, None)
+    assert result.dropped == [
+        Dropped(5, 5, DropReason.EMPTY),
+        Dropped(6, 6, DropReason.CONTROL),
+    ]
+    assert ([b.base_offset for b in result.batches], result.next_offset) == ([7], 8)
+
+
+def test_log_append_time_goes_into_every_record() -> None:
+    raw = batch(0, 3, flags=LOG_APPEND)
+    struct.pack_into(">q", raw, 35, 77_000)
+    (spliced,) = classify(memoryview(resign(raw)), 0, None).batches
+    assert spliced.attributes == 0
+    assert {r.timestamp for r in records(spliced.data)} == {77_000}
+    assert spliced.max_timestamp == 77_000
+
+
+def test_aborted_transactions_are_dropped_until_their_marker() -> None:
+    raw = b"".join(
+        [
+            batch(0, flags=TRANSACTIONAL, producer=1),  # committed later
+            batch(1, flags=TRANSACTIONAL, producer=2),  # aborted
+            batch(2, producer=2),  # same producer, not transactional
+            batch(3, flags=TRANSACTIONAL, producer=1),
+            batch(4, 2, flags=TRANSACTIONAL, producer=2),
+            marker(6, 2, 0),
+            batch(7, flags=TRANSACTIONAL, producer=2),  # a new transaction
+            marker(8, 2, 1),
+            marker(9, 1, 1),
+            batch(10, flags=TRANSACTIONAL, producer=2),  # aborted again
+        ]
+    )
+    result = classify(memoryview(bytearray(raw)), 0, None, aborted=[(2, 10), (2, 1)])
+    assert [b.base_offset for b in result.batches] == [0, 2, 3, 7]
+    aborted = [
+        (d.first_offset, d.last_offset) for d in result.dropped if d.reason is DropReason.ABORTED
+    ]
+    assert aborted == [(1, 1), (4, 5), (10, 10)]
+    assert result.next_offset == 11
+
+
+def test_without_a_list_of_aborted_transactions_all_data_is_forwarded() -> None:
+    raw = batch(0, flags=TRANSACTIONAL, producer=2) + marker(1, 2, 0)
+    result = classify(memoryview(raw), 0, None)
+    assert [b.base_offset for b in result.batches] == [0]
+
+
+def test_holes_inside_a_committed_transaction_are_spliced_under_read_committed() -> None:
+    raw = gaps(batch(0, 2, flags=TRANSACTIONAL, producer=1), [0, 3], 4)
+    (spliced,) = classify(memoryview(raw), 0, None, aborted=[(9, 0)]).batches
+    assert spliced.runs == ((0, 1), (3, 1))
+    assert spliced.attributes == 0
+
+
+def damaged_crc() -> bytearray:
+    raw = batch(5)
+    raw[-1] ^= 1
+    return raw
+
+
+def field(offset: int, layout: str, value: int) -> bytearray:
+    raw = batch(5, 2)
+    struct.pack_into(layout, raw, offset, value)
+    return resign(raw) if offset > 20 else raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (damaged_crc(), ProblemKind.CRC),
+        (field(16, "b", 3), ProblemKind.MAGIC),
+        (field(16, "b", -1), ProblemKind.MAGIC),
+        (field(22, "b", 5), ProblemKind.CODEC),
+        (field(22, "b", 7), ProblemKind.CODEC),
+        (field(8, ">i", -5), ProblemKind.LENGTH),
+        (field(8, ">i", 48), ProblemKind.LENGTH),
+        (field(23, ">i", -1), ProblemKind.LENGTH),
+        (field(57, ">i", -1), ProblemKind.LENGTH),
+        (field(57, ">i", 3), ProblemKind.LENGTH),
+        (field(57, ">i", 1), ProblemKind.RECORDS),
+        (field(0, ">q", 4), ProblemKind.OVERLAP),
+        (field(22, "b", 0x21), ProblemKind.RECORDS),
+    ],
+)
+def test_what_cannot_be_read_stops_the_walk_and_keeps_what_was_before(
+    raw: bytearray, kind: ProblemKind
+) -> None:
+    lease = Lease()
+    aborted = [(99, 0)] if raw[22] == 0x21 else []
+    result = classify(memoryview(batch(3, 2) + raw + batch(9)), 3, lease, aborted=aborted)
+    assert [b.base_offset for b in result.batches] == [3]
+    assert result.next_offset == 5
+    assert result.problem is not None
+    assert result.problem.kind is kind
+    assert result.problem.offset == (4 if kind is ProblemKind.OVERLAP else 5)
+    assert "offset" in result.problem.text
+    assert lease.count == 2
+
+
+def test_a_compressed_payload_that_is_garbage_is_a_problem_only_when_it_must_be_opened() -> None:
+    raw = batch(0, 2, codec=Codec.LZ4)
+    raw[70] ^= 0xFF
+    resign(raw)
+    assert classify(memoryview(raw), 0, None).problem is None
+    result = classify(memoryview(raw), 1, None)
+    assert result.problem is not None
+    assert result.problem.kind is ProblemKind.RECORDS

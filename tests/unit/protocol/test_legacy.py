@@ -1,0 +1,152 @@
+"""Old message sets, written by aiokafka's legacy builder, come out as v2 with exact offsets."""
+
+import struct
+import zlib
+
+import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from mm2py.protocol.batch_stage import ProblemKind, classify
+from mm2py.protocol.compression import compress
+from mm2py.protocol.legacy import legacy_to_v2
+from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c, crc_matches
+from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
+
+ROWS = [(1000, b"k", b"v" * 100), (900, None, b"w" * 100), (1100, b"k" * 50, None)]
+
+
+def legacy(
+    magic: int, codec: Codec = Codec.NONE, base: int = 0, *, append_time: int | None = None
+) -> bytearray:
+    """Write the rows and give the wrapper, or each message, the offset that a broker gives."""
+    builder = LegacyRecordBatchBuilder(magic, int(codec), 10**6)
+    for n, (timestamp, key, value) in enumerate(ROWS):
+        offset = n if codec and magic == 1 else base + n
+        builder.append(offset, timestamp if magic else None, key, value)
+    raw = bytearray(builder.build())
+    if codec:
+        struct.pack_into(">q", raw, 0, base + len(ROWS) - 1)
+    if append_time is not None:
+        raw[17] |= 0x08
+        struct.pack_into(">q", raw, 18, append_time)
+        struct.pack_into(">I", raw, 12, zlib.crc32(raw[16:]))
+    return raw
+
+
+def expected(base: int, *, magic: int = 1, timestamp: int | None = None) -> list[Record]:
+    return [
+        Record(base + n, (stamp if magic else -1) if timestamp is None else timestamp, key, value)
+        for n, (stamp, key, value) in enumerate(ROWS)
+    ]
+
+
+def read(batches: list[RecordBatch]) -> list[Record]:
+    found: list[Record] = []
+    for batch in batches:
+        assert crc_matches(batch.data)
+        offsets = [offset for first, n in batch.runs for offset in range(first, first + n)]
+        (decoded,) = decode_batches(batch.data)
+        assert [r.offset - batch.base_offset for r in decoded.records] == list(range(batch.count))
+        assert max(r.timestamp for r in decoded.records) == batch.max_timestamp
+        found += [
+            Record(offset, r.timestamp, r.key, r.value)
+            for offset, r in zip(offsets, decoded.records, strict=True)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"),
+    [(magic, codec) for magic in (0, 1) for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY)]
+    + [(1, Codec.LZ4)],
+)
+def test_old_messages_become_a_v2_batch_of_the_same_codec(magic: int, codec: Codec) -> None:
+    result = classify(memoryview(legacy(magic, codec, base=500)), 500, None)
+    assert result.problem is None
+    assert [batch.codec for batch in result.batches] == [codec]
+    assert read(result.batches) == expected(500, magic=magic)
+    assert (result.batches[0].runs, result.next_offset) == (((500, 3),), 503)
+
+
+def test_a_wrapper_with_log_append_time_gives_its_time_to_all() -> None:
+    result = classify(memoryview(legacy(1, Codec.GZIP, base=7, append_time=5555)), 7, None)
+    assert read(result.batches) == expected(7, timestamp=5555)
+
+
+def test_messages_below_the_wanted_offset_are_left_out() -> None:
+    for codec in (Codec.NONE, Codec.GZIP):
+        result = classify(memoryview(legacy(1, codec, base=10)), 11, None)
+        assert read(result.batches) == expected(10)[1:]
+        assert result.batches[0].base_offset == 11
+
+
+def test_holes_between_old_messages_stay_in_the_runs() -> None:
+    raw = legacy(1, base=10) + legacy(1, base=20)
+    (batch,) = classify(memoryview(raw), 10, None).batches
+    assert batch.runs == ((10, 3), (20, 3))
+    assert read([batch]) == expected(10) + expected(20)
+
+
+def test_a_segment_that_changes_formats_is_read_through() -> None:
+    modern = encode_batch([NewRecord(b"k", b"v", (), 1)])
+    struct.pack_into(">q", modern, 0, 30)
+    struct.pack_into(">I", modern, 17, crc32c(memoryview(modern)[21:]))
+    raw = legacy(0, base=10) + legacy(1, Codec.GZIP, base=20) + modern
+    result = classify(memoryview(raw), 10, None)
+    assert [batch.base_offset for batch in result.batches] == [10, 20, 30]
+    assert (result.next_offset, result.problem) == (31, None)
+    assert [r.offset for one in decode_batches(raw) for r in one.records] == [
+        10, 11, 12, 20, 21, 22, 30,
+    ]  # fmt: skip
+
+
+def test_a_partial_old_message_at_the_end_is_ignored() -> None:
+    whole = legacy(1, base=10)
+    for size in range(len(whole)):
+        batches, end = legacy_to_v2(memoryview(whole[:size]), 0)
+        assert end == size
+        assert len(read(batches)) < 3
+
+
+def test_many_single_messages_are_gathered_in_batches_of_bounded_size() -> None:
+    raw = b"".join(legacy(1, base=n * 3) for n in range(3000))
+    batches, _ = legacy_to_v2(memoryview(bytearray(raw)), 0)
+    assert len(batches) > 1
+    assert max(batch.size for batch in batches) < 600_000
+    assert sum(batch.count for batch in batches) == 9000
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_damaged_old_message_is_a_problem(codec: Codec) -> None:
+    raw = legacy(1, codec)
+    raw[-1] ^= 1
+    result = classify(memoryview(raw), 0, None)
+    assert result.problem is not None
+    assert result.problem.kind is ProblemKind.RECORDS
+    assert "wrong CRC" in result.problem.text
+
+
+def test_an_old_message_of_nonsense_size_or_codec_is_a_problem() -> None:
+    short, strange = legacy(1), legacy(1)
+    struct.pack_into(">i", short, 8, 5)
+    strange[17] = 4
+    for raw in (short, strange):
+        problem = classify(memoryview(raw), 0, None).problem
+        assert problem is not None
+        assert problem.kind is ProblemKind.RECORDS
+
+
+def test_old_messages_that_go_back_in_offsets_are_a_problem() -> None:
+    problem = classify(memoryview(legacy(1, base=5) + legacy(1, base=4)), 0, None).problem
+    assert problem is not None
+    assert "offset 4 follows 7" in problem.text
+
+
+def test_a_wrapper_around_nonsense_is_a_problem() -> None:
+    for inside in (b"nonsense", b"", bytes(legacy(0))):
+        value = compress(Codec.GZIP, inside)
+        body = struct.pack(">bbqi", 1, 1, 5, -1) + struct.pack(">i", len(value)) + value
+        raw = struct.pack(">qiI", 5, len(body) + 4, zlib.crc32(body)) + body
+        result = classify(memoryview(bytearray(raw)), 0, None)
+        assert (result.problem is None) == (inside == b"")
+        assert result.batches == []
