@@ -86,6 +86,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
         self._closed_reason = ""
+        self._discarded = False
         self._lost = self._loop.create_future()
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = 0.0
@@ -257,9 +258,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         """Close at once; what is in flight is reported lost. Safe twice."""
-        self.abort("closed by us")
+        self.discard("closed by us")
         if not self._lost.done():
             await asyncio.shield(self._lost)
+
+    def discard(self, reason: str) -> None:
+        """Close on purpose: as ``abort``, but ``on_closed`` is not told of requests in flight."""
+        self._discarded = True
+        self.abort(reason)
 
     def abort(self, reason: str) -> None:
         """Close without waiting; callbacks of what is in flight follow in the next loop round."""
@@ -309,7 +315,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         lost, self._in_flight = self._in_flight, {}
         self._lost.set_result(None)
         if self._on_closed is not None:
-            self._on_closed(self, self._closed_reason, len(lost))
+            self._on_closed(self, self._closed_reason, 0 if self._discarded else len(lost))
         now = self._loop.time()
         for request in lost.values():
             request.on_lost(self._error_for(request, now))

@@ -1,0 +1,372 @@
+"""Membership of a Connect group, as its only member (the guard against copying everything twice).
+
+Flow: ``acquire`` (wait until the group is empty, join, be alone, sync) -> heartbeats -> ``lost`` ->
+the caller stops its work -> ``release``. Speaks Connect's protocol, so Java workers and tools see a
+worker. Never joins a group that has members; sharing work with them is a later part.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, final
+
+from mm2py.client.admin import Admin, GroupDescription, MemberDescription
+from mm2py.client.backoff import Backoff
+from mm2py.client.cluster import Cluster
+from mm2py.client.connection import BrokerConnection
+from mm2py.clock import Clock
+from mm2py.errors import RetriableError
+from mm2py.protocol.answers import GroupProtocol, JoinResult
+from mm2py.protocol.call import Call
+from mm2py.protocol.connect_group import (
+    PROTOCOL_TYPE,
+    PROTOCOL_VERSIONS,
+    Assignment,
+    ConnectorTasks,
+    WorkerMetadata,
+    encode_assignment,
+    encode_metadata,
+)
+from mm2py.protocol.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    ILLEGAL_GENERATION,
+    MEMBER_ID_REQUIRED,
+    NONE,
+    NOT_COORDINATOR,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+    error_name,
+    server_error,
+)
+from mm2py.protocol.group_messages import heartbeat, join_group, leave_group, sync_group
+
+__all__ = ["SoleMembership"]
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+_REPORT_S: Final = 10.0
+"""How often the others are named while we wait for them."""
+
+_LEAVE_TIMEOUT_S: Final = 3.0
+"""A stop does not wait longer for the coordinator: the session ends by itself soon after."""
+
+_FREE: Final = frozenset({"Empty", "Dead"})
+_INCONSISTENT_GROUP_PROTOCOL: Final = 23
+_COORDINATOR_MOVED: Final = frozenset(
+    {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR}
+)
+_GENERATION_CODES: Final = frozenset(
+    {NONE, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION}
+)
+_CONFIG_OFFSET: Final = -1  # nothing of a shared config topic was read
+
+
+def _nobody_asks(_: Sequence[MemberDescription]) -> None:
+    return
+
+
+def _no_work() -> Sequence[ConnectorTasks]:
+    return ()
+
+
+@final
+class SoleMembership:
+    """One flow's place in its group.
+
+    ``url`` is what the group metadata advertises. ``work`` is asked for the connectors and tasks to
+    put into our assignment, for tools that show it. ``on_waiting`` gets the members that we wait for.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword arguments, Java's names
+        self,
+        cluster: Cluster,
+        admin: Admin,
+        group_id: str,
+        *,
+        url: str,
+        session_timeout_ms: int,
+        heartbeat_interval_ms: int,
+        rebalance_timeout_ms: int,
+        clock: Clock,
+        work: Callable[[], Sequence[ConnectorTasks]] = _no_work,
+        on_waiting: Callable[[Sequence[MemberDescription]], None] = _nobody_asks,
+    ) -> None:
+        self._cluster, self._admin, self._group_id = cluster, admin, group_id
+        self._url, self._clock = url, clock
+        self._session_timeout_ms = session_timeout_ms
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._work, self._on_waiting = work, on_waiting
+        self._member_id = ""
+        self._generation = -1
+        self._confirmed_at = 0.0
+        self._connection: BrokerConnection | None = None
+        self._lost: asyncio.Future[str] | None = None
+        self._beating: asyncio.Task[None] | None = None
+
+    async def acquire(self) -> None:
+        """Wait until this worker is the group's only member.
+
+        After an error or cancellation call ``release``, which also ends a half-done join.
+
+        Raises:
+            RetriableError: the coordinator could not be reached for ``default.api.timeout.ms``.
+            ServerError: the group may not be used.
+        """
+        await self.release()
+        backoff = Backoff(self._heartbeat_interval_ms, self._heartbeat_interval_ms)
+        while True:
+            await self._until_empty()
+            if await self._join_alone():
+                break
+            await self._leave()
+            await self._clock.sleep(backoff.next_s())
+        self._lost = asyncio.get_running_loop().create_future()
+        self._beating = asyncio.create_task(self._keep(self._lost))
+        log.info(
+            "group joined as its only member group=%s member=%s generation=%d",
+            self._group_id,
+            self._member_id,
+            self._generation,
+        )
+
+    async def lost(self) -> str:
+        """Return why the membership ended, or is about to: somebody else joins."""
+        if self._lost is None:
+            return "not a member"
+        return await asyncio.shield(self._lost)
+
+    async def release(self) -> None:
+        """Leave the group; safe at any time and twice."""
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result("released")
+        self._lost = None
+        await self._leave()
+
+    # ---- joining ----
+
+    async def _until_empty(self) -> None:
+        report_at = float("-inf")
+        while True:
+            group = await self._admin.describe_group(self._group_id)
+            if group.state in _FREE and not group.members:
+                return
+            now = self._clock.monotonic()
+            if now >= report_at:
+                report_at = now + _REPORT_S
+                self._report(group)
+            await self._clock.sleep(self._heartbeat_interval_ms / 1000)
+
+    def _report(self, group: GroupDescription) -> None:
+        members = ", ".join(f"{m.client_id} at {m.host}" for m in group.members)
+        log.warning(
+            "waiting for the other members of the group to leave: only one worker may run this flow "
+            "group=%s state=%s protocol=%s members=[%s]",
+            self._group_id,
+            group.state,
+            group.protocol_type or "none",
+            members,
+        )
+        self._on_waiting(group.members)
+
+    async def _join_alone(self) -> bool:
+        """Join; returns whether we are alone, after giving simultaneous starters one rebalance."""
+        joined = await self._join()
+        if joined is None or joined.leader != self._member_id:
+            return False
+        if len(joined.members) == 1:
+            return await self._sync(joined)
+        log.info(
+            "others joined the group at the same time, one rebalance for them to leave "
+            "group=%s members=%d",
+            self._group_id,
+            len(joined.members),
+        )
+        if not await self._sync(joined) or not await self._rebalance_starts():
+            return False
+        joined = await self._join()
+        if joined is None or len(joined.members) != 1:
+            return False
+        return await self._sync(joined)
+
+    async def _join(self) -> JoinResult | None:
+        """Join and wait for the rebalance; None when the group is used in another way."""
+        protocols = [
+            GroupProtocol(name, encode_metadata(WorkerMetadata(version, self._url, _CONFIG_OFFSET)))
+            for name, version in PROTOCOL_VERSIONS.items()
+        ]
+        backoff = self._backoff()
+        while True:
+            call = join_group(
+                self._group_id,
+                self._member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=protocols,
+                session_timeout_ms=self._session_timeout_ms,
+                rebalance_timeout_ms=self._rebalance_timeout_ms,
+            )
+            self._confirmed_at = self._clock.monotonic()
+            # Answered when all members have joined, at the latest after the rebalance timeout.
+            wait_ms = self._rebalance_timeout_ms + self._cluster.settings.request_timeout_ms
+            result = await self._ask(call, wait_ms)
+            code = result.error_code
+            if code == NONE:
+                self._member_id, self._generation = result.member_id, result.generation_id
+                return result
+            if code == MEMBER_ID_REQUIRED:
+                self._member_id = result.member_id
+                continue
+            if code == _INCONSISTENT_GROUP_PROTOCOL:
+                return None
+            if code == UNKNOWN_MEMBER_ID:
+                self._member_id = ""
+            elif code in _COORDINATOR_MOVED:
+                self._cluster.coordinator_moved(self._group_id)
+            elif code != REBALANCE_IN_PROGRESS:
+                raise server_error(code, f"joining group {self._group_id}")
+            await self._clock.sleep(backoff.next_s())
+
+    async def _sync(self, joined: JoinResult) -> bool:
+        """Hand out the work, all of it to us; returns whether the generation stood."""
+        version = PROTOCOL_VERSIONS[joined.protocol_name]
+
+        def assignment(member_id: str) -> bytes:
+            work = tuple(self._work()) if member_id == self._member_id else ()
+            return encode_assignment(
+                Assignment(version, self._member_id, self._url, _CONFIG_OFFSET, work)
+            )
+
+        call = sync_group(
+            self._group_id,
+            self._generation,
+            self._member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments={m.member_id: assignment(m.member_id) for m in joined.members},
+        )
+        self._confirmed_at = self._clock.monotonic()
+        code = (await self._ask(call)).error_code
+        if code in _COORDINATOR_MOVED:
+            self._cluster.coordinator_moved(self._group_id)
+        elif code not in _GENERATION_CODES:
+            raise server_error(code, f"syncing with group {self._group_id}")
+        return code == NONE
+
+    async def _rebalance_starts(self) -> bool:
+        """Return whether somebody left or joined within a session timeout."""
+        end = self._clock.monotonic() + self._session_timeout_ms / 1000
+        while self._clock.monotonic() < end:
+            code = await self._ask(heartbeat(self._group_id, self._generation, self._member_id))
+            if code == REBALANCE_IN_PROGRESS:
+                return True
+            if code != NONE:
+                return False
+            await self._clock.sleep(self._cluster.settings.retry_backoff_ms / 1000)
+        return False
+
+    # ---- staying ----
+
+    async def _keep(self, lost: "asyncio.Future[str]") -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat(lost))
+            group.create_task(self._watch(lost))
+
+    async def _beat(self, lost: "asyncio.Future[str]") -> None:
+        """Send heartbeats, also while the caller stops its work: the rebalance waits for us."""
+        while True:
+            await self._clock.sleep(self._heartbeat_interval_ms / 1000)
+            sent_at = self._clock.monotonic()
+            try:
+                code = await self._ask_once(
+                    heartbeat(self._group_id, self._generation, self._member_id),
+                    self._session_timeout_ms,
+                )
+            except RetriableError:
+                continue  # _watch counts the time
+            if code in (NONE, REBALANCE_IN_PROGRESS):
+                self._confirmed_at = sent_at
+                if code == REBALANCE_IN_PROGRESS:
+                    _complete(lost, "another worker is joining the group")
+            elif code in _COORDINATOR_MOVED:
+                self._cluster.coordinator_moved(self._group_id)
+            else:
+                if code == UNKNOWN_MEMBER_ID:
+                    self._member_id = ""
+                _complete(lost, f"the coordinator answered {error_name(code)}")
+                return
+
+    async def _watch(self, lost: "asyncio.Future[str]") -> None:
+        """End the membership when the broker must have ended it, whether it can say so or not."""
+        while not lost.done():
+            left_s = self._confirmed_at + self._session_timeout_ms / 1000 - self._clock.monotonic()
+            if left_s <= 0:
+                _complete(lost, f"no heartbeat was answered for {self._session_timeout_ms} ms")
+                return
+            await self._clock.sleep(left_s)
+
+    async def _leave(self) -> None:
+        member_id, self._member_id = self._member_id, ""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # A JoinGroup that waits in the broker would hold up everything behind it.
+            connection.discard("left the group")
+        if not member_id:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                await self._cluster.call_coordinator(
+                    self._group_id,
+                    leave_group(self._group_id, member_id),
+                    code_of=_coordinator_code,
+                )
+        except (RetriableError, TimeoutError) as error:
+            log.warning(
+                "the group was left without an answer, its session ends by itself group=%s cause=%s",
+                self._group_id,
+                str(error) or f"no answer within {_LEAVE_TIMEOUT_S:.0f} s",
+            )
+
+    # ---- asking the coordinator ----
+
+    def _backoff(self) -> Backoff:
+        settings = self._cluster.settings
+        return Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+
+    async def _ask(self, call: Call[R], timeout_ms: int | None = None) -> R:
+        """Ask on our own connection; lost connections are retried until the API timeout."""
+        backoff = self._backoff()
+        end = self._clock.monotonic() + self._cluster.settings.default_api_timeout_ms / 1000
+        while True:
+            try:
+                return await self._ask_once(call, timeout_ms)
+            except RetriableError:
+                if self._clock.monotonic() >= end:
+                    raise
+            await self._clock.sleep(backoff.next_s())
+
+    async def _ask_once(self, call: Call[R], timeout_ms: int | None = None) -> R:
+        try:
+            # A waiting JoinGroup blocks its connection, so the group has one of its own.
+            self._connection = await self._cluster.coordinator(
+                self._group_id, f"group {self._group_id}"
+            )
+            return await self._connection.call(call, timeout_ms=timeout_ms)
+        except RetriableError:
+            self._cluster.coordinator_moved(self._group_id)
+            raise
+
+
+def _complete(lost: "asyncio.Future[str]", reason: str) -> None:
+    if not lost.done():
+        lost.set_result(reason)
+
+
+def _coordinator_code(code: int) -> int:
+    return code if code in _COORDINATOR_MOVED else NONE
