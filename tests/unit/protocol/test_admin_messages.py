@@ -1,0 +1,180 @@
+"""Config and ACL requests in every version."""
+
+import pytest
+from kafka.protocol.api_message import ApiMessage
+
+from mm2py.protocol.admin_messages import (
+    create_acls,
+    describe_acls,
+    describe_configs,
+    incremental_alter_configs,
+)
+from mm2py.protocol.answers import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AclsResult,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigSynonym,
+    NamedError,
+    PatternType,
+)
+from mm2py.protocol.schema import admin_schema as adm
+
+TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
+RULE = Acl(
+    AclResourceType.TOPIC,
+    "t",
+    PatternType.PREFIXED,
+    "User:a",
+    "*",
+    AclOperation.READ,
+    AclPermission.ALLOW,
+)
+
+
+def body(answer: ApiMessage, version: int) -> memoryview:
+    answer.API_VERSION = version
+    answer.with_header(7)
+    return memoryview(answer.encode(header=True))[4:]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_configs_are_asked_for_and_read_with_source_and_synonyms(version: int) -> None:
+    call = describe_configs([TOPIC], keys=["cleanup.policy"], include_synonyms=True)
+    request = adm.DescribeConfigsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (resource,) = request.resources
+    assert (resource.resource_type, resource.resource_name) == (2, "t")
+    assert resource.configuration_keys == ["cleanup.policy"]
+    assert request.include_synonyms is True
+    kind = adm.DescribeConfigsResponse.DescribeConfigsResult
+    config = kind.DescribeConfigsResourceResult
+    entries = [
+        config(
+            name="cleanup.policy", value="compact", read_only=True, config_source=1,
+            is_sensitive=False, config_type=0, documentation=None,
+            synonyms=[config.DescribeConfigsSynonym(name="log.cleanup.policy", value="d", source=4)],
+        ),
+        config(
+            name="x", value=None, read_only=False, config_source=5, is_sensitive=True,
+            synonyms=[], config_type=0, documentation=None,
+        ),
+        config(
+            name="new", value="1", read_only=False, config_source=99, is_sensitive=False,
+            synonyms=[], config_type=0, documentation=None,
+        ),
+    ]  # fmt: skip
+    answer = adm.DescribeConfigsResponse(
+        results=[
+            kind(
+                error_code=0,
+                error_message=None,
+                resource_type=2,
+                resource_name="t",
+                configs=entries,
+            )
+        ]
+    )
+    (found,) = call.decode(version, body(answer, version))
+    assert (found.resource, found.error_code, found.error_message) == (TOPIC, 0, "")
+    synonym = ConfigSynonym("log.cleanup.policy", "d", ConfigSource.STATIC_BROKER_CONFIG)
+    assert found.entries == (
+        ConfigEntry(
+            "cleanup.policy", "compact", ConfigSource.DYNAMIC_TOPIC_CONFIG, True, False, (synonym,)
+        ),
+        ConfigEntry("x", None, ConfigSource.DEFAULT_CONFIG, False, True),
+        ConfigEntry("new", "1", ConfigSource.UNKNOWN, False, False),
+    )
+    assert [entry.is_default for entry in found.entries] == [False, True, False]
+
+
+def test_all_configs_are_asked_for_with_null_and_not_with_an_empty_list() -> None:
+    raw = describe_configs([TOPIC]).encode(4, 1, "me")
+    request = adm.DescribeConfigsRequest.decode(raw[4:], version=4, header=True)
+    assert request.resources[0].configuration_keys is None
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_single_configs_are_set_and_deleted(version: int) -> None:
+    call = incremental_alter_configs(
+        {TOPIC: [("a", ConfigOperation.SET, "1"), ("b", ConfigOperation.DELETE, None)]},
+        validate_only=True,
+    )
+    request = adm.IncrementalAlterConfigsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (resource,) = request.resources
+    assert [(c.name, c.config_operation, c.value) for c in resource.configs] == [
+        ("a", 0, "1"),
+        ("b", 1, None),
+    ]
+    assert request.validate_only is True
+    result = adm.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=40, error_message="bad", resource_type=2, resource_name="t"
+    )
+    answer = adm.IncrementalAlterConfigsResponse(responses=[result])
+    assert call.decode(version, body(answer, version)) == (NamedError("t", 40, "bad"),)
+
+
+def test_setting_a_config_to_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="'a' needs a value to set"):
+        incremental_alter_configs({TOPIC: [("a", ConfigOperation.SET, None)]})
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_acls_are_found_by_filter(version: int) -> None:
+    call = describe_acls(AclResourceType.TOPIC, pattern_type=PatternType.LITERAL)
+    request = adm.DescribeAclsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    assert (request.resource_type_filter, request.pattern_type_filter) == (2, 3)
+    assert (request.operation, request.permission_type) == (1, 1)
+    assert (request.resource_name_filter, request.principal_filter, request.host_filter) == (
+        None,
+        None,
+        None,
+    )
+    kind = adm.DescribeAclsResponse.DescribeAclsResource
+    rules = [
+        kind.AclDescription(principal="User:a", host="*", operation=3, permission_type=3),
+        kind.AclDescription(principal="User:b", host="*", operation=77, permission_type=2),
+    ]
+    resource = kind(resource_type=2, resource_name="t", pattern_type=4, acls=rules)
+    answer = adm.DescribeAclsResponse(error_code=0, error_message=None, resources=[resource])
+    found = call.decode(version, body(answer, version))
+    unknown = Acl(
+        AclResourceType.TOPIC, "t", PatternType.PREFIXED, "User:b", "*", AclOperation.UNKNOWN,
+        AclPermission.DENY,
+    )  # fmt: skip
+    assert found == AclsResult(0, "", (RULE, unknown))
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_acls_are_created_and_answered_in_order(version: int) -> None:
+    call = create_acls([RULE])
+    request = adm.CreateAclsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (creation,) = request.creations
+    assert (creation.resource_type, creation.resource_name) == (2, "t")
+    assert (creation.resource_pattern_type, creation.operation) == (4, 3)
+    assert (creation.principal, creation.host, creation.permission_type) == ("User:a", "*", 3)
+    result = adm.CreateAclsResponse.AclCreationResult(error_code=54, error_message="off")
+    answer = adm.CreateAclsResponse(results=[result])
+    assert call.decode(version, body(answer, version)) == (NamedError("t", 54, "off"),)
+
+
+def test_a_rule_that_was_not_understood_is_never_created() -> None:
+    unknown = Acl(
+        AclResourceType.TOPIC, "t", PatternType.LITERAL, "User:b", "*", AclOperation.UNKNOWN,
+        AclPermission.ALLOW,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="cannot be created"):
+        create_acls([unknown])
