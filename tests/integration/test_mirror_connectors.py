@@ -1,0 +1,211 @@
+"""The mirror connectors on two real brokers; an independent client writes the source and reads both sides."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mm2py.client.admin import ConfigOp
+from mm2py.embedded.region import KafkaAddress
+from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.types import TopicPartition
+from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector
+from mm2py_connectors.mirror_source import MirrorSourceConnector
+from mm2py_connectors.mirror_source_task import MirrorSourceTask
+from tests.integration.conftest import CreateTopic, Pair
+from tests.integration.mirror_bench import (
+    Context,
+    Copier,
+    admin_of,
+    config_of,
+    config_values,
+    read,
+    until,
+    write,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+Unique = Callable[[str], str]
+
+
+def syncs_of(region: KafkaAddress, topic: str, count: int) -> list[tuple[int, int]]:
+    """Return the offset syncs of one source topic, oldest first."""
+    found: list[tuple[int, int]] = []
+    for key, value, _, _ in read(region, "mm2-offset-syncs.B.internal", 0, count):
+        sync = decode_offset_sync(key or b"", value or b"")
+        if sync.partition.topic == topic:
+            found.append((sync.upstream, sync.downstream))
+    return found
+
+
+def test_a_topic_is_created_copied_byte_for_byte_and_continued(
+    regions: Pair, unique: Unique, create_topic: CreateTopic
+) -> None:
+    a, b = regions
+    topic = unique("copy-me")
+    create_topic(a, topic, 2, config={"retention.ms": "-1", "min.insync.replicas": "1"})
+    write(a, topic, 0, 500)
+    write(a, topic, 1, 300, **{"compression.type": "lz4"})
+    config = config_of(regions, topic)
+    first, last = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def body() -> None:
+        context = Context()
+        connector = MirrorSourceConnector(config)
+        try:
+            await connector.start(context)
+            (task_config,) = connector.task_configs(1)
+            assert task_config["task.assigned.partitions"] == f"{topic}-0,{topic}-1"
+            async with admin_of(b) as admin:
+                values = await config_values(admin, f"A.{topic}")
+                assert values["retention.ms"] == "-1"
+            async with admin_of(a) as admin:
+                values = await config_values(admin, "mm2-offset-syncs.B.internal")
+                assert values["cleanup.policy"] == "compact"
+                described = await admin.describe_topics(["mm2-offset-syncs.B.internal"])
+                assert described["mm2-offset-syncs.B.internal"].partitions == (0,)
+            await Copier(connector.open_task(task_config, context), b).copy({first: 499, last: 299})
+            await asyncio.to_thread(write, a, topic, 0, 10)
+            resumed = Context({first: 499, last: 299})
+            await Copier(MirrorSourceTask(task_config, resumed), b).copy({first: 509})
+        finally:
+            await connector.stop()
+        assert not context.failures
+        assert not context.states
+
+    asyncio.run(body())
+    for partition, count in ((0, 510), (1, 300)):
+        copied = read(b, f"A.{topic}", partition, count + 1)
+        assert copied == read(a, topic, partition, count)
+    syncs = syncs_of(a, topic, 1000)
+    assert {(0, 0), (499, 499), (299, 299), (500, 500), (509, 509)} <= set(syncs)
+
+
+def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
+    regions: Pair, unique: Unique, create_topic: CreateTopic
+) -> None:
+    a, b = regions
+    prefix = unique("late")
+    create_topic(a, f"{prefix}-0", 1)
+    config = config_of(regions, f"{prefix}.*")
+
+    async def body() -> None:
+        context = Context()
+        connector = MirrorSourceConnector(config)
+        try:
+            await connector.start(context)
+            for _ in range(2):
+                begun, seen = time.monotonic(), context.reconfigurations
+                if not seen:
+                    await asyncio.to_thread(create_topic, a, f"{prefix}-1", 2)
+                else:
+                    async with admin_of(a) as admin:
+                        assert await admin.create_partitions({f"{prefix}-0": 3}) == {
+                            f"{prefix}-0": None
+                        }
+
+                async def asked(before: int = seen) -> bool:
+                    return context.reconfigurations > before
+
+                await until(asked)
+                assert time.monotonic() - begun < 5
+            (task_config,) = connector.task_configs(1)
+            assert task_config["task.assigned.partitions"] == ",".join(
+                f"{prefix}-{end}" for end in ("0-0", "1-0", "1-1", "0-1", "0-2")
+            )
+            async with admin_of(b) as admin:
+
+                async def grown() -> bool:
+                    found = await admin.describe_topics([f"A.{prefix}-0", f"A.{prefix}-1"])
+                    return [len(t.partitions) for _, t in sorted(found.items())] == [3, 2]
+
+                await until(grown)
+        finally:
+            await connector.stop()
+
+    asyncio.run(body())
+
+
+def test_configs_follow_the_source_and_fall_back_to_the_targets_default(
+    regions: Pair, unique: Unique, create_topic: CreateTopic
+) -> None:
+    a, b = regions
+    topic = unique("configs")
+    create_topic(a, topic, 1, config={"delete.retention.ms": "1000000"})
+
+    async def body() -> None:
+        connector = MirrorSourceConnector(config_of(regions, topic))
+        remote = f"A.{topic}"
+        async with admin_of(a) as source, admin_of(b) as target:
+            try:
+                await connector.start(Context())
+                changes = [
+                    ConfigOp("delete.retention.ms", "DELETE"),
+                    ConfigOp("max.message.bytes", "SET", "2000000"),
+                ]
+                await source.alter_topic_configs({topic: changes})
+                by_hand = [ConfigOp("segment.ms", "SET", "77777777")]
+                await target.alter_topic_configs({remote: by_hand})
+
+                async def followed() -> bool:
+                    values = await config_values(target, remote)
+                    return (
+                        values["max.message.bytes"] == "2000000"
+                        and values["delete.retention.ms"] == "86400000"
+                        and values["segment.ms"] != "77777777"
+                    )
+
+                await until(followed)
+                assert connector.problems() == {}
+            finally:
+                await connector.stop()
+
+    asyncio.run(body())
+
+
+def test_a_replication_factor_above_the_brokers_is_named_and_nothing_is_sent(
+    regions: Pair,
+    unique: Unique,
+    create_topic: CreateTopic,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = unique("factor")
+    create_topic(regions[0], topic, 1)
+    config = config_of(regions, topic) | {"replication.factor": "3"}
+
+    async def body() -> None:
+        connector = MirrorSourceConnector(config)
+        try:
+            await connector.start(Context())
+            assert list(connector.task_configs(1)) == []
+            (cause,) = connector.waiting().values()
+            assert "INVALID_REPLICATION_FACTOR" in cause
+            assert "set replication.factor (now 3)" in cause
+        finally:
+            await connector.stop()
+
+    asyncio.run(body())
+    assert caplog.text.count("set replication.factor (now 3)") == 1
+
+
+def test_the_heartbeats_topic_is_created_as_java_does(regions: Pair) -> None:
+    config = config_of(regions, "x") | {"name": "MirrorHeartbeatConnector"}
+
+    async def body() -> None:
+        connector = MirrorHeartbeatConnector(config)
+        try:
+            await connector.start(Context())
+            assert len(connector.task_configs(1)) == 1
+        finally:
+            await connector.stop()
+        async with admin_of(regions[1]) as admin:
+
+            async def there() -> bool:
+                values = await config_values(admin, "heartbeats")
+                return values.get("cleanup.policy") == "compact"
+
+            await until(there)
+
+    asyncio.run(body())
