@@ -24,10 +24,10 @@ class Outgoing(NamedTuple):
 
 
 class Run(NamedTuple):
-    """``count`` records from ``source_offset`` on landed from ``target_offset`` on, without holes."""
+    """``records`` records from ``source_offset`` on landed from ``target_offset`` on, without holes."""
 
     source_offset: int
-    count: int
+    records: int
     target_offset: int
 
 

@@ -193,7 +193,7 @@ class OffsetSyncEmitter:
             ]
         run = runs[-1]
         last = OffsetSync(
-            partition, run.source_offset + run.count - 1, run.target_offset + run.count - 1
+            partition, run.source_offset + run.records - 1, run.target_offset + run.records - 1
         )
         if due:
             self._pending[partition] = due.pop()

@@ -106,7 +106,9 @@ class RecordTaskAdapter:
         """Tell the task about each record."""
         waiting = self._lanes[delivery.source]
         for run in delivery.runs:
-            numbers = [n for n in waiting if run.source_offset <= n < run.source_offset + run.count]
+            numbers = [
+                n for n in waiting if run.source_offset <= n < run.source_offset + run.records
+            ]
             for shift, number in enumerate(numbers):
                 self._task.delivered(waiting.pop(number), run.target_offset + shift)
 

@@ -56,7 +56,7 @@ def test_closed_form_chooses_the_first_and_the_last_of_what_the_rule_chooses(
     shift: int | None = None
     for run in runs_of(steps):
         chosen: list[int] = []
-        for index in range(run.count):
+        for index in range(run.records):
             if plain.observe(run.source_offset + index, run.target_offset + index):
                 chosen.append(index)
             plain.reset()
