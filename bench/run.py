@@ -8,7 +8,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> list[Outcome]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _folder() -> Generator[Path]:
     """Give a folder for files and logs; the logs of a run that failed are kept."""
     with tempfile.TemporaryDirectory(prefix="mm2py-bench-") as name:
         try:
