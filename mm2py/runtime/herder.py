@@ -1,6 +1,6 @@
 """One flow on one node: waits for its clusters, joins its group alone, runs its connectors.
 
-Flow: clusters answer -> internal topics exist -> sole membership of ``<source>-mm2`` -> offset store
+Flow: clusters answer -> internal topics exist, sole membership of ``<source>-mm2`` -> offset store
 read -> worker. Membership lost: tasks stop and commit, the group is left, and it waits again. In this
 part the config and status topics are created but not written.
 """
@@ -115,13 +115,14 @@ class Herder:
         for what, connect in self._parts.clusters.items():
             if not await self._patiently(what, connect):
                 return
-        if not await self._patiently("the internal topics", self._parts.prepare):
-            return
         membership = self._parts.membership
         try:
-            if await self._patiently("the flow's group", membership.acquire) and (
-                await self._patiently("the offset store", self._parts.store.start)
-            ):
+            # Side by side: joining a group is mostly waiting for the broker.
+            ready = await asyncio.gather(
+                self._patiently("the internal topics", self._parts.prepare),
+                self._patiently("the flow's group", membership.acquire),
+            )
+            if all(ready) and await self._patiently("the offset store", self._parts.store.start):
                 await self._work()
         finally:
             self._meter.state = "STOPPING" if self._stop.is_set() else "WAITING"

@@ -205,8 +205,9 @@ async def _play(stage: _Stage, traffic: Sequence[TrafficProcess]) -> int:
     if any(count.failed for count in counts):
         stage.screen.print(f"The producers failed, see {stage.log_stream.name}")
         return 1
-    await _catch_up(stage, {c.region: c.written for c in counts})
-    return await _verify(stage)
+    caught_up = await _catch_up(stage, {c.region: c.written for c in counts})
+    equal = await _verify(stage)
+    return 0 if caught_up and equal else 1
 
 
 async def _watch(stage: _Stage, traffic: Sequence[TrafficProcess]) -> None:
@@ -246,27 +247,30 @@ def _show_plainly(stage: _Stage) -> None:
         stage.screen.print(row.plain(), markup=False)
 
 
-async def _catch_up(stage: _Stage, written: dict[str, int]) -> None:
-    """Wait until every flow has copied what its source got and reports no lag."""
+async def _catch_up(stage: _Stage, written: dict[str, int]) -> bool:
+    """Wait until every flow runs, has copied what its source got, and reports no lag."""
     began = SYSTEM_CLOCK.monotonic()
     while SYSTEM_CLOCK.monotonic() - began < CATCH_UP_S and not stage.stop.asked:
         behind = [
             snapshot
             for snapshot in stage.metrics.snapshots()
-            if snapshot.lag_records or snapshot.records < written[snapshot.flow.source]
+            if snapshot.state != "RUNNING"
+            or snapshot.lag_records
+            or snapshot.records < written[snapshot.flow.source]
         ]
         if not behind:
             stage.screen.print(
                 f"Lag 0 on both flows {SYSTEM_CLOCK.monotonic() - began:.1f} s after the producers"
             )
-            return
+            return True
         await _pause(stage.stop, 0.2)
     stage.screen.print(f"The flows did not catch up within {CATCH_UP_S:.0f} s")
     _show_plainly(stage)
+    return False
 
 
-async def _verify(stage: _Stage) -> int:
-    """Compare both regions in a child process; return its exit code."""
+async def _verify(stage: _Stage) -> bool:
+    """Compare both regions in a child process; True if all is equal."""
     stage.screen.print("Comparing every record of both regions (confluent-kafka) ...")
     arguments = [f"{region.name}={region.bootstrap_servers}" for region in stage.regions]
     process = await asyncio.create_subprocess_exec(
@@ -280,5 +284,5 @@ async def _verify(stage: _Stage) -> int:
         process.kill()
         await ended
         stage.screen.print("The comparison was cut off")
-        return 1
-    return 0 if ended.result() == 0 else 1
+        return False
+    return ended.result() == 0

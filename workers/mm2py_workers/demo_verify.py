@@ -1,6 +1,6 @@
 """Proof of the demo, in a process of its own: ``python -m mm2py_workers.demo_verify``.
 
-Flow: both regions read with confluent-kafka, partition by partition, in order -> key, value, headers and
+Flow: both regions read with confluent-kafka, each partition in order -> key, value, headers and
 timestamp of every record compared -> counts per flow, or the first difference and exit code 1.
 It shares no code with the data path it checks.
 """
@@ -8,19 +8,23 @@ It shares no code with the data path it checks.
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from mm2py_workers.demo_topics import TOPICS, DemoTopic
+from mm2py.types import TopicPartition
+from mm2py_workers.demo_topics import TOPICS
 
 __all__ = ["Difference", "Reader", "compare_flow", "main"]
 
 METADATA_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 20.0
 BATCH: Final = 2_000
+MOST_WAITING: Final = 100_000
 
 Fields = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], tuple[int, int]]
 """Key, value, headers, (timestamp type, timestamp)."""
@@ -48,6 +52,7 @@ class Reader:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name = name
+        self._waiting: dict[TopicPartition, deque[tuple[int, Fields]]] = {}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -62,37 +67,35 @@ class Reader:
         """Names of all topics."""
         return set(self._consumer.list_topics(timeout=METADATA_TIMEOUT_S).topics)
 
-    def end(self, topic: str, partition: int) -> int:
+    def end(self, tp: TopicPartition) -> int:
         """Offset behind the last record; 0 while the partition does not exist."""
-        found = self._consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics.get(topic)
-        if found is None or partition not in found.partitions:
+        found = self._consumer.list_topics(tp.topic, timeout=METADATA_TIMEOUT_S).topics[tp.topic]
+        if tp.partition not in found.partitions:
             return 0
-        _, end = self._consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S
-        )
+        place = KafkaPartition(tp.topic, tp.partition)
+        _, end = self._consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
         return end
 
-    def records(self, topic: str, partition: int, end: int) -> Iterator[tuple[int, Fields]]:
-        """Yield (offset, fields) of every record before ``end``."""
-        if end == 0:
-            return
-        self._consumer.assign([TopicPartition(topic, partition, 0)])
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        position = 0
-        while position < end:
-            messages = self._consumer.consume(min(BATCH, end - position), timeout=1.0)
-            if messages:
-                deadline = time.monotonic() + READ_TIMEOUT_S
-            elif time.monotonic() > deadline:
-                raise Difference(
-                    f"{self.name} {topic}-{partition}: no record at offset {position} of {end}"
-                )
-            for message in messages:
-                if message.error() is not None:
-                    raise Difference(f"{self.name} {topic}-{partition}: {message.error()}")
-                offset = message.offset() or 0
-                position = offset + 1
-                yield offset, _fields(message)
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions from their first record on."""
+        self._waiting = {tp: deque() for tp in partitions}
+        self._consumer.assign([KafkaPartition(tp.topic, tp.partition, 0) for tp in partitions])
+
+    def waiting(self, tp: TopicPartition) -> deque[tuple[int, Fields]]:
+        """Records of one partition that were read and not yet compared, in order."""
+        return self._waiting[tp]
+
+    def read_more(self) -> int:
+        """Read some records of any partition; return how many."""
+        if sum(map(len, self._waiting.values())) > MOST_WAITING:
+            return 0
+        messages = self._consumer.consume(BATCH, timeout=0.2)
+        for message in messages:
+            if message.error() is not None:
+                raise Difference(f"{self.name}: {message.error()}")
+            tp = TopicPartition(message.topic() or "", message.partition() or 0)
+            self._waiting[tp].append((message.offset() or 0, _fields(message)))
+        return len(messages)
 
     def close(self) -> None:
         """Close the consumer."""
@@ -119,53 +122,68 @@ def compare_flow(source: Reader, target: Reader, *, deadline: float) -> Counts:
     Raises:
         Difference: the first one.
     """
-    counts = Counts()
     loops = [t for t in target.topics() if t.startswith(f"{source.name}.{target.name}.")]
     if loops:
         raise Difference(f"{target.name} has {loops[0]}: its own records came back to it")
-    for topic in TOPICS:
-        for partition in range(topic.partitions):
-            _compare_partition(source, target, topic, partition, deadline, counts)
-            counts.partitions += 1
+    copies = {
+        TopicPartition(topic.name, partition): TopicPartition(
+            f"{source.name}.{topic.name}", partition
+        )
+        for topic in TOPICS
+        for partition in range(topic.partitions)
+    }
+    left = {tp: _expected(source, target, tp, copy, deadline) for tp, copy in copies.items()}
+    counts = Counts(partitions=len(copies))
+    source.assign(list(copies))
+    target.assign(list(copies.values()))
+    give_up = time.monotonic() + READ_TIMEOUT_S
+    while any(left.values()):
+        if source.read_more() + target.read_more():
+            give_up = time.monotonic() + READ_TIMEOUT_S
+        elif time.monotonic() > give_up:
+            missing = next(tp for tp, count in left.items() if count)
+            raise Difference(
+                f"{missing} or its copy could not be read, {left[missing]} records left"
+            )
+        for tp, copy in copies.items():
+            left[tp] -= _compare_waiting(source, target, tp, copy, counts)
     return counts
 
 
-def _compare_partition(
-    source: Reader,
-    target: Reader,
-    topic: DemoTopic,
-    partition: int,
-    deadline: float,
-    counts: Counts,
-) -> None:
-    copy = f"{source.name}.{topic.name}"
-    expected = source.end(topic.name, partition)
-    while (found := target.end(copy, partition)) < expected and time.monotonic() < deadline:
+def _expected(
+    source: Reader, target: Reader, tp: TopicPartition, copy: TopicPartition, deadline: float
+) -> int:
+    expected = source.end(tp)
+    while (found := target.end(copy)) < expected and time.monotonic() < deadline:
         time.sleep(0.2)
     if found != expected:
         raise Difference(
-            f"{target.name} {copy}-{partition} has {found} records, {source.name}"
-            f" {topic.name}-{partition} has {expected}"
+            f"{target.name} {copy} has {found} records, {source.name} {tp} has {expected}"
         )
-    pairs = zip(
-        source.records(topic.name, partition, expected),
-        target.records(copy, partition, expected),
-        strict=True,
-    )
-    for (offset, wanted), (_, got) in pairs:
+    return expected
+
+
+def _compare_waiting(
+    source: Reader, target: Reader, tp: TopicPartition, copy: TopicPartition, counts: Counts
+) -> int:
+    """Compare what both sides have read of one partition; return how many records."""
+    ours, theirs = source.waiting(tp), target.waiting(copy)
+    count = min(len(ours), len(theirs))
+    for _ in range(count):
+        offset, wanted = ours.popleft()
+        _, got = theirs.popleft()
         if wanted != got:
-            field = next(n for n, a, b in zip(_NAMES, wanted, got, strict=True) if a != b)
-            raise Difference(
-                f"{source.name} {topic.name}-{partition} offset {offset}: {field} differs:"
-                f" source {_of(wanted, field)!r}, target {copy} {_of(got, field)!r}"
+            at = next(
+                i for i, pair in enumerate(zip(wanted, got, strict=True)) if pair[0] != pair[1]
             )
-        counts.records += 1
+            raise Difference(
+                f"{source.name} {tp} offset {offset}: {_NAMES[at]} differs: source {wanted[at]!r},"
+                f" target {copy} {got[at]!r}"
+            )
         counts.tombstones += wanted[1] is None
         counts.headers += len(wanted[2])
-
-
-def _of(fields: Fields, name: str) -> object:
-    return fields[_NAMES.index(name)]
+    counts.records += count
+    return count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ Flow: ``MirrorMakerConfig`` -> per flow: clusters, group, offset store, task ass
 them in one ``MirrorMaker``. It decides nothing that a test would want to change: that is configuration.
 """
 
+import asyncio
 import gc
 import logging
 from collections.abc import Callable, Mapping
@@ -143,8 +144,8 @@ def _parts(flow: _Flow, plugins: Plugins, meter: FlowMeter, clock: Clock) -> Flo
             await probe.close()
 
     async def prepare() -> None:
-        for topic in (_config_topic(flow), _status_topic(flow)):
-            await ensure_topic(admin, topic, clock=clock)
+        topics = (_config_topic(flow), _status_topic(flow), _offset_topic(flow))
+        await asyncio.gather(*(ensure_topic(admin, topic, clock=clock) for topic in topics))
 
     return FlowParts(
         clusters={
@@ -199,14 +200,7 @@ def _worker_factory(
 def _offset_store(
     flow: _Flow, cluster: Cluster, admin: Admin, clock: Clock
 ) -> KafkaOffsetBackingStore:
-    worker = flow.worker
-    topic = InternalTopic(
-        name=worker.offset_storage_topic,
-        purpose="offset.storage",
-        partitions=worker.offset_storage_partitions,
-        replication_factor=worker.offset_storage_replication_factor,
-        configs=_topic_configs(flow.props, "offset.storage."),
-    )
+    topic = _offset_topic(flow)
     settings = _store_producer(flow)
     return KafkaOffsetBackingStore(
         topic.name,
@@ -222,6 +216,16 @@ def _store_producer(flow: _Flow) -> ProducerSettings:
         key: flow.props[key] for key in ("bootstrap.servers", "client.id") if key in flow.props
     }
     return producer_settings(known, scope=f"offset store of {flow.name}")
+
+
+def _offset_topic(flow: _Flow) -> InternalTopic:
+    return InternalTopic(
+        name=flow.worker.offset_storage_topic,
+        purpose="offset.storage",
+        partitions=flow.worker.offset_storage_partitions,
+        replication_factor=flow.worker.offset_storage_replication_factor,
+        configs=_topic_configs(flow.props, "offset.storage."),
+    )
 
 
 def _config_topic(flow: _Flow) -> InternalTopic:
