@@ -147,7 +147,7 @@ class MirrorSourceTask(BatchSourceTask):
         runs = delivery.runs
         if not runs:
             return
-        self._delivered[delivery.source] = runs[-1].source_offset + runs[-1].count - 1
+        self._delivered[delivery.source] = runs[-1].source_offset + runs[-1].records - 1
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
         if self._syncs is not None:
             self._syncs.observe(delivery.source, runs)

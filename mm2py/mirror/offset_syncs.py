@@ -112,24 +112,26 @@ class OffsetSyncState:
         last counts: the pending map would overwrite the others.
         """
         first, count, downstream = run
-        changed = self._synced != _NONE and (
-            downstream - self._downstream != first - self._upstream
+        last = downstream + count - 1
+        synced, step = self._synced, self._lag_max + 1
+        # Behind a continuous upstream, any other step than one downstream is a rewind or a new shift.
+        head = (
+            first - self._upstream != 1
+            or downstream - self._downstream != 1
+            or synced == _NONE
+            or downstream - synced >= step
         )
-        chosen: list[int] = []
-        if self.observe(first, downstream) or changed:
-            self._synced = downstream
-            chosen.append(0)
-        self.reset()
+        if head:
+            synced = downstream
         # Inside a run both offsets grow by one, so only the lag rule is left: every lag + 1 offsets.
-        step = self._lag_max + 1
-        last_downstream = downstream + count - 1
-        by_lag = (last_downstream - self._synced) // step
-        if by_lag > 0:
-            self._synced += by_lag * step
-            chosen.append(self._synced - downstream)
+        by_lag = (last - synced) // step * step
+        synced += by_lag
+        self._synced = synced
         self._upstream = first + count - 1
-        self._downstream = last_downstream
-        return tuple(chosen)
+        self._downstream = last
+        if by_lag:
+            return (0, synced - downstream) if head else (synced - downstream,)
+        return (0,) if head else ()
 
 
 class SyncWriter(Protocol):
@@ -161,7 +163,7 @@ class OffsetSyncEmitter:
         self._clock = clock
         self._states: dict[TopicPartition, OffsetSyncState] = {}
         self._pending: dict[TopicPartition, OffsetSync] = {}
-        self._delayed: dict[TopicPartition, OffsetSync] = {}
+        self._delayed: dict[TopicPartition, Run] = {}
         self._in_flight = 0
         self._next_send = -math.inf
         self._failures = 0
@@ -186,20 +188,17 @@ class OffsetSyncEmitter:
         if state is None:
             state = self._states[partition] = OffsetSyncState(self._lag_max)
         due: list[OffsetSync] = []
+        run, index = runs[0], -1
         for run in runs:
-            due += [
-                OffsetSync(partition, run.source_offset + index, run.target_offset + index)
-                for index in state.observe_run(run)
-            ]
-        run = runs[-1]
-        last = OffsetSync(
-            partition, run.source_offset + run.records - 1, run.target_offset + run.records - 1
-        )
+            index = -1
+            for index in state.observe_run(run):
+                due.append(OffsetSync(partition, run[0] + index, run[2] + index))
         if due:
             self._pending[partition] = due.pop()
+        if index == run[1] - 1:
             self._delayed.pop(partition, None)
-        if self._pending.get(partition) != last:
-            self._delayed[partition] = last
+        else:
+            self._delayed[partition] = run
         if self._pending and self._clock.monotonic() >= self._next_send:
             self._fire(due)
 
@@ -213,7 +212,9 @@ class OffsetSyncEmitter:
         """Send the exact last offset of every partition that has none queued (task commit)."""
         if self._closed:
             return
-        self._pending.update(self._delayed)
+        for partition, (first, count, target) in self._delayed.items():
+            last = count - 1
+            self._pending[partition] = OffsetSync(partition, first + last, target + last)
         self._delayed.clear()
         self._fire([])
 
