@@ -17,6 +17,7 @@ __all__ = ["MAX_DECOMPRESSED_BYTES", "compress", "decompress"]
 MAX_DECOMPRESSED_BYTES: Final = 512 * 1024 * 1024
 """Records of one batch; brokers accept batches of about 1 MiB, so this is a guard, not a setting."""
 
+_FULL: Final = "whole buffer"
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _GZIP_LEVEL: Final = 6
 _LZ4_LEVEL: Final = 1  # Java's LZ4 default is the fast compressor
@@ -59,8 +60,8 @@ def decompress(codec: Codec, data: Bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
         try:
             return _decompress(codec, data, bytearray(size))
         except cramjam.DecompressionError as error:
-            # The library reports a full buffer and damaged input alike.
-            if size >= limit:
+            # One error class for a full buffer and for damaged input; only the first gets more room.
+            if size >= limit or _FULL not in str(error):
                 raise ProtocolError(
                     f"a {codec.name.lower()} payload of {len(data)} bytes is damaged or larger "
                     f"than {limit} bytes: {error}",
@@ -78,6 +79,8 @@ def _decompress(codec: Codec, data: Bytes, out: bytearray) -> memoryview:
     if codec is Codec.ZSTD:
         return view[: cramjam.zstd.decompress_into(data, out)]
     if bytes(data[:8]) != _XERIAL_MAGIC:
+        if cramjam.snappy.decompress_raw_len(data) > len(out):
+            raise cramjam.DecompressionError(f"failed to write {_FULL}")
         return view[: cramjam.snappy.decompress_raw_into(data, out)]  # librdkafka writes no frame
     return view[: _unframe(memoryview(data)[len(_XERIAL_HEADER) :], view)]
 
@@ -91,7 +94,7 @@ def _unframe(blocks: memoryview, out: memoryview) -> int:
             raise cramjam.DecompressionError(f"a snappy block announces {size} bytes")
         block = blocks[position : position + size]
         if cramjam.snappy.decompress_raw_len(block) > len(out) - filled:
-            raise cramjam.DecompressionError("failed to write whole buffer")
+            raise cramjam.DecompressionError(f"failed to write {_FULL}")
         filled += cramjam.snappy.decompress_raw_into(block, out[filled:])
         position += size
     return filled
