@@ -6,14 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from mm2py.client.admin import ConfigOp
+from mm2py.client.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    ConfigOp,
+    PatternType,
+)
 from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
-from tests.integration.conftest import CreateTopic, Pair
+from tests.integration.conftest import CreateTopic, NewRegion, Pair
 from tests.integration.mirror_bench import (
     Context,
     Copier,
@@ -207,5 +214,49 @@ def test_the_heartbeats_topic_is_created_as_java_does(regions: Pair) -> None:
                 return values.get("cleanup.policy") == "compact"
 
             await until(there)
+
+    asyncio.run(body())
+
+
+def acl(topic: str, operation: AclOperation, permission: AclPermission) -> AclBinding:
+    return AclBinding(
+        AclResourceType.TOPIC, topic, PatternType.LITERAL, "User:app", "*", operation, permission
+    )
+
+
+def test_acls_of_copied_topics_become_read_rights_on_the_copies(
+    new_region: NewRegion, create_topic: CreateTopic
+) -> None:
+    """One cluster with an authorizer is source and target at once."""
+    region = new_region(
+        properties={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+    )
+    create_topic(region, "t", 1)
+    allow, deny = AclPermission.ALLOW, AclPermission.DENY
+    given = [
+        acl("t", AclOperation.ALL, allow),
+        acl("t", AclOperation.WRITE, allow),
+        acl("t", AclOperation.DELETE, deny),
+        acl("other", AclOperation.READ, allow),
+    ]
+    wanted = {acl("A.t", AclOperation.READ, allow), acl("A.t", AclOperation.DELETE, deny)}
+
+    async def body() -> None:
+        connector = MirrorSourceConnector(config_of((region, region), "t"))
+        async with admin_of(region) as admin:
+            assert await admin.create_acls(given) == [None] * 4
+            try:
+                await connector.start(Context())
+
+                async def copied() -> bool:
+                    return {*(await admin.describe_topic_acls() or ())} == {*given} | wanted
+
+                await until(copied)
+                assert connector.problems() == {}
+            finally:
+                await connector.stop()
 
     asyncio.run(body())
