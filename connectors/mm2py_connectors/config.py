@@ -43,6 +43,11 @@ _STRING, _LIST, _PATTERNS, _CLASS = (
 _REPLICAS_DOC: Final = "Replication factor of {}; -1 takes the target broker's default."
 
 
+_NO_VERSIONS: Final = Option(
+    _STRING, "Without effect: plug-ins have one version.", importance="low"
+)
+
+
 def _replicas(what: str, kind: JavaType = _SHORT) -> Option:
     doc = _REPLICAS_DOC.format(what)
     return Option(kind, doc, low=-1, high=32_767, forbidden=(0,), group="topics")
@@ -112,6 +117,10 @@ class MirrorConnectorConfig(ConfigModel):
     header_converter: Annotated[str, Option(_CLASS, "Without effect: bytes stay bytes.")] = (
         BYTE_ARRAY_CONVERTER
     )
+    connector_plugin_version: Annotated[str, _NO_VERSIONS] = ""
+    key_converter_plugin_version: Annotated[str, _NO_VERSIONS] = ""
+    value_converter_plugin_version: Annotated[str, _NO_VERSIONS] = ""
+    header_converter_plugin_version: Annotated[str, _NO_VERSIONS] = ""
     transforms: Annotated[tuple[str, ...], Option(_LIST, "Aliases of transforms.", part=5)] = ()
     predicates: Annotated[tuple[str, ...], Option(_LIST, "Aliases of predicates.", part=5)] = ()
     config_action_reload: Annotated[

@@ -40,6 +40,14 @@ _SASL: Final = (
     "oauthbearer.jwks.endpoint.refresh.ms", "oauthbearer.jwks.endpoint.retry.backoff.max.ms",
     "oauthbearer.jwks.endpoint.retry.backoff.ms", "oauthbearer.clock.skew.seconds",
     "oauthbearer.expected.audience", "oauthbearer.expected.issuer", "oauthbearer.header.urlencode",
+    "oauthbearer.assertion.algorithm", "oauthbearer.assertion.claim.aud",
+    "oauthbearer.assertion.claim.exp.seconds", "oauthbearer.assertion.claim.iss",
+    "oauthbearer.assertion.claim.jti.include", "oauthbearer.assertion.claim.nbf.seconds",
+    "oauthbearer.assertion.claim.sub", "oauthbearer.assertion.file",
+    "oauthbearer.assertion.private.key.file", "oauthbearer.assertion.private.key.passphrase",
+    "oauthbearer.assertion.template.file", "oauthbearer.client.credentials.client.id",
+    "oauthbearer.client.credentials.client.secret", "oauthbearer.jwt.retriever.class",
+    "oauthbearer.jwt.validator.class", "oauthbearer.scope",
 )  # fmt: skip
 
 CLIENT_KEYS: Final = (

@@ -282,5 +282,27 @@ _add(
     "checked by brokers, not by clients",
 )  # fmt: skip
 
+_add(
+    _L, _ALL,
+    "sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.scope "
+    "sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud "
+    "sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
+    "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds "
+    "sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file "
+    "sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.template.file",
+    "OAUTHBEARER comes with part 2",
+)  # fmt: skip
+_add(
+    _L, _ALL,
+    "sasl.oauthbearer.client.credentials.client.secret "
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "OAUTHBEARER comes with part 2", JavaType.PASSWORD,
+)  # fmt: skip
+_add(
+    _W, _ALL, "sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class",
+    "Java classes cannot be loaded; tokens are fetched by this product's own client",
+    JavaType.CLASS,
+)  # fmt: skip
+
 CLIENT_TABLE: Final = {row.name: row for row in _ROWS}
 """By property name."""
