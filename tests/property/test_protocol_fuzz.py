@@ -1,0 +1,128 @@
+"""Nothing a peer sends makes the decoders raise anything but ``ProtocolError``."""
+
+import contextlib
+import struct
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol import group_messages, messages
+from mm2py.protocol.answers import EpochQuery, OffsetQuery
+from mm2py.protocol.batch_stage import classify
+from mm2py.protocol.call import Call
+from mm2py.protocol.fetch import decode_fetch
+from mm2py.protocol.framing import BufferPool, FrameReceiver
+from mm2py.protocol.produce import decode_produce
+from mm2py.protocol.record_batch import BufferLease, Codec, crc32c
+from mm2py.protocol.record_bytes import read_varint, varint
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+
+bodies = st.binary(max_size=300).map(lambda raw: memoryview(bytearray(raw)))
+fields = st.none() | st.binary(max_size=50)
+new_records = st.builds(
+    NewRecord,
+    fields,
+    fields,
+    st.lists(st.tuples(st.binary(max_size=5), fields), max_size=3),
+    st.integers(-1, 2**50),
+)
+CALLS: list[Call[object]] = [
+    messages.api_versions(),
+    messages.metadata(None),
+    messages.list_offsets([OffsetQuery("t", 0, -1)]),
+    messages.offset_for_leader_epoch([EpochQuery("t", 0, 1)]),
+    messages.describe_cluster(),
+    group_messages.find_coordinator("g"),
+    group_messages.describe_groups(["g"]),
+    group_messages.offset_fetch("g"),
+]
+
+
+@given(st.integers(4, 18), bodies)
+def test_fetch_answers_of_any_bytes(version: int, body: memoryview) -> None:
+    with contextlib.suppress(ProtocolError):
+        decode_fetch(version, body)
+
+
+@given(st.integers(3, 13), bodies)
+def test_produce_answers_of_any_bytes(version: int, body: memoryview) -> None:
+    with contextlib.suppress(ProtocolError):
+        decode_produce(version, body)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(CALLS), st.data(), bodies)
+def test_other_answers_of_any_bytes(
+    call: Call[object], pick: st.DataObject, body: memoryview
+) -> None:
+    version = pick.draw(st.integers(call.min_version, call.max_version))
+    with contextlib.suppress(ProtocolError):
+        call.decode(version, body)
+
+
+@given(bodies, st.integers(0, 2**62))
+def test_record_sets_of_any_bytes(body: memoryview, wanted: int) -> None:
+    result = classify(body, wanted, None)
+    assert result.next_offset >= wanted
+    with contextlib.suppress(ProtocolError):
+        list(decode_batches(body))
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(new_records, min_size=1, max_size=4),
+    st.sampled_from(list(Codec)),
+    st.integers(8, 400),
+    st.integers(0, 255),
+    st.integers(0, 5),
+)
+@example([NewRecord(None, None)], Codec.NONE, 61, 0, 0)
+def test_damage_under_a_right_crc_is_a_problem_or_harmless(
+    rows: list[NewRecord], codec: Codec, position: int, byte: int, wanted: int
+) -> None:
+    raw = encode_batch(rows, codec)
+    position %= len(raw)
+    raw[position] = byte
+    struct.pack_into(">I", raw, 17, crc32c(memoryview(raw)[21:]))
+    classify(memoryview(raw), wanted, None)
+    classify(memoryview(raw), 0, None, aborted=[(-1, 0)])
+    with contextlib.suppress(ProtocolError):
+        list(decode_batches(raw))
+
+
+@given(st.lists(new_records, min_size=1, max_size=20), st.sampled_from(list(Codec)))
+def test_records_read_back_as_written(rows: list[NewRecord], codec: Codec) -> None:
+    (batch,) = decode_batches(encode_batch(rows, codec))
+    assert [(r.key, r.value, list(r.headers), r.timestamp) for r in batch.records] == [
+        (r.key, r.value, list(r.headers), r.timestamp) for r in rows
+    ]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints_read_back(value: int) -> None:
+    raw = varint(value)
+    assert read_varint(raw, 0) == (value, len(raw))
+
+
+@given(st.lists(st.integers(0, 40_000), max_size=8), st.lists(st.integers(1, 70_000), max_size=30))
+def test_frames_survive_any_chunking(sizes: list[int], chunks: list[int]) -> None:
+    sent = [(n, bytes([n]) * size) for n, size in enumerate(sizes)]
+    stream = b"".join(struct.pack(">ii", len(body) + 4, n) + body for n, body in sent)
+    received: list[tuple[int, bytes]] = []
+
+    def deliver(correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        received.append((correlation_id, bytes(body)))
+
+    pool = BufferPool()
+    receiver = FrameReceiver(pool, deliver)
+    position = 0
+    while position < len(stream):
+        buffer = receiver.get_buffer()
+        most = chunks[position % len(chunks)] if chunks else 1 << 20
+        piece = stream[position : position + min(most, len(buffer))]
+        buffer[: len(piece)] = piece
+        receiver.buffer_updated(len(piece))
+        position += len(piece)
+    assert received == sent
+    assert pool.leased_bytes == 0
