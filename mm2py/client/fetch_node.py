@@ -14,7 +14,7 @@ from mm2py.client.connection import BrokerConnection
 from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import Mm2pyError
 from mm2py.protocol.fetch import (
     FETCH_KEY,
     FetchedPartition,
@@ -100,7 +100,7 @@ class FetchNode:
                 connection = await self._cluster.connection(self.node_id, "fetch")
                 await self._round(connection, asked, min(room, RESPONSE_BYTES))
                 backoff.reset()
-            except (RetriableError, FatalError) as error:
+            except Mm2pyError as error:
                 # Not lost for good: leaders are looked up again, the pause keeps that from spinning.
                 self._on_lost([cursor for cursor in asked if cursor in self.cursors], error)
                 await self._clock.sleep(backoff.next_s())

@@ -18,7 +18,7 @@ from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor, Verdict
 from mm2py.client.fetch_node import FetchNode
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
-from mm2py.errors import FatalServerError, PartitionError, RetriableError
+from mm2py.errors import Mm2pyError, PartitionError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
@@ -211,7 +211,7 @@ class Fetcher:
             try:
                 start = (await self._admin.list_offsets({cursor.tp: EARLIEST}))[cursor.tp]
                 end = (await self._admin.list_offsets({cursor.tp: LATEST}))[cursor.tp]
-            except RetriableError:
+            except Mm2pyError:
                 await self._clock.sleep(backoff.next_s())
                 continue
             if start.error is not None or end.error is not None:
@@ -292,7 +292,7 @@ class Fetcher:
         """Ask for all leaders at once; one by one each would refresh the metadata."""
         try:
             await self._cluster.metadata(sorted({cursor.tp.topic for cursor in cursors}))
-        except RetriableError as error:
+        except Mm2pyError as error:
             for cursor in cursors:
                 self._on_stalled(cursor.tp, error)
 
@@ -301,7 +301,7 @@ class Fetcher:
             return
         try:
             answers = await self._admin.list_offsets({c.tp: c.position for c in cursors})
-        except RetriableError as error:
+        except Mm2pyError as error:
             for cursor in cursors:
                 self._on_stalled(cursor.tp, error)
             return
@@ -315,7 +315,7 @@ class Fetcher:
     async def _settle(self, cursor: Cursor) -> None:
         try:
             leader = await self._cluster.leader(cursor.tp)
-        except (RetriableError, FatalServerError) as error:
+        except Mm2pyError as error:
             self._on_stalled(cursor.tp, error)
             return
         if cursor not in self._homeless:
@@ -344,7 +344,7 @@ class Fetcher:
         )
         try:
             start = (await self._admin.list_offsets({cursor.tp: EARLIEST}))[cursor.tp]
-        except RetriableError:
+        except Mm2pyError:
             return  # still homeless: the next round asks again
         if start.error is None:
             cursor.topic_id = leader.topic_id
@@ -375,5 +375,15 @@ class Fetcher:
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A defect in the Fetcher itself must not look like a quiet source."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("fetcher stopped by a defect", exc_info=error)
+            for cursor in list(self._cursors.values()):
+                if not cursor.failed:
+                    self._give_up(cursor, f"internal error: {error!r}")

@@ -22,7 +22,6 @@ from mm2py.errors import (
     FatalServerError,
     Mm2pyError,
     PartitionError,
-    RetriableError,
     ServerError,
 )
 from mm2py.protocol import error_codes as codes
@@ -168,6 +167,10 @@ class Sender:
             return
         if code == 0:
             self._delivered(lane, lane.acknowledged(sent, base_offset))
+            if lane.state is LaneState.FLOWING:  # the ordinary case
+                if lane.queue:
+                    self._ready(lane)
+                return
         else:
             lane.refused(sent, code, text)
         self._follow(lane)
@@ -220,7 +223,7 @@ class Sender:
                 # One question for all: leaders asked for one by one would each refresh the metadata.
                 await self._cluster.metadata(sorted({lane.target.topic for lane in lanes}))
                 ends = await self._admin.list_offsets({lane.target: LATEST for lane in lanes})
-            except RetriableError as error:
+            except Mm2pyError as error:
                 self._opening.extend(lanes)
                 for lane in lanes:
                     self._stall(lane, error)
@@ -242,7 +245,7 @@ class Sender:
     async def _open_lane(self, lane: SenderLane, log_end: int) -> None:
         try:
             leader = await self._cluster.leader(lane.target)
-        except (RetriableError, FatalServerError) as error:
+        except Mm2pyError as error:
             self._stall(lane, error)
             self._opening.append(lane)
             return
@@ -269,7 +272,7 @@ class Sender:
                     await self._resolve(lane)
                 if lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING):
                     lane.resumed(leader.node_id)
-            except (RetriableError, FatalServerError) as error:
+            except Mm2pyError as error:
                 self._stall(lane, error)
         self._follow(lane)
 
@@ -394,8 +397,18 @@ class Sender:
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A defect in the Sender itself must not leave partitions waiting for ever."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("sender stopped by a defect", exc_info=error)
+            for lane in list(self._lanes.values()):
+                if lane.state is not LaneState.FAILED:
+                    self._fail(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
 
 
 def _release(batch: RecordBatch) -> None:

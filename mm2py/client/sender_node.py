@@ -15,7 +15,7 @@ from mm2py.client.connection import BrokerConnection
 from mm2py.client.sender_lane import SenderLane, Sent
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import BufferLease
@@ -86,11 +86,10 @@ class ProduceNode:
                 self._connecting = True
                 self._spawn(self._connect())
             return
-        while self._ready and connection.write_buffer_size < UNSENT_BYTES:
+        while self._ready and _takes_more(connection):
             entries = self._collect()
-            if not entries:
-                return
-            self._send(connection, entries)
+            if entries:
+                self._send(connection, entries)
 
     def _collect(self) -> Entries:
         """Take one batch of every lane that can send, up to the size of a request."""
@@ -98,13 +97,11 @@ class ProduceNode:
         size = 0
         ready = self._ready
         for lane in list(ready):
-            if lane.leader != self._node_id or not lane.can_send():
-                del ready[lane]
+            sent = lane.take() if lane.leader == self._node_id and lane.can_send() else None
+            if sent is None:
+                del ready[lane]  # it comes back with its next answer or batch
                 continue
-            sent = lane.take()
             entries[lane.target] = (lane, sent)
-            if not lane.can_send():
-                del ready[lane]
             size += len(sent.batch.data)
             if size >= REQUEST_BYTES:
                 break
@@ -130,7 +127,10 @@ class ProduceNode:
         def on_lost(_error: Exception) -> None:
             self._lose(entries)
 
-        connection.send(parts, correlation_id, on_response, on_lost)
+        try:
+            connection.send(parts, correlation_id, on_response, on_lost)
+        except ConnectionFailedError:
+            self._lose(entries)  # it closed under the request before this one
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
         on_answer = self._on_answer
@@ -187,3 +187,7 @@ class ProduceNode:
                 continue  # nobody leads it now; the next round asks again
             if leader.node_id != self._node_id:
                 lane.leader = leader.node_id
+
+
+def _takes_more(connection: BrokerConnection) -> bool:
+    return not connection.closed and connection.write_buffer_size < UNSENT_BYTES
