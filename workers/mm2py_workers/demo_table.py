@@ -74,6 +74,7 @@ class FlowTable:
         for name in ("records/s", "bytes/s", "lag (records)", "lag (time)", "total"):
             table.add_column(name, justify="right")
         table.add_column("state")
+        failed: list[str] = []
         for row in self.update():
             seen = row.snapshot
             table.add_row(
@@ -85,8 +86,9 @@ class FlowTable:
                 f"{seen.records:,}",
                 Text(seen.state, style=_STYLES.get(seen.state, "yellow")),
             )
-            for failed in seen.failed:
-                table.add_row("", "", "", "", "", "", Text(failed, style="red"))
+            failed += [f"{seen.flow} {text}" for text in seen.failed]
+        if failed:
+            table.caption = Text("\n".join(failed), style="red", justify="left")
         return table
 
 

@@ -6,14 +6,15 @@ It shares no code with the data path it checks.
 """
 
 import argparse
+import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from mm2py.types import TopicPartition
@@ -67,14 +68,17 @@ class Reader:
         """Names of all topics."""
         return set(self._consumer.list_topics(timeout=METADATA_TIMEOUT_S).topics)
 
-    def end(self, tp: TopicPartition) -> int:
-        """Offset behind the last record; 0 while the partition does not exist."""
-        found = self._consumer.list_topics(tp.topic, timeout=METADATA_TIMEOUT_S).topics[tp.topic]
-        if tp.partition not in found.partitions:
-            return 0
-        place = KafkaPartition(tp.topic, tp.partition)
-        _, end = self._consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
-        return end
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offset behind the last record of each partition; -1 while one does not exist."""
+        ends = dict.fromkeys(partitions, -1)
+        for tp in partitions:
+            place = KafkaPartition(tp.topic, tp.partition)
+            # A partition that does not exist yet is waited for by the caller.
+            with contextlib.suppress(KafkaException):
+                _, ends[tp] = self._consumer.get_watermark_offsets(
+                    place, timeout=METADATA_TIMEOUT_S
+                )
+        return ends
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions from their first record on."""
@@ -132,7 +136,7 @@ def compare_flow(source: Reader, target: Reader, *, deadline: float) -> Counts:
         for topic in TOPICS
         for partition in range(topic.partitions)
     }
-    left = {tp: _expected(source, target, tp, copy, deadline) for tp, copy in copies.items()}
+    left = _expected(source, target, copies, deadline)
     counts = Counts(partitions=len(copies))
     source.assign(list(copies))
     target.assign(list(copies.values()))
@@ -151,15 +155,25 @@ def compare_flow(source: Reader, target: Reader, *, deadline: float) -> Counts:
 
 
 def _expected(
-    source: Reader, target: Reader, tp: TopicPartition, copy: TopicPartition, deadline: float
-) -> int:
-    expected = source.end(tp)
-    while (found := target.end(copy)) < expected and time.monotonic() < deadline:
+    source: Reader,
+    target: Reader,
+    copies: Mapping[TopicPartition, TopicPartition],
+    deadline: float,
+) -> dict[TopicPartition, int]:
+    """Return the number of records of each partition, once the copies have as many."""
+    expected = source.ends(list(copies))
+    while True:
+        found = target.ends(list(copies.values()))
+        behind = [tp for tp, copy in copies.items() if found[copy] < expected[tp]]
+        if not behind or time.monotonic() > deadline:
+            break
         time.sleep(0.2)
-    if found != expected:
-        raise Difference(
-            f"{target.name} {copy} has {found} records, {source.name} {tp} has {expected}"
-        )
+    for tp, copy in copies.items():
+        if found[copy] != expected[tp]:
+            raise Difference(
+                f"{target.name} {copy} has {found[copy]} records,"
+                f" {source.name} {tp} has {expected[tp]}"
+            )
     return expected
 
 

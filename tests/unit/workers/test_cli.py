@@ -1,0 +1,69 @@
+"""``mm2py``: exit codes and one-line errors."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mm2py.errors import ConfigError
+from mm2py_workers.cli import app
+
+GOOD = """\
+clusters = A, B
+A.bootstrap.servers = a1:9092
+B.bootstrap.servers = b1:9092
+A->B.enabled = true
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mm2.properties"
+    path.write_text(GOOD)
+    return path
+
+
+def test_version_is_printed() -> None:
+    result = CliRunner().invoke(app, ["version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("mm2py ")
+
+
+def test_lint_of_a_good_file_ends_with_0(file: Path) -> None:
+    assert CliRunner().invoke(app, ["lint", str(file)]).exit_code == 0
+
+
+def test_lint_of_a_bad_file_ends_with_1(file: Path) -> None:
+    file.write_text("clusters = A, B\n")
+    assert CliRunner().invoke(app, ["lint", str(file)]).exit_code == 1
+
+
+def test_explain_prints_properties_of_one_flow(file: Path) -> None:
+    result = CliRunner().invoke(app, ["config", "explain", str(file), "A->B"])
+    assert result.exit_code == 0
+    assert "offset.flush.interval.ms" in result.output
+
+
+@pytest.mark.parametrize("words", [["lint"], ["no-such-command"], ["demo", "--seconds", "x"]])
+def test_wrong_usage_ends_with_2(words: list[str]) -> None:
+    assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_an_unknown_flow_is_wrong_usage(file: Path) -> None:
+    assert CliRunner().invoke(app, ["config", "explain", str(file), "A->X"]).exit_code == 2
+
+
+def test_a_failure_is_one_line_unless_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The only way to a machine without disk space; nothing of ours is replaced.
+    monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage(free=1 << 20))
+    result = CliRunner().invoke(app, ["demo", "--seconds", "1"])
+    assert result.exit_code == 1
+    assert "1 MiB are free" in result.output
+    assert isinstance(CliRunner().invoke(app, ["demo", "--debug"]).exception, ConfigError)
+
+
+class _Usage:
+    def __init__(self, free: int) -> None:
+        self.free = free

@@ -1,0 +1,131 @@
+"""The dedicated mode's command line, its one-line complaints and what it says at start."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mm2py.config.lint import load_checked
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.observability.metrics import Metrics
+from mm2py.runtime.mirror_maker import MirrorMaker
+from mm2py.testing.clock import FakeClock
+from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.connect_mirror_maker import announce, main, run_flows, secrets_of
+from mm2py_workers.signals import StopSignal
+from mm2py_workers.wiring import build_mirror_maker
+
+FILE = """\
+clusters = A, B
+A.bootstrap.servers = a1:9092
+B.bootstrap.servers = b1:9092
+A->B.enabled = true
+A->B.topics = orders
+A.sasl.password = hunter2-clear
+"""
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "mm2.properties"
+    file.write_text(FILE)
+    return file
+
+
+def _ends(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--clusters", "B"), ("--no-such",), ("f", "--log-level", "x")]
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ends(*words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("connect-mirror-maker-py: ")
+    assert "--help" in lines[0]
+
+
+def test_an_unknown_cluster_alias_is_wrong_usage(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ends(str(path), "--clusters", "B", "X") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "X" in line
+
+
+def test_a_missing_file_is_a_failure_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _ends("/no/such/mm2.properties") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/no/such/mm2.properties" in line
+    assert "Traceback" not in line
+
+
+def test_bad_content_names_the_file_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text(FILE + "A->B.tasks.max = many\n")
+    assert _ends(str(path)) == 1
+    err = capsys.readouterr().err
+    assert f"{path}:7" in err
+    assert "Traceback" not in err
+
+
+def _checked(path: Path) -> MirrorMakerConfig:
+    config, _ = load_checked(path, CONNECTORS)
+    return config
+
+
+def test_start_names_flows_and_what_later_parts_bring(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config, findings = load_checked(path, CONNECTORS)
+    announce(config, config.flows(), findings)
+    text = caplog.text
+    assert "flow=A->B replicates" in text
+    assert "flow=B->A is disabled" in text
+    assert text.count("come with part 4") == 1
+
+
+def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
+    config = _checked(path)
+    maker = _maker(config, "B")
+    assert [str(flow) for flow in maker.herders] == ["A->B"]
+
+
+def _maker(config: MirrorMakerConfig, *targets: str) -> MirrorMaker:
+    clock = FakeClock()
+    flows = config.flows(targets or None)
+    return build_mirror_maker(config, flows, metrics=Metrics(clock), clock=clock)
+
+
+def test_a_clear_text_password_is_a_secret(path: Path) -> None:
+    assert "hunter2-clear" in secrets_of(_checked(path))
+
+
+def test_a_stop_ends_the_process_in_order(path: Path) -> None:
+    """No cluster answers here: the flows wait, and still end at once."""
+
+    async def scenario() -> int:
+        maker = MirrorMaker({})
+        with StopSignal() as stop:
+            stop.ask()
+            return await run_flows(maker, stop, FakeClock())
+
+    assert asyncio.run(scenario()) == 0

@@ -1,0 +1,45 @@
+"""The first signal asks for a stop, the second ends the process at once."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mm2py_workers.signals import StopSignal
+
+STUBBORN = """
+import asyncio, os, signal, sys
+from mm2py_workers.signals import StopSignal
+
+async def main() -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.{name})
+        await stop.wait()
+        os.kill(os.getpid(), signal.{name})
+        await asyncio.sleep(20)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
+    async def scenario() -> None:
+        with StopSignal() as stop:
+            assert not stop.asked
+            os.kill(os.getpid(), number)
+            async with asyncio.timeout(5):
+                await stop.wait()
+            assert stop.asked
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_the_second_signal_ends_the_process_at_once(name: str, code: int) -> None:
+    program = STUBBORN.replace("{name}", name)
+    done = subprocess.run([sys.executable, "-c", program], timeout=20, capture_output=True)
+    assert done.returncode == code, done.stderr
