@@ -61,6 +61,8 @@ class Reader:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "queued.max.messages.kbytes": 16_384,
+                "fetch.queue.backoff.ms": 20,
+                "fetch.wait.max.ms": 50,
             }
         )
 
@@ -200,6 +202,22 @@ def _compare_waiting(
     return count
 
 
+def _compare(source_address: list[str], target_address: list[str], deadline: float) -> int:
+    """Compare one flow with readers of its own; print what was compared and return the count."""
+    source, target = (Reader(address, name) for name, address in (source_address, target_address))
+    try:
+        counts = compare_flow(source, target, deadline=deadline)
+    finally:
+        source.close()
+        target.close()
+    sys.stdout.write(
+        f"{source.name}->{target.name}: {counts.records} records equal in {counts.partitions}"
+        f" partitions ({counts.tombstones} tombstones, {counts.headers} headers)\n"
+    )
+    sys.stdout.flush()
+    return counts.records
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare both directions of two regions; print counts; 1 at the first difference."""
     parser = argparse.ArgumentParser(description="compares two mirrored regions")
@@ -207,24 +225,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for the tail")
     options = parser.parse_args(arguments)
     named: list[list[str]] = [text.split("=", 1) for text in options.regions]
-    readers = [Reader(bootstrap, name) for name, bootstrap in named]
     deadline = time.monotonic() + options.timeout
     total = 0
     try:
-        for source, target in (readers, readers[::-1]):
-            counts = compare_flow(source, target, deadline=deadline)
-            total += counts.records
-            sys.stdout.write(
-                f"{source.name}->{target.name}: {counts.records} records equal in"
-                f" {counts.partitions} partitions ({counts.tombstones} tombstones,"
-                f" {counts.headers} headers)\n"
-            )
+        for source, target in (named, named[::-1]):
+            total += _compare(source, target, deadline)
     except Difference as error:
         sys.stdout.write(f"DIFFERENT: {error}\n")
         return 1
-    finally:
-        for reader in readers:
-            reader.close()
     if total == 0:
         sys.stdout.write("DIFFERENT: there are no records to compare\n")
         return 1

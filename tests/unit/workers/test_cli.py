@@ -57,7 +57,7 @@ def test_a_failure_is_one_line_unless_debug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The only way to a machine without disk space; nothing of ours is replaced.
-    monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage(free=1 << 20))
+    monkeypatch.setattr("shutil.disk_usage", _almost_full)
     result = CliRunner().invoke(app, ["demo", "--seconds", "1"])
     assert result.exit_code == 1
     assert "1 MiB are free" in result.output
@@ -67,3 +67,7 @@ def test_a_failure_is_one_line_unless_debug(
 class _Usage:
     def __init__(self, free: int) -> None:
         self.free = free
+
+
+def _almost_full(_folder: str) -> _Usage:
+    return _Usage(free=1 << 20)
