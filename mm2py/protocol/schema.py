@@ -21,7 +21,7 @@ from mm2py.protocol.call import Call
 
 
 @final
-class _QuietPackage(ModuleType):
+class QuietPackage(ModuleType):
     """The package ``kafka`` without its ``__init__``, which loads a whole client nobody here uses.
 
     Saves more than half of the import time and about 7 MB per process. Whoever asks for a name of
@@ -39,17 +39,18 @@ class _QuietPackage(ModuleType):
         return found
 
 
-def _prepare_package() -> None:
+def prepare_package() -> None:
+    """Put the quiet package in place, unless the real one is loaded already."""
     spec = find_spec("kafka")
     if spec is None or "kafka" in sys.modules:
         return
-    package = _QuietPackage("kafka")
+    package = QuietPackage("kafka")
     package.__spec__, package.__file__ = spec, spec.origin
     package.__path__ = list(spec.submodule_search_locations or ())
     sys.modules["kafka"] = package
 
 
-_prepare_package()
+prepare_package()
 with warnings.catch_warnings():
     # The library reads its schemas with a function that Python 3.11 and 3.12 deprecate.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -60,10 +61,12 @@ with warnings.catch_warnings():
     from kafka.protocol.api_message import ApiMessage
 
 __all__ = [
+    "QuietPackage",
     "admin_schema",
     "by_topic",
     "consumer_schema",
     "metadata_schema",
+    "prepare_package",
     "producer_schema",
     "required",
     "schema_call",
@@ -96,7 +99,7 @@ def schema_call(
     def decode(version: int, body: memoryview) -> R:
         try:
             return convert(answer.decode(_after_header(answer, version, body), version=version))
-        except (struct.error, ValueError, IndexError, TypeError, EOFError) as error:
+        except (struct.error, ValueError, IndexError, TypeError, AssertionError) as error:
             raise ProtocolError(
                 f"the answer to {name} v{version} cannot be read: {error}",
                 remedy="check that the port is a Kafka listener; report the broker's version",

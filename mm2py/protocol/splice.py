@@ -172,9 +172,6 @@ def _pieces(spans: Sequence[RecordSpan], low: int, high: int, wanted: int) -> li
             pieces.append((low + start, low + index))
             start, limit = index, (ends[index - 1]) + share
     pieces.append((low + start, high))
-    if len(pieces) == 1 and high - low > 1:
-        middle = (low + high) // 2
-        return [(low, middle), (middle, high)]
     return pieces
 
 

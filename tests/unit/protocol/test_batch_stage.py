@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 
 import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from mm2py.protocol.batch_stage import Dropped, DropReason, ProblemKind, classify
 from mm2py.protocol.record_batch import Codec, crc32c
@@ -240,3 +241,18 @@ def test_a_compressed_payload_that_is_garbage_is_a_problem_only_when_it_must_be_
     result = classify(memoryview(raw), 1, None)
     assert result.problem is not None
     assert result.problem.kind is ProblemKind.RECORDS
+
+
+def test_an_old_message_behind_a_newer_offset_is_an_overlap() -> None:
+    builder = LegacyRecordBatchBuilder(1, 0, 1000)
+    builder.append(1, 5, b"k", b"v")
+    result = classify(memoryview(batch(0, 3) + builder.build()), 0, None)
+    assert result.problem is not None
+    assert result.problem.kind is ProblemKind.OVERLAP
+    assert [b.base_offset for b in result.batches] == [0]
+
+
+def test_an_offset_above_what_the_header_covers_is_a_problem() -> None:
+    problem = classify(memoryview(gaps(batch(100, 3), [0, 1, 9], 5)), 100, None).problem
+    assert problem is not None
+    assert "offset delta 9 is above the last, 5" in problem.text

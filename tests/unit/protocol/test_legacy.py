@@ -150,3 +150,23 @@ def test_a_wrapper_around_nonsense_is_a_problem() -> None:
         result = classify(memoryview(bytearray(raw)), 0, None)
         assert (result.problem is None) == (inside == b"")
         assert result.batches == []
+
+
+def old_message(fields: bytes, attributes: int = 0) -> bytearray:
+    body = struct.pack(">bbq", 1, attributes, 5) + fields
+    return bytearray(struct.pack(">qiI", 5, len(body) + 4, zlib.crc32(body)) + body)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (old_message(struct.pack(">ii", -1, -1), Codec.GZIP), "an empty wrapper"),
+        (old_message(struct.pack(">ii", -1, -1) + b"x"), "does not end where its size says"),
+        (old_message(struct.pack(">ii", -1, 7)), "announces 7 bytes"),
+        (old_message(struct.pack(">i", -1) + b"xx"), "announces"),
+    ],
+)
+def test_old_messages_with_impossible_fields_are_a_problem(raw: bytearray, text: str) -> None:
+    problem = classify(memoryview(raw), 0, None).problem
+    assert problem is not None
+    assert text in problem.text

@@ -4,7 +4,8 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.record_batch import Codec, crc_matches
+from mm2py.protocol.record_batch import Codec, build_batch, crc_matches
+from mm2py.protocol.record_bytes import read_varint, varint, walk
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 
 ROWS = [
@@ -71,3 +72,42 @@ def test_a_damaged_batch_raises_and_names_its_offset() -> None:
     assert not crc_matches(raw)
     with pytest.raises(ProtocolError, match="wrong CRC at offset 0"):
         list(decode_batches(raw))
+
+
+def hand_made(record: bytes) -> bytearray:
+    return build_batch(record, base_offset=9, count=1, base_timestamp=0, max_timestamp=0)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (b"\x10\x00\x00\x00\x01\x01\x00\x00\x00", "does not end where its length says"),
+        (b"\x0a\x00\x00\x00\x01", "announces 5 bytes"),
+        (b"\x0c\x00\x00\x00\x01\x01\x04", "is cut off"),
+        (b"\x0a\x00\x00\x00\x01\x14", "announces 10 bytes"),
+        (b"\x0a\x00\x00\x01\x01\x01", "offset delta -1 follows -1"),
+        (b"\x0a" + b"\x80" * 12, "longer than ten bytes"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes follow the last record"),
+        (b"\x80", "cut off"),
+    ],
+)
+def test_damaged_records_say_what_is_wrong(record: bytes, text: str) -> None:
+    with pytest.raises(ProtocolError, match=text):
+        list(decode_batches(hand_made(record)))
+
+
+def test_a_batch_of_an_unknown_codec_or_format_is_refused() -> None:
+    raw = build_batch(b"", base_offset=9, count=0, base_timestamp=0, max_timestamp=0, attributes=6)
+    with pytest.raises(ProtocolError, match="codec 6 at offset 9"):
+        list(decode_batches(raw))
+    raw[16] = 3
+    with pytest.raises(ProtocolError, match="magic 3"):
+        list(decode_batches(raw))
+
+
+def test_varints_are_javas() -> None:
+    assert [varint(n) for n in (0, -1, 1, -64, 64, 2**31 - 1)] == [
+        b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80\x01", b"\xfe\xff\xff\xff\x0f",
+    ]  # fmt: skip
+    assert read_varint(b"\x00\x80\x01", 1) == (64, 3)
+    assert walk(b"", 0) == []

@@ -1,0 +1,108 @@
+"""Corner cases of splicing that the property tests need not find."""
+
+import struct
+
+import pytest
+
+from mm2py.protocol.batch_stage import classify
+from mm2py.protocol.record_batch import Codec, RecordBatch, build_batch, crc32c
+from mm2py.protocol.record_bytes import append_record, walk
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.splice import merge, recompress, rewrite, split
+
+
+def staged(
+    base: int, sizes: list[int], codec: Codec = Codec.NONE, stamp: int = 1000
+) -> RecordBatch:
+    raw = encode_batch([NewRecord(None, b"v" * n, (), stamp + n) for n in sizes], codec)
+    struct.pack_into(">q", raw, 0, base)
+    (batch,) = classify(memoryview(raw), base, None).batches
+    return batch
+
+
+def sizes_of(batch: RecordBatch) -> list[int]:
+    (decoded,) = decode_batches(batch.data)
+    return [len(record.value or b"") for record in decoded.records]
+
+
+def test_a_batch_that_fits_is_not_touched() -> None:
+    batch = staged(5, [10, 10])
+    assert split(batch, batch.size) == ([batch], None)
+    assert merge([batch]) is batch
+    assert recompress(batch, Codec.NONE) is batch
+
+
+def test_split_stops_at_the_first_record_that_is_too_large() -> None:
+    batch = staged(100, [10, 20, 5000, 30])
+    parts, too_large = split(batch, 300)
+    assert [size for part in parts for size in sizes_of(part)] == [10, 20]
+    assert parts[-1].last_offset == 101
+    assert too_large is not None
+    assert too_large.offset == 102
+    assert 5000 < too_large.size_bytes < 5100
+
+
+def test_a_single_record_fits_to_the_byte() -> None:
+    batch = staged(0, [500, 500])
+    single = 61 + 2 + 1 + 1 + 1 + 1 + 2 + 500 + 1
+    parts, too_large = split(batch, single)
+    assert ([part.size for part in parts], too_large) == ([single, single], None)
+    assert split(batch, single - 1).too_large == (0, single)
+
+
+def test_merge_joins_runs_and_keeps_holes_between_batches() -> None:
+    merged = merge([staged(0, [1, 2]), staged(2, [3], stamp=10), staged(9, [4], Codec.GZIP)])
+    assert merged.runs == ((0, 3), (9, 1))
+    assert (merged.last_offset, merged.count, merged.max_timestamp) == (9, 4, 1004)
+    (decoded,) = decode_batches(merged.data)
+    assert [record.timestamp for record in decoded.records] == [1001, 1002, 13, 1004]
+
+
+def test_parts_of_a_batch_with_holes_map_to_their_own_offsets() -> None:
+    merged = merge([staged(0, [400, 400]), staged(50, [400]), staged(60, [400])])
+    parts = split(merged, 1000).parts
+    assert [part.runs for part in parts] == [((0, 2),), ((50, 1), (60, 1))]
+    assert [(part.base_offset, part.last_offset) for part in parts] == [(0, 49), (50, 60)]
+
+
+def test_a_signed_batch_is_split_by_its_runs_not_by_its_header() -> None:
+    batch = staged(100, [400, 400])
+    struct.pack_into(">q", batch.data, 0, 0)
+    parts = split(batch, 600).parts
+    assert [part.runs for part in parts] == [((100, 1),), ((101, 1),)]
+
+
+def test_tombstones_with_a_delete_horizon_keep_their_times() -> None:
+    raw = encode_batch([NewRecord(b"k", None, (), 5_000), NewRecord(b"l", None, (), 6_000)])
+    payload_times = {5_000, 6_000}
+    horizon = 90_000_000
+    raw[22] |= 0x40
+    # The cleaner stores the horizon as base time and rewrites the deltas against it (KIP-534).
+    payload = bytearray()
+    for n, (stamp, span) in enumerate(zip((5_000, 6_000), walk(raw[61:], 2), strict=True)):
+        append_record(payload, raw[61 + span.start : 61 + span.end], stamp - horizon, n * 2)
+    holes = build_batch(
+        payload,
+        base_offset=7,
+        count=2,
+        base_timestamp=horizon,
+        max_timestamp=6_000,
+        attributes=0x40,
+    )
+    struct.pack_into(">i", holes, 23, 2)
+    struct.pack_into(">I", holes, 17, crc32c(memoryview(holes)[21:]))
+    spliced = rewrite(holes)
+    assert spliced is not None
+    assert spliced.attributes == 0
+    assert spliced.max_timestamp == 6_000
+    (decoded,) = decode_batches(spliced.data)
+    assert {record.timestamp for record in decoded.records} == payload_times
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_big_records_survive_every_codec(codec: Codec) -> None:
+    batch = staged(3, [100_000, 0, 200_000], codec)
+    spliced = rewrite(batch.data, 4)
+    assert spliced is not None
+    assert sizes_of(spliced) == [0, 200_000]
+    assert spliced.codec is codec
