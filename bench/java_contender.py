@@ -34,8 +34,8 @@ class JavaContender:
 
     def __init__(self, source: Region, target: Region, folder: Path, *, quick: bool) -> None:
         self._source = source
-        self._refresh_s = 15 if quick else 25
-        self._rounds = range(3, 6) if quick else range(4, 15)
+        self._refresh_s = 12 if quick else 20
+        self._rounds = range(3, 6) if quick else range(4, 12)
         self._at_source = Topics(source.bootstrap_servers)
         self._at_target = Topics(target.bootstrap_servers)
         self._probes = 0

@@ -43,7 +43,8 @@ defaults and the JVM flags of its own start script, and was warm: it had copied 
 until its CPU per record settled ({rounds} rounds of CPU us/record: {trail}).
 mm2py was started for each topic; the figure is the median of {repeats}. Memory is taken after the last record; PSS
 counts a page shared by n processes as 1/n. Kafka {kafka}, Python {python}, {partitions} partitions, producer
-batches of 16 KiB. Other load on the machine moves the absolute figures; compare ratios.
+batches of 16 KiB. Load average of the machine before the run: {load:.1f}. Other load moves the absolute figures;
+compare ratios.
 """
 
 
@@ -75,19 +76,20 @@ def show(outcomes: Sequence[Outcome]) -> None:
     """Print the table."""
     table = Table(title="CPU per record, side by side")
     for column in _TERMINAL_COLUMNS:
-        table.add_column(COLUMNS[column], justify="right" if column else "left")
+        heading = COLUMNS[column].replace(" us/", "\nus/").replace(" records", "\nrecords")
+        table.add_column(heading.replace("record", "rec"), justify="right" if column else "left")
     for outcome in outcomes:
         cells = _cells(outcome)
         table.add_row(*(cells[column] for column in _TERMINAL_COLUMNS))
     Console().print(table)
 
 
-def write_files(outcomes: Sequence[Outcome], folder: Path, name: str) -> None:
-    """Write ``name``.json and ``name``.md."""
+def write_files(outcomes: Sequence[Outcome], folder: Path, name: str, *, load: float) -> None:
+    """Write ``name``.json and ``name``.md; ``load`` is the load average before the run."""
     folder.mkdir(parents=True, exist_ok=True)
     document = [_as_json(outcome) for outcome in outcomes]
     (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(_markdown(outcomes), encoding="utf-8")
+    (folder / f"{name}.md").write_text(_markdown(outcomes, load), encoding="utf-8")
 
 
 def _cells(outcome: Outcome) -> list[str]:
@@ -113,7 +115,7 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
-def _markdown(outcomes: Sequence[Outcome]) -> str:
+def _markdown(outcomes: Sequence[Outcome], load: float) -> str:
     lines = ["# Side by side with Java MirrorMaker 2", ""]
     lines.append("| " + " | ".join(COLUMNS) + " |")
     lines.append("|---|" + "---:|" * (len(COLUMNS) - 1))
@@ -121,6 +123,7 @@ def _markdown(outcomes: Sequence[Outcome]) -> str:
     trails = [outcome.java_warm_up_us for outcome in outcomes if outcome.java_warm_up_us]
     method = _METHOD.format(
         cpus=os.cpu_count(),
+        load=load,
         rounds=" + ".join(str(len(trail)) for trail in trails) or "no",
         trail="; ".join(", ".join(f"{us:.1f}" for us in trail) for trail in trails) or "-",
         repeats=max((len(outcome.mm2py_runs) for outcome in outcomes), default=0),

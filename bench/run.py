@@ -5,6 +5,7 @@ mm2py copies it (measured) -> table, JSON and Markdown in bench/results. Removes
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from mm2py.errors import Mm2pyError
 __all__ = ["main"]
 
 MIN_FREE_BYTES: Final = 5 << 30
+QUIET_LOAD: Final = 1.0
 RESULTS: Final = Path(__file__).parent / "results"
 # The data of a workload must be gone soon after it was deleted, not after the broker's five minutes.
 _BROKER_PROPERTIES: Final = {
@@ -47,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "free some, or set TMPDIR to a larger disk"
         )
         return 1
+    load = os.getloadavg()[0]
+    if load > QUIET_LOAD:
+        _console.print(f"load average {load:.1f}: wait for a quiet machine to get clean figures")
     try:
         outcomes = _run(options)
     except (Mm2pyError, KafkaException, RuntimeError) as error:
@@ -54,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     show(outcomes)
     name = options.name or ("quick" if options.quick else "latest")
-    write_files(outcomes, RESULTS, name)
+    write_files(outcomes, RESULTS, name, load=load)
     _console.print(f"written: bench/results/{name}.md and .json")
     return 0
 

@@ -28,6 +28,8 @@ _NOT_YET: Final = frozenset(
         "UNKNOWN_TOPIC_OR_PART",
         "LEADER_NOT_AVAILABLE",
         "NOT_LEADER_FOR_PARTITION",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
     }
 )
 
