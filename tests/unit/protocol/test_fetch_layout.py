@@ -169,11 +169,10 @@ def test_a_cut_answer_is_a_protocol_error(version: int) -> None:
 def test_tags_without_meaning_for_us_change_nothing() -> None:
     message = answer(12)
     parts = [part for topic in message.responses for part in topic.partitions]
-    for part in parts:
-        part.tags = {"snapshot_id", "diverging_epoch"}
-        part.snapshot_id = Part.SnapshotId(end_offset=1, epoch=2)
-        part.diverging_epoch = Part.EpochEndOffset(epoch=-1, end_offset=-1)
-    parts[0].tags = {"snapshot_id"}
+    full, empty = parts[:2]
+    full.tags = {"snapshot_id"}
+    full.snapshot_id = Part.SnapshotId(end_offset=1, epoch=2)
+    empty.diverging_epoch = Part.EpochEndOffset(epoch=-1, end_offset=-1)
     raw = message.encode(header=True)
     found = decode_fetch(12, memoryview(raw)[4:]).partitions
     assert [part.diverging for part in found] == [None] * 4

@@ -1,5 +1,6 @@
 """Corner cases of splicing that the property tests need not find."""
 
+import random
 import struct
 
 import pytest
@@ -48,6 +49,17 @@ def test_a_single_record_fits_to_the_byte() -> None:
     parts, too_large = split(batch, single)
     assert ([part.size for part in parts], too_large) == ([single, single], None)
     assert split(batch, single - 1).too_large == (0, single)
+
+
+def test_a_part_that_compresses_badly_is_split_again() -> None:
+    noise = random.Random(5).randbytes(4000)
+    values = [bytes(4000)] * 4 + [noise[:1000], noise[1000:2000], noise[2000:3000], noise[3000:]]
+    raw = encode_batch([NewRecord(None, value, (), 1) for value in values], Codec.GZIP)
+    (batch,) = classify(memoryview(raw), 0, None).batches
+    parts, too_large = split(batch, 1300)
+    assert too_large is None
+    assert max(part.size for part in parts) <= 1300
+    assert sum(part.count for part in parts) == 8
 
 
 def test_merge_joins_runs_and_keeps_holes_between_batches() -> None:
