@@ -1,0 +1,135 @@
+"""What an operator does to a cluster while it is mirrored, with confluent-kafka's admin client."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Final, Protocol, cast
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
+from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewPartitions
+
+from mm2py.embedded.region import KafkaAddress
+
+__all__ = [
+    "configs_of",
+    "delete_records",
+    "delete_topic",
+    "forbid_writing",
+    "grow",
+    "leader_of",
+    "permit_writing",
+    "topics_of",
+]
+
+TIMEOUT_S: Final = 30.0
+EVERYBODY: Final = "User:ANONYMOUS"
+
+Answers = Mapping[object, "Future[object]"]
+
+
+class _Admin(Protocol):
+    """``AdminClient``, whose own annotations leave the futures' results open."""
+
+    def list_topics(self, *, timeout: float) -> ClusterMetadata: ...
+    def create_partitions(self, new: list[NewPartitions], /) -> Answers: ...
+    def describe_configs(self, resources: list[ConfigResource], /) -> Answers: ...
+    def delete_topics(self, topics: list[str], /) -> Answers: ...
+    def delete_records(self, before: list[TopicPartition], /) -> Answers: ...
+    def create_acls(self, acls: list[AclBinding], /) -> Answers: ...
+    def delete_acls(self, filters: list[AclBindingFilter], /) -> Answers: ...
+
+
+def _admin(region: KafkaAddress) -> _Admin:
+    """Keep it in a variable: it is closed, whatever is under way, when nothing refers to it."""
+    client = AdminClient({"bootstrap.servers": region.bootstrap_servers, "log_level": 0})
+    return cast("_Admin", client)
+
+
+def _results(answers: Answers) -> list[object]:
+    return [future.result(TIMEOUT_S) for future in answers.values()]
+
+
+def topics_of(region: KafkaAddress) -> dict[str, int]:
+    """Return the number of partitions by topic."""
+    found = _admin(region).list_topics(timeout=TIMEOUT_S).topics
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def grow(region: KafkaAddress, topic: str, partitions: int) -> None:
+    """Give a topic more partitions."""
+    admin = _admin(region)
+    _results(admin.create_partitions([NewPartitions(topic, partitions)]))
+
+
+def leader_of(region: KafkaAddress, topic: str, partition: int) -> int:
+    """Return the id of the node that leads a partition."""
+    admin = _admin(region)
+    found = admin.list_topics(timeout=TIMEOUT_S).topics
+    return found[topic].partitions[partition].leader
+
+
+def configs_of(region: KafkaAddress, topic: str) -> dict[str, str]:
+    """Return a topic's effective configs."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = _admin(region)
+    (entries,) = _results(admin.describe_configs([resource]))
+    found = cast("Mapping[str, ConfigEntry]", entries)
+    return {name: str(entry.value) for name, entry in found.items()}
+
+
+def delete_topic(region: KafkaAddress, topic: str) -> None:
+    """Delete a topic."""
+    admin = _admin(region)
+    _results(admin.delete_topics([topic]))
+
+
+def delete_records(region: KafkaAddress, topic: str, partition: int, before: int) -> None:
+    """Delete the records before an offset, as retention does."""
+    admin = _admin(region)
+    _results(admin.delete_records([TopicPartition(topic, partition, before)]))
+
+
+def forbid_writing(region: KafkaAddress, topic: str) -> None:
+    """Take Write on one topic from everybody; everything else stays allowed."""
+    rules = [
+        _rule(topic, AclOperation.ALL, AclPermissionType.ALLOW),
+        _rule(topic, AclOperation.WRITE, AclPermissionType.DENY),
+    ]
+    admin = _admin(region)
+    _results(admin.create_acls(rules))
+
+
+def permit_writing(region: KafkaAddress, topic: str) -> None:
+    """Undo ``forbid_writing``."""
+    denial = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        EVERYBODY,
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+    admin = _admin(region)
+    _results(admin.delete_acls([denial]))
+
+
+def _rule(topic: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        EVERYBODY,
+        "*",
+        operation,
+        permission,
+    )

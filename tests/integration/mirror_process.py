@@ -1,0 +1,218 @@
+"""The product as its user runs it: a properties file, the console script, its log, signals.
+
+Flow: ``write_flow`` -> ``Mirror(flow)`` as a context manager -> ``wait_for_log`` / ``until`` -> ``stop`` or
+``kill``. An error that leaves the ``with`` block carries the end of the log. Knows nothing of records.
+"""
+
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, TypeVar, final
+
+from mm2py.embedded.reaper import REAPER
+from mm2py.embedded.region import KafkaAddress
+
+__all__ = ["COMMAND", "Flow", "Mirror", "run_to_end", "until", "write_file", "write_flow"]
+
+COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
+READY: Final = "source task started"
+STOP_TIMEOUT_S: Final = 35.0
+POLL_S: Final = 0.05
+_TAIL_LINES: Final = 60
+
+T = TypeVar("T")
+
+_SINGLE_REPLICA: Final = (
+    "replication.factor",
+    "checkpoints.topic.replication.factor",
+    "heartbeats.topic.replication.factor",
+    "offset-syncs.topic.replication.factor",
+    "offset.storage.replication.factor",
+    "status.storage.replication.factor",
+    "config.storage.replication.factor",
+)
+
+
+def until(
+    condition: Callable[[], T | None],
+    timeout_s: float,
+    what: str | Callable[[], str],
+    *,
+    alive: "Mirror | None" = None,
+) -> T:
+    """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        found = condition()
+        if found:
+            return found
+        if alive is not None:
+            alive.check_running()
+        if time.monotonic() > deadline:
+            text = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {timeout_s:.0f} s: {text}")
+        pause.wait(POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One replication flow: two clusters under aliases of its own, and the file that says so."""
+
+    source: KafkaAddress
+    target: KafkaAddress
+    source_alias: str
+    target_alias: str
+    file: Path
+
+    def remote(self, topic: str) -> str:
+        """Return the name of the copy."""
+        return f"{self.source_alias}.{topic}"
+
+    @property
+    def offsets_topic(self) -> str:
+        """Where positions are committed, on the target."""
+        return f"mm2-offsets.{self.source_alias}.internal"
+
+
+def write_flow(
+    folder: Path,
+    source: KafkaAddress,
+    target: KafkaAddress,
+    topics: str,
+    properties: Mapping[str, str] | None = None,
+) -> Flow:
+    """Write the file of one flow; its aliases are new, so nothing of another test is in its way.
+
+    ``{source}`` and ``{target}`` in a property's name stand for the aliases.
+    """
+    mark = secrets.token_hex(3)
+    one, two = f"src{mark}", f"dst{mark}"
+    lines = {
+        "clusters": f"{one}, {two}",
+        f"{one}.bootstrap.servers": source.bootstrap_servers,
+        f"{two}.bootstrap.servers": target.bootstrap_servers,
+        f"{one}->{two}.enabled": "true",
+        f"{one}->{two}.topics": topics,
+        # Without it the way back is a second flow, only for heartbeats.
+        "emit.heartbeats.enabled": "false",
+        **dict.fromkeys(_SINGLE_REPLICA, "1"),
+    }
+    for name, value in (properties or {}).items():
+        lines[name.format(source=one, target=two)] = value
+    file = folder / f"mm2-{mark}.properties"
+    write_file(file, lines)
+    return Flow(source, target, one, two, file)
+
+
+def write_file(file: Path, properties: Mapping[str, str]) -> None:
+    """Write a properties file."""
+    text = "".join(f"{key} = {value}\n" for key, value in properties.items())
+    file.write_text(text.replace("\\", "\\\\"), encoding="latin-1")
+
+
+@final
+class Mirror:
+    """One process on a file; leaving the ``with`` block ends it in any case."""
+
+    def __init__(self, file: Path, *arguments: str, name: str = "mirror") -> None:
+        self.name = name
+        self._log_file = file.with_name(f"{file.stem}-{name}-{secrets.token_hex(2)}.log")
+        with self._log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [COMMAND, str(file), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        REAPER.watch_process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """Return everything that was logged so far."""
+        return self._log_file.read_text(encoding="utf-8", errors="replace")
+
+    def tail(self) -> str:
+        """Return the end of the log."""
+        lines = self.log().splitlines()[-_TAIL_LINES:]
+        return f"--- end of the log of {self.name} ---\n" + "\n".join(lines)
+
+    def lines(self, pattern: str) -> list[str]:
+        """Return the log lines in which the pattern is found."""
+        return [line for line in self.log().splitlines() if re.search(pattern, line)]
+
+    def complaints(self) -> list[str]:
+        """Return warnings and errors, but for what the file asks of later versions."""
+        return [line for line in self.lines("WARNING|ERROR") if "not in this version" not in line]
+
+    def wait_for_log(self, pattern: str, timeout_s: float = 30.0) -> str:
+        """Wait until a line contains the pattern and return it."""
+
+        def found() -> str | None:
+            lines = self.lines(pattern)
+            return lines[0] if lines else None
+
+        return until(found, timeout_s, f"log line {pattern!r}", alive=self)
+
+    def wait_ready(self, timeout_s: float = 30.0) -> None:
+        """Wait until a task copies."""
+        self.wait_for_log(READY, timeout_s)
+
+    def check_running(self) -> None:
+        """Fail if the process has ended."""
+        code = self._process.poll()
+        assert code is None, f"{self.name} ended with {code}"
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, without waiting."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Wait for the end and return the exit code."""
+        code = self._process.wait(timeout_s)
+        REAPER.forget_process(self.pid)
+        return code
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.send(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send(signal.SIGKILL)
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            error.add_note(self.tail())
+        if self._process.poll() is None:
+            self.kill()
+
+
+def run_to_end(
+    file: Path, *arguments: str, timeout_s: float = 20.0, options: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run the command on a file that it should refuse."""
+    return subprocess.run(
+        [COMMAND, *options, str(file), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )

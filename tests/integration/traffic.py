@@ -1,0 +1,375 @@
+"""Records in, records out, compared: everything with confluent-kafka, nothing of the product.
+
+Flow: ``write`` or ``Load`` (a thread) -> the mirror -> ``wait_for_copy`` -> ``assert_equal`` per partition, in
+order, by key, value, headers and timestamp. The truth is what the source cluster holds.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self, final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.cluster_changes import topics_of
+from tests.integration.mirror_process import Flow, Mirror, until
+
+__all__ = [
+    "YEAR_MS",
+    "Load",
+    "Logs",
+    "Record",
+    "Sent",
+    "assert_equal",
+    "assert_resumed",
+    "committed_positions",
+    "ends",
+    "producer",
+    "read",
+    "wait_for_copy",
+    "write",
+]
+
+YEAR_MS: Final = 365 * 86_400_000
+READ_TIMEOUT_S: Final = 30.0
+METADATA_TIMEOUT_S: Final = 15.0
+FLUSH_TIMEOUT_S: Final = 30.0
+TICK_S: Final = 0.01
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """What must be equal on both sides."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+class Sent(NamedTuple):
+    """A record to write."""
+
+    partition: int
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One partition as a consumer sees it."""
+
+    offsets: list[int]
+    records: list[Record]
+
+
+Logs = dict[int, Log]
+
+
+# -- cluster ----------------------------------------------------------------------------------------
+
+
+def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": region.bootstrap_servers,
+            "group.id": "reader-of-the-tests",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "log_level": 0,
+        }
+    )
+
+
+def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
+    """Return the log end by partition; empty while the topic does not exist."""
+    consumer = _client(region)
+    try:
+        count = topics_of(region).get(topic, 0)
+        found: dict[int, int] = {}
+        for partition in range(count):
+            _, end = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S
+            )
+            found[partition] = end
+    except KafkaException:
+        return {}  # its leaders are not elected yet
+    else:
+        return found
+    finally:
+        consumer.close()
+
+
+# -- reading ----------------------------------------------------------------------------------------
+
+
+def read(region: KafkaAddress, topic: str, *, committed: bool = False) -> Logs:
+    """Read every partition from its start to its present end."""
+    count = topics_of(region).get(topic, 0)
+    logs: Logs = {partition: Log([], []) for partition in range(count)}
+    consumer = _client(region, committed=committed)
+    try:
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
+        open_partitions = set(logs)
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while open_partitions:
+            assert time.monotonic() < deadline, f"{topic}: cannot read {sorted(open_partitions)}"
+            for message in consumer.consume(2_000, timeout=0.5):
+                partition = message.partition() or 0
+                error = message.error()
+                if error is None:
+                    logs[partition].offsets.append(message.offset() or 0)
+                    logs[partition].records.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_partitions.discard(partition)
+                elif not error.retriable():
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return logs
+
+
+def _record(message: Message) -> Record:
+    given = message.headers() or []
+    pairs = given.items() if isinstance(given, dict) else given
+    headers = tuple((name, _bytes(value)) for name, value in pairs)
+    return Record(message.key(), message.value(), headers, message.timestamp()[1])
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def committed_positions(flow: Flow, topic: str) -> dict[int, int]:
+    """Return the last committed source offset by partition, from Connect's offset topic."""
+    newest: dict[int, int] = {}
+    for log in read(flow.target, flow.offsets_topic).values():
+        for record in log.records:
+            if record.key is None or record.value is None:
+                continue
+            _, partition = json.loads(record.key)
+            if partition.get("topic") == topic:
+                newest[partition["partition"]] = json.loads(record.value)["offset"]
+    return newest
+
+
+# -- comparing --------------------------------------------------------------------------------------
+
+
+def wait_for_copy(
+    mirror: Mirror,
+    flow: Flow,
+    topic: str,
+    *,
+    timeout_s: float = 40.0,
+    remote: str = "",
+    committed: bool = False,
+) -> tuple[Logs, Logs]:
+    """Wait until the last record of every source partition is the last one on the target; both logs."""
+    remote = remote or flow.remote(topic)
+    truth = read(flow.source, topic, committed=committed)
+    wanted = {p: len(log.records) for p, log in truth.items()}
+    copy: Logs = {}
+    seen: dict[int, int] = {}
+
+    def arrived() -> bool:
+        nonlocal copy, seen
+        now = ends(flow.target, remote)
+        if now == seen or any(now.get(p, 0) < count for p, count in wanted.items()):
+            return False
+        seen = now
+        copy = read(flow.target, remote)
+        return all(
+            copy[p].records[-1:] == log.records[-1:] for p, log in truth.items() if log.records
+        )
+
+    until(
+        arrived,
+        timeout_s,
+        lambda: f"copy of {topic}: wanted {wanted}, there are {ends(flow.target, remote)}",
+        alive=mirror,
+    )
+    return truth, copy
+
+
+def assert_equal(truth: Logs, copy: Logs) -> None:
+    """Every partition holds the same records in the same order, each once."""
+    assert sorted(copy) == sorted(truth)
+    for partition, log in truth.items():
+        got = copy[partition].records
+        for index, (wanted, found) in enumerate(zip(log.records, got, strict=False)):
+            assert found == wanted, f"partition {partition}, record {index}"
+        assert len(got) == len(log.records), f"partition {partition}"
+
+
+def assert_resumed(truth: Logs, copy: Logs, rewinds: int) -> int:
+    """No loss and kept order, but after a kill a tail may be there again; return the doubled records.
+
+    ``rewinds`` is how often per partition the copy may step back.
+    """
+    doubled = 0
+    for partition, log in truth.items():
+        index = {record: number for number, record in enumerate(log.records)}
+        assert len(index) == len(log.records), "the test's records must differ"
+        last, steps_back = -1, 0
+        for found in copy[partition].records:
+            number = index[found]
+            if number != last + 1:
+                assert number <= last, f"partition {partition}: records {last + 1}-{number} lost"
+                steps_back += 1
+            last = number
+        assert steps_back <= rewinds, f"partition {partition} steps back {steps_back} times"
+        assert last == len(log.records) - 1, f"partition {partition} ends at record {last}"
+        doubled += len(copy[partition].records) - len(log.records)
+    return doubled
+
+
+# -- writing ----------------------------------------------------------------------------------------
+
+
+def producer(region: KafkaAddress, **settings: str | float | bool) -> Producer:
+    """Return a producer that waits for all replicas; keyword ``linger_ms`` is ``linger.ms``."""
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    base = {
+        "bootstrap.servers": region.bootstrap_servers,
+        "acks": "all",
+        "linger.ms": 5,
+        "log_level": 0,
+    }
+    return Producer({**base, **given})
+
+
+def write(region: KafkaAddress, topic: str, records: Iterable[Sent], **settings: str | int) -> int:
+    """Write records and wait for their acknowledgement; return how many."""
+    client = producer(region, **settings)
+    failed: list[KafkaError] = []
+
+    def answered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    count = 0
+    for record in records:
+        _produce(client, topic, record, answered)
+        count += 1
+    assert client.flush(FLUSH_TIMEOUT_S) == 0
+    assert not failed, failed[0]
+    return count
+
+
+def _produce(
+    client: Producer,
+    topic: str,
+    record: Sent,
+    answered: Callable[[KafkaError | None, Message], None],
+) -> None:
+    while True:
+        try:
+            client.produce(
+                topic,
+                value=record.value,
+                key=record.key,
+                partition=record.partition,
+                headers=list(record.headers),
+                timestamp=record.timestamp_ms or SYSTEM_CLOCK.now_ms(),
+                on_delivery=answered,
+            )
+        except BufferError:
+            client.poll(0.1)
+        else:
+            client.poll(0)
+            return
+
+
+@final
+class Load:
+    """A steady stream of different records into one topic, from a thread; ends with the ``with`` block.
+
+    ``age_ms`` is how far in the past the timestamps lie.
+    """
+
+    def __init__(
+        self,
+        region: KafkaAddress,
+        topic: str,
+        partitions: int,
+        *,
+        rate: int = 1_500,
+        age_ms: int = 0,
+        value_bytes: int = 200,
+    ) -> None:
+        # A broker forgets the idempotent state of old records when it dies; the truth is the source's log.
+        settings: dict[str, str | float | bool] = {"message.timeout.ms": 120_000}
+        self._producer = producer(region, **settings)
+        self._topic, self._partitions = topic, partitions
+        self._rate, self._age_ms, self._padding = rate, age_ms, b"." * value_bytes
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self.acked = 0
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def wait_acked(self, more: int, timeout_s: float = 30.0) -> None:
+        """Wait until so many more records are on the source."""
+        goal = self.acked + more
+        until(lambda: self.acked >= goal, timeout_s, lambda: f"{goal} records, {self.acked} acked")
+
+    def stop(self) -> None:
+        """Write nothing more and wait until all is acknowledged; safe twice."""
+        self._stop.set()
+        self._thread.join(FLUSH_TIMEOUT_S)
+        left = self._producer.flush(FLUSH_TIMEOUT_S)
+        assert left == 0, f"{left} records were not acknowledged"
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        number, begun, written = 0, time.monotonic(), 0
+        while not self._stop.wait(TICK_S):
+            due = int((time.monotonic() - begun) * self._rate) - written
+            for _ in range(min(due, self._rate)):
+                partition = number % self._partitions
+                value = b"%d:%d:%s" % (partition, number, self._padding)
+                timestamp = SYSTEM_CLOCK.now_ms() - self._age_ms
+                record = Sent(partition, value, timestamp_ms=timestamp)
+                _produce(self._producer, self._topic, record, self._answered)
+                number += 1
+            written += max(due, 0)
+            self._producer.poll(0)
+
+    def _answered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._error = KafkaException(error)
+        else:
+            self.acked += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+        self._stop.set()
