@@ -20,6 +20,7 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.lifecycle import Lifecycle, State, Status
 from mm2py.runtime.offset_committer import OffsetCommitter
 from mm2py.runtime.patience import Patience, wait_or_stop
+from mm2py.runtime.stall_log import StallLog
 from mm2py.runtime.task_context import WorkerTaskContext
 from mm2py.types import TopicPartition
 
@@ -123,6 +124,7 @@ class WorkerTask:
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._held: dict[TopicPartition, TopicPartition] = {}
         self._failed: set[TopicPartition] = set()
+        self._stalls = StallLog()
         self._starved = False
         self._room = asyncio.Event()
         self._stop = asyncio.Event()
@@ -324,15 +326,10 @@ class WorkerTask:
         meter = self._meter.partition(source)
         if error is not None:
             meter.state, meter.cause = PartitionState.HELD.value, str(error)
-            log.warning(
-                "target refuses a partition, retrying without end partition=%s target=%s cause=%s",
-                source,
-                target,
-                error,
-            )
+            self._stalls.stalled(target, error)
         elif source not in self._failed:
             meter.state, meter.cause = PartitionState.RUNNING.value, ""
-            log.info("target takes the partition again partition=%s target=%s", source, target)
+            self._stalls.moving(target)
 
     def _after_failure(self, source: TopicPartition, error: Exception) -> None:
         self._room.set()
@@ -394,6 +391,7 @@ class WorkerTask:
                 await close()
             except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
                 log.warning("closing a task's part failed cause=%s", error)
+        self._stalls.close()
         self._context.close()
 
     def _open_meter(self, source: TopicPartition, target: TopicPartition) -> None:

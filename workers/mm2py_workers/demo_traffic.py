@@ -146,6 +146,8 @@ def _producer(bootstrap: str, codec: str) -> Producer:
             "compression.type": codec,
             "enable.idempotence": True,
             "linger.ms": 20,
+            # A record that is not acknowledged is counted; start-up chatter of the client is not ours.
+            "log_level": 2,
             "queue.buffering.max.kbytes": 16_384,
         }
     )

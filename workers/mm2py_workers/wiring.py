@@ -40,6 +40,7 @@ from mm2py.runtime.worker import Worker, WorkerSettings
 from mm2py.storage.internal_topics import InternalTopic, ensure_topic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.types import FlowName
+from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.target_link import TargetLinks
 
 __all__ = ["build_mirror_maker", "freeze_garbage_collector"]
@@ -123,6 +124,7 @@ def _parts(flow: _Flow, plugins: Plugins, meter: FlowMeter, clock: Clock) -> Flo
     admin = Admin(cluster)
     store = _offset_store(flow, cluster, admin, clock)
     source_settings = _source_settings(flow)
+    probe = ClusterProbe(source_settings, source, clock)
     membership = SoleMembership(
         cluster,
         admin,
@@ -136,28 +138,25 @@ def _parts(flow: _Flow, plugins: Plugins, meter: FlowMeter, clock: Clock) -> Flo
         work=lambda: [ConnectorTasks(name, (-1,)) for name in flow.connectors],
     )
 
-    async def source_answers() -> None:
-        probe = Cluster(source_settings, alias=source, clock=clock)
-        try:
-            await probe.connect()
-        finally:
-            await probe.close()
-
     async def prepare() -> None:
         topics = (_config_topic(flow), _status_topic(flow), _offset_topic(flow))
         await asyncio.gather(*(ensure_topic(admin, topic, clock=clock) for topic in topics))
 
+    async def close() -> None:
+        await probe.close()
+        await cluster.close()
+
     return FlowParts(
         clusters={
             f"target cluster {target} at {_addresses(settings)}": cluster.connect,
-            f"source cluster {source} at {_addresses(source_settings)}": source_answers,
+            f"source cluster {source} at {_addresses(source_settings)}": probe.connect,
         },
         prepare=prepare,
         membership=membership,
         store=store,
         worker=_worker_factory(flow, plugins, store, meter, clock),
         connectors=flow.connectors,
-        close=cluster.close,
+        close=close,
     )
 
 
