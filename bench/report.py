@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -74,7 +75,7 @@ class Outcome:
 
 def show(outcomes: Sequence[Outcome]) -> None:
     """Print the table."""
-    table = Table(title="CPU per record, side by side")
+    table = Table(title="CPU per record, side by side", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for column in _TERMINAL_COLUMNS:
         heading = COLUMNS[column].replace(" us/", "\nus/").replace(" records", "\nrecords")
         table.add_column(heading.replace("record", "rec"), justify="right" if column else "left")
