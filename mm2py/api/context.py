@@ -1,6 +1,7 @@
 """What the runtime lends to connectors and tasks, and nothing more."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -8,7 +9,15 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.types import TopicPartition
 
-__all__ = ["ConnectorContext", "PartitionState", "SourceGap", "TaskContext"]
+__all__ = [
+    "ConnectorContext",
+    "EventKind",
+    "EventSink",
+    "LossEvent",
+    "PartitionState",
+    "SourceGap",
+    "TaskContext",
+]
 
 
 class PartitionState(StrEnum):
@@ -19,11 +28,80 @@ class PartitionState(StrEnum):
     FAILED = "FAILED"
 
 
+class EventKind(StrEnum):
+    """What happened to a range of source offsets; the words stand in the loss ledger."""
+
+    RETENTION = "retention"
+    """Deleted on the source before it was copied."""
+    TRUNCATION = "truncation"
+    """Copied already, but the source lost it and writes other records under these offsets."""
+    RECREATED = "recreated"
+    """The topic was deleted and created again; the range is what was known and not copied."""
+    POISONED = "poisoned"
+    """Cannot be read: wrong CRC, unknown format or codec, damaged records."""
+    TOO_LARGE = "too-large"
+    """One record is larger than the target takes."""
+    REFUSED = "refused"
+    """The target or the source refuses it for another reason."""
+    SKIPPED = "skipped"
+    """Left out because a policy says so."""
+    MAY_BE_DOUBLED = "may-be-doubled"
+    """Sent twice without a way to find out whether the first attempt was written."""
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the range will never arrive on the target."""
+        return self in (EventKind.RETENTION, EventKind.RECREATED, EventKind.SKIPPED)
+
+    @property
+    def stops(self) -> bool:
+        """Whether the partition waits in front of the range until somebody acts."""
+        return self in (EventKind.POISONED, EventKind.TOO_LARGE, EventKind.REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossEvent:
+    """One event of the loss ledger: source offsets, both ends inclusive, and what was decided.
+
+    ``last_offset`` is ``first_offset - 1`` where nothing is known to be in the range, and both are -1
+    where the offset is not known. ``policy`` is ``property=value``, empty where none applies.
+    """
+
+    kind: EventKind
+    partition: TopicPartition
+    first_offset: int
+    last_offset: int
+    policy: str
+    cause: str
+    task: str
+
+    @property
+    def count(self) -> int:
+        """Number of offsets in the range."""
+        return max(0, self.last_offset - self.first_offset + 1) if self.first_offset >= 0 else 0
+
+
+class EventSink(Protocol):
+    """Where loss events go: the ledger of one flow."""
+
+    def report(self, event: LossEvent) -> bool:
+        """Take an event over and see to it that it is written; False if it was reported before."""
+        ...
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        """Source partitions with events that are not acknowledged: their positions must wait."""
+        ...
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until every event is acknowledged; False when that takes longer than ``timeout_s``."""
+        ...
+
+
 class SourceGap:
     """Records of a source partition that are gone before they were copied.
 
-    ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is one of ``retention``, ``truncation``,
-    ``recreated``, ``unknown``; ``detail`` is for people.
+    ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is ``retention``, ``truncation`` or
+    ``recreated`` (words of ``EventKind``); ``detail`` is for people. Empty when nothing is known to be lost.
     """
 
     __slots__ = ("cause", "detail", "first_offset", "last_offset", "partition")
@@ -91,7 +169,7 @@ class TaskContext(Protocol):
         ...
 
     def report_gap(self, gap: SourceGap) -> None:
-        """Report records that were lost before they could be copied."""
+        """Report records that were lost before they could be copied; goes into the loss ledger."""
         ...
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:

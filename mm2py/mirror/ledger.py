@@ -1,0 +1,170 @@
+"""The loss ledger: format of its records, and which events are in it already (docs/formats.md).
+
+Flow: ``LossEvent`` -> ``KnownEvents.unrecorded`` -> ``encode_ledger_record`` -> ``mm2py-ledger.<source>.internal``
+-> ``decode_ledger_record``. No I/O. A record of a version that we do not know is kept as it is, never refused.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Final, cast, final
+
+from mm2py.api.context import EventKind, LossEvent
+from mm2py.errors import ProtocolError
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "LEDGER_VERSION",
+    "KnownEvents",
+    "LedgerRecord",
+    "UnknownLedgerRecord",
+    "decode_ledger_record",
+    "encode_ledger_record",
+    "ledger_topic",
+]
+
+LEDGER_VERSION: Final = 1
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+def ledger_topic(source_alias: str) -> str:
+    """Return the name of the ledger on the target; no mirror replicates it (``mm2*.internal``)."""
+    return f"mm2py-ledger.{source_alias}.internal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRecord:
+    """One event with the flow it happened in and when it was noticed."""
+
+    event: LossEvent
+    flow: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownLedgerRecord:
+    """A record that this version cannot read: what it is kept as, and why."""
+
+    key: bytes
+    value: bytes
+    reason: str
+
+
+def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
+    """Return key (``topic-partition``) and value (version byte, then JSON in a fixed member order)."""
+    event = record.event
+    members = {
+        "kind": event.kind.value,
+        "topic": event.partition.topic,
+        "partition": event.partition.partition,
+        "first": event.first_offset,
+        "last": event.last_offset,
+        "policy": event.policy,
+        "cause": event.cause,
+        "time": record.time_ms,
+        "flow": record.flow,
+        "task": event.task,
+    }
+    text = json.dumps(members, separators=(",", ":"))
+    return str(event.partition).encode(), bytes((LEDGER_VERSION,)) + text.encode("ascii")
+
+
+def decode_ledger_record(
+    key: bytes | None, value: bytes | None
+) -> LedgerRecord | UnknownLedgerRecord:
+    """Read a record; members it does not know are ignored, what it cannot read is kept as bytes."""
+    raw = value or b""
+    try:
+        return _decoded(raw)
+    except ProtocolError as error:
+        return UnknownLedgerRecord(key or b"", raw, error.message)
+
+
+def _decoded(value: bytes) -> LedgerRecord:
+    if not value:
+        raise ProtocolError("empty value")
+    if value[0] != LEDGER_VERSION:
+        raise ProtocolError(f"version {value[0]}, this program knows {LEDGER_VERSION}")
+    try:
+        found: object = json.loads(value[1:])
+    except (ValueError, RecursionError):
+        raise ProtocolError("not JSON behind the version byte") from None
+    if not isinstance(found, dict):
+        raise ProtocolError("not a JSON object behind the version byte")
+    members = cast("dict[str, object]", found)
+    word = _text(members, "kind")
+    try:
+        kind = EventKind(word)
+    except ValueError:
+        raise ProtocolError(f"kind {word!r} is not known") from None
+    event = LossEvent(
+        kind=kind,
+        partition=TopicPartition(_text(members, "topic"), _number(members, "partition")),
+        first_offset=_number(members, "first"),
+        last_offset=_number(members, "last"),
+        policy=_text(members, "policy"),
+        cause=_text(members, "cause"),
+        task=_text(members, "task"),
+    )
+    return LedgerRecord(event=event, flow=_text(members, "flow"), time_ms=_number(members, "time"))
+
+
+def _text(members: dict[str, object], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str):
+        raise ProtocolError(f"member {name} is not a text")
+    return value
+
+
+def _number(members: dict[str, object], name: str) -> int:
+    value = members.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+        raise ProtocolError(f"member {name} is not a 64-bit number")
+    return value
+
+
+@final
+class KnownEvents:
+    """What a ledger says already, so that an event found again is not written again.
+
+    A restart finds a range again when the position behind it was not committed; the source may have lost
+    more meanwhile, so the part that is new is left. Per partition and kind the last range counts, with
+    those joined to it. A recreated topic starts its offsets over, which ends the ranges before it.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[TopicPartition, dict[EventKind, tuple[int, int]]] = {}
+
+    def note(self, event: LossEvent) -> None:
+        """Add an event that is in the ledger; in ledger order."""
+        kinds = self._ranges.setdefault(event.partition, {})
+        if event.kind is EventKind.RECREATED:
+            kinds.clear()
+        first, last = event.first_offset, event.last_offset
+        known = kinds.get(event.kind)
+        if known is not None and first <= known[1] + 1 and last >= known[0] - 1:
+            first, last = min(first, known[0]), max(last, known[1])
+        kinds[event.kind] = (first, last)
+
+    def take(self, event: LossEvent) -> tuple[LossEvent, ...]:
+        """Return the parts of a new event that are not known; they are known from now on."""
+        kinds = self._ranges.setdefault(event.partition, {})
+        known = kinds.get(event.kind)
+        first, last = event.first_offset, event.last_offset
+        if event.kind is EventKind.RECREATED:
+            kinds.clear()
+            # Two incarnations may end alike: only what an earlier process wrote counts, and once.
+            again = known is not None and event.count == 0 and known[0] == first
+            return () if again else (event,)
+        if event.kind is EventKind.TRUNCATION:
+            return (event,)  # found while it happens, never again after a restart
+        self.note(event)
+        if known is None or last < known[0] or first > known[1]:
+            return (event,)
+        below = (first, min(last, known[0] - 1))
+        above = (max(first, known[1] + 1), last)
+        return tuple(
+            replace(event, first_offset=low, last_offset=high)
+            for low, high in (below, above)
+            if low <= high
+        )

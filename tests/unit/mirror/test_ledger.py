@@ -1,0 +1,190 @@
+"""The ledger's bytes (docs/formats.md) and what counts as known already."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mm2py.api.context import EventKind, LossEvent
+from mm2py.mirror.ledger import (
+    KnownEvents,
+    LedgerRecord,
+    UnknownLedgerRecord,
+    decode_ledger_record,
+    encode_ledger_record,
+    ledger_topic,
+)
+from mm2py.types import TopicPartition
+
+FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+ORDERS = TopicPartition("orders-eu", 3)
+GOLDEN_KEY = b"orders-eu-3"
+GOLDEN_VALUE = (
+    b'\x01{"kind":"retention","topic":"orders-eu","partition":3,"first":1000,"last":1999,'
+    b'"policy":"gap.policy=continue","cause":"deleted before it was copied","time":1700000000000,'
+    b'"flow":"A->B","task":"MirrorSourceConnector-0"}'
+)
+GOLDEN_2_VALUE = (
+    b'\x01{"kind":"too-large","topic":"caf\\u00e9","partition":0,"first":7,"last":7,'
+    b'"policy":"partition.failure.policy=isolate","cause":"one record needs \\"more\\"",'
+    b'"time":1700000000001,"flow":"A->B","task":"MirrorSourceConnector-1"}'
+)
+
+
+def an_event(
+    kind: EventKind, first: int, last: int, partition: TopicPartition = ORDERS
+) -> LossEvent:
+    return LossEvent(
+        kind=kind,
+        partition=partition,
+        first_offset=first,
+        last_offset=last,
+        policy="gap.policy=continue",
+        cause="deleted before it was copied",
+        task="MirrorSourceConnector-0",
+    )
+
+
+def golden() -> LedgerRecord:
+    event = an_event(EventKind.RETENTION, 1000, 1999)
+    return LedgerRecord(event=event, flow="A->B", time_ms=1_700_000_000_000)
+
+
+def golden_2() -> LedgerRecord:
+    event = LossEvent(
+        kind=EventKind.TOO_LARGE,
+        partition=TopicPartition("café", 0),
+        first_offset=7,
+        last_offset=7,
+        policy="partition.failure.policy=isolate",
+        cause='one record needs "more"',
+        task="MirrorSourceConnector-1",
+    )
+    return LedgerRecord(event=event, flow="A->B", time_ms=1_700_000_000_001)
+
+
+def test_the_topic_is_named_after_the_source() -> None:
+    assert ledger_topic("A") == "mm2py-ledger.A.internal"
+
+
+def test_records_are_written_as_documented() -> None:
+    assert encode_ledger_record(golden()) == (GOLDEN_KEY, GOLDEN_VALUE)
+    assert encode_ledger_record(golden_2()) == ("café-0".encode(), GOLDEN_2_VALUE)
+
+
+def test_the_golden_vectors_of_the_documentation_are_these() -> None:
+    text = FORMATS.read_text(encoding="utf-8")
+    hexes = [
+        bytes.fromhex(found) for found in re.findall(r"^    ([0-9a-f ]+)$", text, re.MULTILINE)
+    ]
+    joined = b"".join(hexes)
+    for vector in (GOLDEN_KEY, GOLDEN_VALUE, "café-0".encode(), GOLDEN_2_VALUE):
+        assert vector in joined
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "record"),
+    [(GOLDEN_KEY, GOLDEN_VALUE, golden()), ("café-0".encode(), GOLDEN_2_VALUE, golden_2())],
+)
+def test_records_are_read_as_documented(key: bytes, value: bytes, record: LedgerRecord) -> None:
+    assert decode_ledger_record(key, value) == record
+
+
+def test_members_of_later_programs_are_ignored() -> None:
+    value = GOLDEN_VALUE[:-1] + b',"more":{"x":[1]}}'
+    assert decode_ledger_record(GOLDEN_KEY, value) == golden()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"\x02anything", "version 2, this program knows 1"),
+        (b"", "empty value"),
+        (None, "empty value"),
+        (b"\x01{", "not JSON behind the version byte"),
+        (b"\x01[]", "not a JSON object behind the version byte"),
+        (b"\x01{}", "member kind is not a text"),
+        (b'\x01{"kind":"eaten"}', "kind 'eaten' is not known"),
+        (GOLDEN_VALUE.replace(b"1999", b"true"), "member last is not a 64-bit number"),
+        (GOLDEN_VALUE.replace(b"1999", b"9" * 30), "member last is not a 64-bit number"),
+        (b"\x01" + b"[" * 100_000, "not JSON behind the version byte"),
+    ],
+)
+def test_what_cannot_be_read_is_kept_with_the_reason(value: bytes | None, reason: str) -> None:
+    found = decode_ledger_record(GOLDEN_KEY, value)
+    assert found == UnknownLedgerRecord(GOLDEN_KEY, value or b"", reason)
+
+
+def test_only_what_never_arrives_is_a_loss() -> None:
+    assert {kind.value for kind in EventKind if kind.is_loss} == {
+        "retention",
+        "recreated",
+        "skipped",
+    }
+    assert {kind.value for kind in EventKind if kind.stops} == {"poisoned", "too-large", "refused"}
+
+
+# -- what is known already --------------------------------------------------------------------------
+
+
+def test_a_range_found_again_is_not_written_again() -> None:
+    known = KnownEvents()
+    known.note(an_event(EventKind.RETENTION, 10, 19))
+    assert known.take(an_event(EventKind.RETENTION, 10, 19)) == ()
+    other = an_event(EventKind.RETENTION, 10, 19, TopicPartition("orders-eu", 4))
+    assert known.take(other) == (other,)
+    large = an_event(EventKind.TOO_LARGE, 10, 10)
+    assert known.take(large) == (large,)
+    assert known.take(large) == ()
+
+
+def test_of_a_range_that_grew_only_the_new_part_is_written_however_often_it_grows() -> None:
+    known = KnownEvents()
+    known.note(an_event(EventKind.RETENTION, 10, 19))
+    for start in (20, 30):
+        (found,) = known.take(an_event(EventKind.RETENTION, 10, start + 9))
+        assert (found.first_offset, found.last_offset) == (start, start + 9)
+    assert known.take(an_event(EventKind.RETENTION, 10, 39)) == ()
+
+
+def test_what_surrounds_a_known_range_is_written_without_it() -> None:
+    known = KnownEvents()
+    known.note(an_event(EventKind.RETENTION, 10, 19))
+    found = known.take(an_event(EventKind.RETENTION, 5, 24))
+    assert [(event.first_offset, event.last_offset) for event in found] == [(5, 9), (20, 24)]
+    assert known.take(an_event(EventKind.RETENTION, 5, 24)) == ()
+
+
+def test_a_later_range_is_a_new_one() -> None:
+    known = KnownEvents()
+    known.note(an_event(EventKind.RETENTION, 10, 19))
+    later = an_event(EventKind.RETENTION, 50, 59)
+    assert known.take(later) == (later,)
+
+
+def test_offsets_of_a_recreated_topic_are_not_those_of_the_old_one() -> None:
+    known = KnownEvents()
+    gap = an_event(EventKind.RETENTION, 10, 19)
+    assert known.take(gap) == (gap,)
+    assert known.take(an_event(EventKind.RECREATED, 30, 29)) != ()
+    assert known.take(gap) == (gap,)
+
+
+def test_a_recreation_found_again_after_a_restart_is_not_written_again() -> None:
+    known = KnownEvents()
+    known.note(an_event(EventKind.RECREATED, 30, 34))
+    assert known.take(an_event(EventKind.RECREATED, 30, 29)) == ()
+
+
+def test_two_recreations_that_end_alike_are_two_events() -> None:
+    known = KnownEvents()
+    event = an_event(EventKind.RECREATED, 30, 29)
+    assert known.take(event) == (event,)
+    assert known.take(event) == (event,)
+
+
+def test_every_truncation_is_an_event() -> None:
+    known = KnownEvents()
+    event = an_event(EventKind.TRUNCATION, 30, 39)
+    assert known.take(event) == (event,)
+    assert known.take(event) == (event,)
