@@ -23,6 +23,7 @@ from rich.live import Live
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.lint import load_checked
+from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask, configure_logging
@@ -105,6 +106,9 @@ def run_demo(options: DemoOptions) -> int:
             stream = stack.enter_context(_open_log())
             configure_logging(stream, SecretMask(), debug=options.debug)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mm2py-demo-")))
+            # SIGKILL leaves no time for clearing up; the watcher of the brokers does it then.
+            REAPER.watch_folder(folder)
+            stack.callback(REAPER.forget_folder, folder)
             screen.print("Starting two Kafka regions from jars ...")
             began = SYSTEM_CLOCK.monotonic()
             a = Region("A", folder=folder, min_free_bytes=MIN_FREE_BYTES)

@@ -78,7 +78,7 @@ class Traffic:
         self.failed = 0
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Write until ``stopped()``, then flush."""
+        """Write until ``stopped()``; flush it afterwards."""
         before = time.monotonic()
         while not stopped():
             time.sleep(TICK_S)
@@ -90,8 +90,12 @@ class Traffic:
                 count = int(self._owed[topic.name])
                 self._owed[topic.name] -= count
                 self._write(topic, count)
-        left = sum(producer.flush(FLUSH_TIMEOUT_S) for producer in self._producers.values())
-        self.failed += left
+
+    def flush(self) -> None:
+        """Wait for the last acknowledgements; what has none counts as failed."""
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        for producer in self._producers.values():
+            self.failed += producer.flush(max(0.0, deadline - time.monotonic()))
 
     def _write(self, topic: DemoTopic, count: int) -> None:
         producer = self._producers[topic.name]
@@ -177,6 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The parent of the demo may be killed: without it nobody would ever stop this process.
     parent = os.getppid()
     traffic.run(lambda: stop.is_set() or os.getppid() != parent)
+    if not stop.is_set():
+        return 1
+    traffic.flush()
     answer = {"region": region, "written": traffic.written, "failed": traffic.failed}
     sys.stdout.write(json.dumps(answer) + "\n")
     return 1 if traffic.failed else 0
