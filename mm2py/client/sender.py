@@ -15,6 +15,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.sender_node import ProduceNode
+from mm2py.client.sender_repair import refusal, repaired
 from mm2py.client.sender_resolve import batches_of_producer
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
@@ -22,12 +23,12 @@ from mm2py.errors import (
     FatalServerError,
     Mm2pyError,
     PartitionError,
-    ServerError,
+    ProtocolError,
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.record_batch import Codec, RecordBatch
-from mm2py.protocol.splice import recompress, split
+from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
+from mm2py.protocol.splice import recompress
 from mm2py.types import LATEST, TopicPartition
 
 __all__ = ["Sender"]
@@ -37,6 +38,17 @@ log = logging.getLogger(__name__)
 PRODUCER_STATE_MS: Final = 23 * 3600 * 1000
 """How old a batch may be for brokers to remember it: ``producer.id.expiration.ms`` (24 h) less a margin."""
 
+
+STANDSTILL_S: Final = 1.0
+
+CODECS: Final = {
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+"""Values of ``producer.compression.type`` that ask for another codec than the source's."""
 
 OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
@@ -84,12 +96,14 @@ class Sender:
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
+        self._codec = CODECS.get(settings.compression_type)
         self.buffered_bytes = 0
 
     async def start(self) -> None:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
         answer = await self._cluster.call_any(messages.init_producer_id())
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self._spawn(self._free_buffers())
 
     def enqueue(self, source: TopicPartition, target: TopicPartition, batch: RecordBatch) -> None:
         """Queue one batch for ``target``; it keeps its buffer until it is delivered or dropped."""
@@ -106,6 +120,8 @@ class Sender:
         if lane.state is LaneState.FAILED:
             _release(batch)
             return
+        if self._codec is not None and batch.attributes & CODEC_MASK != self._codec:
+            batch = self._recompressed(batch, self._codec)
         lane.offer(source, batch)
         self.buffered_bytes += len(batch.data)
         self._idle.clear()
@@ -160,7 +176,13 @@ class Sender:
         node.ready(lane)
 
     def _answered(
-        self, lane: SenderLane, sent: Sent, code: int, base_offset: int, text: str
+        self,
+        lane: SenderLane,
+        sent: Sent,
+        code: int,
+        base_offset: int,
+        text: str = "",
+        bad_record: int = -1,
     ) -> None:
         if lane.state is LaneState.FAILED:
             _release(sent.batch)  # given up while this was under way
@@ -172,7 +194,7 @@ class Sender:
                     self._ready(lane)
                 return
         else:
-            lane.refused(sent, code, text)
+            lane.refused(sent, code, text, bad_record)
         self._follow(lane)
 
     def _lost(self, lane: SenderLane, sent: Sent) -> None:
@@ -185,7 +207,7 @@ class Sender:
     def _delivered(self, lane: SenderLane, delivered: list[Sent]) -> None:
         for sent in delivered:
             batch = sent.batch
-            self.buffered_bytes -= len(batch.data)
+            self.buffered_bytes -= sent.counted
             self._on_delivered(sent.source, lane.target, batch, sent.base_offset)
             _release(batch)
         if delivered and self._stalled:
@@ -201,11 +223,10 @@ class Sender:
                 self._ready(lane)
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
             self._spawn(self._revive(lane))
-        elif state is LaneState.SPLITTING:
-            self._spawn(self._shrink(lane))
+        elif state is LaneState.REPAIRING:
+            self._spawn(self._repair(lane))
         elif state is LaneState.FAILED:
-            code, text = lane.error
-            self._fail(lane, codes.server_error(code, text))
+            self._fail(lane, refusal(lane.first_unsettled(), lane.target))
 
     # -- what lanes wait for ----------------------------------------------------------------------
 
@@ -310,43 +331,19 @@ class Sender:
             lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
         )  # fmt: skip
 
-    async def _shrink(self, lane: SenderLane) -> None:
-        """The target definitely refused the size or the codec: send the same records otherwise."""
+    async def _repair(self, lane: SenderLane) -> None:
+        """The target definitely refused this form of the records: send them in another."""
         sent = lane.first_unsettled()
-        batch, size = sent.batch, len(sent.batch.data)
-        if sent.code == codes.UNSUPPORTED_COMPRESSION_TYPE:
-            self._replace(lane, sent, [recompress(batch, Codec.GZIP)])
+        try:
+            repair = await repaired(sent, lane.target, self._max_message_bytes)
+        except (PartitionError, ProtocolError) as error:
+            if lane.state is LaneState.REPAIRING:
+                self._fail(lane, error)
             return
-        limit = await self._max_message_bytes(lane.target.topic)
-        if not 0 < limit < size:
-            limit = size // 2 + 1  # unknown, or the target's own codec makes it larger than it came
-        result = split(batch, limit)
-        if result.too_large is not None and batch.count > 1:
-            alone = split(batch, result.too_large.size_bytes)
-            result = alone if limit <= size // 2 + 1 and alone.too_large is None else result
-        if lane.state is not LaneState.SPLITTING:
+        if lane.state is not LaneState.REPAIRING:
             return  # given up while the limit was asked for
-        if result.too_large is None and batch.count > 1:
-            self._replace(lane, sent, result.parts)
-            return
-        offset = batch.base_offset if result.too_large is None else result.too_large.offset
-        refused_size = size if result.too_large is None else result.too_large.size_bytes
-        self._fail(
-            lane,
-            PartitionError(
-                f"one record needs a batch of {refused_size} bytes, the target takes {limit} "
-                f"({codes.error_name(sent.code)})",
-                topic=sent.source.topic,
-                partition=sent.source.partition,
-                offset=offset,
-                remedy=f"raise max.message.bytes of topic {lane.target.topic} on the target, then restart",
-            ),
-        )
-
-    def _replace(self, lane: SenderLane, sent: Sent, parts: list[RecordBatch]) -> None:
-        before = lane.queued_bytes
-        lane.replaced(sent, parts)
-        self.buffered_bytes += lane.queued_bytes - before
+        lane.limit_bytes = repair.limit_bytes or lane.limit_bytes
+        lane.replaced(sent, repair.batches)
         _release(sent.batch)
         self._ready(lane)
 
@@ -374,16 +371,7 @@ class Sender:
             self._on_stalled(lane.target, None)
 
     def _fail(self, lane: SenderLane, error: Exception) -> None:
-        sent = lane.unsettled[0] if lane.unsettled else None
-        source = sent.source if sent else lane.target
-        if isinstance(error, ServerError):
-            error = PartitionError(
-                f"{lane.target} on the target refused a batch: {error}",
-                topic=source.topic,
-                partition=source.partition,
-                offset=sent.batch.base_offset if sent else -1,
-                remedy=error.remedy or "restart the flow when the cause is gone",
-            )
+        source = lane.unsettled[0].source if lane.unsettled else lane.target
         self._drop(lane)
         self._on_failed(source, lane.target, error)
 
@@ -399,6 +387,22 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    @staticmethod
+    def _recompressed(batch: RecordBatch, codec: Codec) -> RecordBatch:
+        packed = recompress(batch, codec)
+        _release(batch)
+        return packed
+
+    async def _free_buffers(self) -> None:
+        """Copy waiting batches out of receive buffers where a partition has stood still for a second."""
+        seen: dict[TopicPartition, int] = {}
+        while True:
+            await self._clock.sleep(STANDSTILL_S)
+            for target, lane in self._lanes.items():
+                if lane.queue and seen.get(target) == lane.progress:
+                    lane.copy_out()
+                seen[target] = lane.progress
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A defect in the Sender itself must not leave partitions waiting for ever."""

@@ -7,10 +7,10 @@ Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refu
     state      what it waits for            event and next state
     OPENING    leader and log end           opened -> FLOWING
     FLOWING    batches and answers          answer that is not an ack, lost -> DRAINING
-    DRAINING   answers still under way      last one in -> RESOLVING, SPLITTING, FAILED or BACKOFF
+    DRAINING   answers still under way      last one in -> RESOLVING, REPAIRING, FAILED or BACKOFF
     BACKOFF    a pause, then the leader     resumed -> RETRYING; in doubt and forgotten -> RESOLVING
     RESOLVING  the target's log was read    resolved -> RETRYING
-    SPLITTING  smaller or recompressed      replaced -> RETRYING
+    REPAIRING  the batch in another form    replaced -> RETRYING, or FAILED
     RETRYING   each unsettled batch, alone  all settled -> FLOWING; not an ack -> DRAINING
     FAILED     a restart                    (end)
 
@@ -27,13 +27,23 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
 
 from collections import deque
 from enum import Enum, auto
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.record_batch import RecordBatch, sign
+from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch, sign
+from mm2py.protocol.splice import merge
 from mm2py.types import TopicPartition
 
-__all__ = ["DEFINITE_RETRIABLE", "UNKNOWN_OUTCOME", "LaneState", "SenderLane", "Sent"]
+__all__ = [
+    "DEFINITE_RETRIABLE",
+    "REPAIRABLE",
+    "TOO_LARGE",
+    "UNKNOWN_OUTCOME",
+    "LaneState",
+    "MergePlan",
+    "SenderLane",
+    "Sent",
+]
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 MAX_EPOCH: Final = 32767
@@ -64,6 +74,13 @@ DEFINITE_RETRIABLE: Final = frozenset(
 
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
+UNREADABLE: Final = frozenset(
+    {codes.CORRUPT_MESSAGE, codes.INVALID_RECORD, codes.UNKNOWN_SERVER_ERROR}
+)
+"""Refusals that another encoding of the same records may cure, once (data-plane.md 4)."""
+
+REPAIRABLE: Final = TOO_LARGE | {codes.UNSUPPORTED_COMPRESSION_TYPE} | UNREADABLE
+
 STATE_LOST: Final = frozenset(
     {
         codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -82,7 +99,7 @@ class LaneState(Enum):
     DRAINING = auto()
     BACKOFF = auto()
     RESOLVING = auto()
-    SPLITTING = auto()
+    REPAIRING = auto()
     RETRYING = auto()
     FAILED = auto()
 
@@ -97,27 +114,46 @@ class Outcome(Enum):
     UNKNOWN = auto()
 
 
+class MergePlan(NamedTuple):
+    """When waiting batches are joined before they are first sent (data-plane.md 7), sizes in bytes."""
+
+    target: int
+    """A joined batch grows to about this."""
+    small: int
+    """Uncompressed batches below this are joined."""
+    small_compressed: int
+    """Compressed ones, whose records must be packed anew, only below this."""
+
+
 @final
 class Sent:
     """One batch with its sequence range and what is known of it."""
 
     __slots__ = (
+        "bad_record",
         "base_offset",
         "base_sequence",
         "batch",
         "code",
+        "counted",
         "message",
         "outcome",
+        "repaired",
         "signed",
         "source",
         "unknown_before",
     )
 
-    def __init__(self, source: TopicPartition, batch: RecordBatch, base_sequence: int) -> None:
+    def __init__(
+        self, source: TopicPartition, batch: RecordBatch, base_sequence: int, counted: int
+    ) -> None:
         self.source = source
         self.batch = batch
+        self.counted = counted  # bytes it was offered as; joining and repairs change its own size
         self.base_sequence = base_sequence
         self.signed = False
+        self.repaired = False
+        self.bad_record = -1  # index in the batch, where the broker named one
         self.outcome = Outcome.WAITING
         self.unknown_before = False
         self.base_offset = -1
@@ -138,8 +174,10 @@ class SenderLane:
         "epoch",
         "error",
         "leader",
+        "limit_bytes",
         "next_sequence",
         "producer_id",
+        "progress",
         "queue",
         "queued_bytes",
         "retries",
@@ -158,6 +196,10 @@ class SenderLane:
         self.state = LaneState.OPENING
         self.leader = -1
         self.acked_end = -1  # target offset behind our last known record; where a look-up starts
+        self.limit_bytes = (
+            0  # the target topic's max.message.bytes once it refused a size, 0 unknown
+        )
+        self.progress = 0  # counts acknowledgements, for who wonders whether anything moves
         self.retries = 0
         self.error: tuple[int, str] = (0, "")
         self.bump_wanted = False
@@ -192,13 +234,19 @@ class SenderLane:
         self.queue.append((source, batch))
         self.queued_bytes += len(batch.data)
 
-    def take(self) -> Sent:
-        """Return the next batch to send, signed; only after ``can_send``."""
+    def take(self, plan: MergePlan | None = None) -> Sent:
+        """Return the next batch to send, signed; only after ``can_send``.
+
+        With ``plan`` small batches are joined while a backlog waits; never one that was sent before.
+        """
         if self.state is LaneState.RETRYING:
             sent = next(s for s in self.unsettled if s.outcome is not Outcome.ACKED)
         else:
             source, batch = self.queue.popleft()
-            sent = Sent(source, batch, self.next_sequence)
+            counted = len(batch.data)
+            if plan is not None and len(self.queue) >= 2 * self._max_in_flight:
+                batch, counted = self._joined(source, batch, plan)
+            sent = Sent(source, batch, self.next_sequence, counted)
             self.next_sequence = (self.next_sequence + batch.count) & MAX_SEQUENCE
             self.unsettled.append(sent)
         if not sent.signed:
@@ -224,6 +272,7 @@ class SenderLane:
     def acknowledged(self, sent: Sent, base_offset: int) -> list[Sent]:
         """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
         self._under_way -= 1
+        self.progress += 1
         sent.outcome = Outcome.ACKED
         sent.base_offset = base_offset
         delivered = self._settle()
@@ -236,10 +285,10 @@ class SenderLane:
             self._maybe_drained()
         return delivered
 
-    def refused(self, sent: Sent, code: int, message: str) -> None:
-        """The broker answered with an error code for this batch."""
+    def refused(self, sent: Sent, code: int, message: str, bad_record: int = -1) -> None:
+        """The broker answered with an error code for this batch, perhaps naming a record of it."""
         self._under_way -= 1
-        sent.code, sent.message = code, message
+        sent.code, sent.message, sent.bad_record = code, message, bad_record
         if code in UNKNOWN_OUTCOME:
             sent.outcome = Outcome.UNKNOWN
             sent.unknown_before = True
@@ -322,11 +371,13 @@ class SenderLane:
         sequence = sent.base_sequence
         parts: list[Sent] = []
         for batch in batches:
-            parts.append(Sent(sent.source, batch, sequence))
+            part = Sent(sent.source, batch, sequence, 0)
+            part.repaired = True
+            parts.append(part)
             sequence = (sequence + batch.count) & MAX_SEQUENCE
         items = list(self.unsettled)
+        parts[-1].counted = sent.counted
         items[at : at + 1] = parts
-        self.queued_bytes += sum(len(part.batch.data) for part in parts) - len(sent.batch.data)
         self.unsettled = deque(items)
         self.state = LaneState.RETRYING
 
@@ -351,6 +402,43 @@ class SenderLane:
         """Whether some attempt may or may not have been written."""
         return any(s.unknown_before and s.outcome is not Outcome.ACKED for s in self.unsettled)
 
+    def copy_out(self) -> None:
+        """Give waiting batches bytes of their own, so that the receive buffers can be used again.
+
+        One partition that cannot drain would otherwise pin the buffers of all the others.
+        """
+        for _, batch in self.queue:
+            batch.detach()
+        for sent in self.unsettled:
+            if sent.outcome is not Outcome.UNDER_WAY:  # the kernel may not have taken those yet
+                sent.batch.detach()
+
+    def _joined(
+        self, source: TopicPartition, batch: RecordBatch, plan: MergePlan
+    ) -> tuple[RecordBatch, int]:
+        """Join ``batch`` with those behind it as far as the plan and the target's limit allow."""
+        small = plan.small_compressed if batch.attributes & CODEC_MASK else plan.small
+        if len(batch.data) >= small:
+            return batch, len(batch.data)
+        target = min(plan.target, self.limit_bytes) if self.limit_bytes else plan.target
+        room = target - len(batch.data)
+        parts = [batch]
+        queue = self.queue
+        while queue and queue[0][0] == source:
+            size = len(queue[0][1].data)
+            if size >= small or size > room:
+                break
+            room -= size
+            parts.append(queue.popleft()[1])
+        if len(parts) == 1:
+            return batch, len(batch.data)
+        joined = merge(parts)
+        counted = sum(len(part.data) for part in parts)
+        for part in parts:
+            if part.lease is not None:
+                part.lease.release()
+        return joined, counted
+
     # -- transitions ------------------------------------------------------------------------------
 
     def _flow(self) -> None:
@@ -364,7 +452,7 @@ class SenderLane:
         unsettled = self.unsettled
         while unsettled and unsettled[0].outcome is Outcome.ACKED:
             sent = unsettled.popleft()
-            self.queued_bytes -= len(sent.batch.data)
+            self.queued_bytes -= sent.counted
             if sent.base_offset >= 0:
                 self.acked_end = sent.base_offset + sent.batch.count
             delivered.append(sent)
@@ -389,7 +477,7 @@ class SenderLane:
             self.state = LaneState.RESOLVING
         elif sent.unknown_before:
             self.state = LaneState.RESOLVING  # invariant 3: not definite, read the log first
-        elif code in TOO_LARGE or code == codes.UNSUPPORTED_COMPRESSION_TYPE:
-            self.state = LaneState.SPLITTING
+        elif code in TOO_LARGE or (code in REPAIRABLE and not sent.repaired):
+            self.state = LaneState.REPAIRING
         else:
             self.state = LaneState.FAILED

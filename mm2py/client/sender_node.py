@@ -7,12 +7,12 @@ A lost connection reports every batch under way as lost, oldest request first.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
-from mm2py.client.sender_lane import SenderLane, Sent
+from mm2py.client.sender_lane import MergePlan, SenderLane, Sent
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RetriableError
@@ -36,8 +36,33 @@ REQUEST_BYTES: Final = 4 * 1024 * 1024
 UNSENT_BYTES: Final = 2 * 1024 * 1024
 """No further request while the kernel has not taken this much of the earlier ones."""
 
+LOCAL: Final = MergePlan(target=128 * 1024, small=8 * 1024, small_compressed=2 * 1024)
+"""Nearby target: only batches so small that their fixed cost weighs more than packing them anew."""
+
+DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
+"""Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
+
+DISTANT_MS: Final = 5.0
+"""Shortest recent answer time from which a target counts as distant; a loopback takes below 1 ms."""
+
 Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 """The batches of one Produce request by (topic, partition): answers come in any order."""
+
+
+class OnAnswer(Protocol):
+    """What became of one batch."""
+
+    def __call__(
+        self,
+        lane: SenderLane,
+        sent: Sent,
+        code: int,
+        base_offset: int,
+        text: str = "",
+        bad_record: int = -1,
+    ) -> None:
+        """Take error code (0 none), base offset, the broker's words and the record it named."""
+        ...
 
 
 @final
@@ -51,7 +76,7 @@ class ProduceNode:
         settings: ProducerSettings,
         *,
         clock: Clock,
-        on_answer: Callable[[SenderLane, Sent, int, int, str], None],
+        on_answer: OnAnswer,
         on_lost: Callable[[SenderLane, Sent], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
@@ -67,6 +92,9 @@ class ProduceNode:
         self._connecting = False
         self._scheduled = False
         self._version = 0
+        self._plan = LOCAL
+        self._shortest_ms = 0.0
+        self._throttled_until = 0.0
 
     def ready(self, lane: SenderLane) -> None:
         """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
@@ -81,6 +109,8 @@ class ProduceNode:
     def _pump(self) -> None:
         self._scheduled = False
         connection = self._connection
+        if self._throttled_until > asyncio.get_running_loop().time():
+            return
         if connection is None or connection.closed:
             if self._ready and not self._connecting:
                 self._connecting = True
@@ -97,10 +127,10 @@ class ProduceNode:
         size = 0
         ready = self._ready
         for lane in list(ready):
-            sent = lane.take() if lane.leader == self._node_id and lane.can_send() else None
-            if sent is None:
+            if lane.leader != self._node_id or not lane.can_send():
                 del ready[lane]  # it comes back with its next answer or batch
                 continue
+            sent = lane.take(self._plan)
             entries[lane.target] = (lane, sent)
             size += len(sent.batch.data)
             if size >= REQUEST_BYTES:
@@ -121,7 +151,10 @@ class ProduceNode:
             timeout_ms=self._cluster.settings.request_timeout_ms,
         )
 
+        sent_at = self._clock.monotonic()
+
         def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+            self._note_answer_time(sent_at)
             self._answer(entries, body)
 
         def on_lost(_error: Exception) -> None:
@@ -134,22 +167,40 @@ class ProduceNode:
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
         on_answer = self._on_answer
-        for part in decode_produce(self._version, body).partitions:
+        answer = decode_produce(self._version, body)
+        if answer.throttle_ms > 0:
+            self._throttle(answer.throttle_ms)
+        for part in answer.partitions:
             lane, sent = entries.pop((part.topic, part.partition))
             if part.error_code == 0:
-                on_answer(lane, sent, 0, part.base_offset, "")
+                on_answer(lane, sent, 0, part.base_offset)
                 continue
             if part.current_leader is not None:
                 self._cluster.leader_moved(lane.target, *part.current_leader)
-            text = part.error_message or ""
-            if part.record_errors:
-                text = f"{text} {part.record_errors[0]}".strip()
-            on_answer(lane, sent, part.error_code, -1, text)
+            bad = part.record_errors[0] if part.record_errors else None
+            text = f"{part.error_message}: {bad.message}" if bad else part.error_message
+            index = bad.index if bad else -1
+            on_answer(lane, sent, part.error_code, -1, text.strip(": "), index)
         for lane, sent in entries.values():
             on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
             self._schedule()
         # No pump here: answers that came together make lanes ready for one larger request.
+
+    def _note_answer_time(self, sent_at: float) -> None:
+        """Follow the shortest answer time, forgetting slowly: queueing must not look like distance."""
+        took_ms = (self._clock.monotonic() - sent_at) * 1000
+        if took_ms < self._shortest_ms or not self._shortest_ms:
+            self._shortest_ms = took_ms
+        else:
+            self._shortest_ms += (took_ms - self._shortest_ms) * 0.01
+        self._plan = DISTANT if self._shortest_ms >= DISTANT_MS else LOCAL
+
+    def _throttle(self, throttle_ms: int) -> None:
+        """The broker's quota is used up: send nothing for that long (KIP-219)."""
+        loop = asyncio.get_running_loop()
+        self._throttled_until = loop.time() + throttle_ms / 1000
+        loop.call_later(throttle_ms / 1000, self._schedule)
 
     def _lose(self, entries: Entries) -> None:
         while entries:

@@ -22,7 +22,7 @@ from mm2py.protocol.record_batch import (
 )
 from mm2py.protocol.record_bytes import RecordSpan, append_record, damaged, walk
 
-__all__ = ["SplitResult", "TooLarge", "merge", "recompress", "rewrite", "split"]
+__all__ = ["SplitResult", "TooLarge", "merge", "recompress", "repack", "rewrite", "split"]
 
 
 class TooLarge(NamedTuple):
@@ -208,6 +208,15 @@ def merge(batches: Sequence[RecordBatch]) -> RecordBatch:
         epoch=batches[-1].leader_epoch,
         stamps=(base_timestamp, max(batch.max_timestamp for batch in batches)),
     )
+
+
+def repack(batch: RecordBatch) -> RecordBatch:
+    """Pack the records of one batch again: dense deltas, fresh compression, the same offsets map."""
+    packed = rewrite(batch.data)
+    assert packed is not None, "a queued batch has records"
+    packed.runs, packed.leader_epoch = batch.runs, batch.leader_epoch
+    packed.base_offset, packed.last_offset = batch.base_offset, batch.last_offset
+    return packed
 
 
 def recompress(batch: RecordBatch, codec: Codec) -> RecordBatch:

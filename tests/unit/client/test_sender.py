@@ -107,9 +107,9 @@ def test_batches_arrive_in_order_and_are_reported_with_their_target_offsets() ->
         await rig.flushed()
         assert rig.stored(FIRST) == list(range(40))
         assert rig.stored(SECOND) == list(range(20))
-        assert [(a, b) for tp, a, b in rig.delivered if tp == FIRST] == [
-            (n, n) for n in range(0, 40, 2)
-        ]
+        first = [(a, b) for tp, a, b in rig.delivered if tp == FIRST]
+        assert first == sorted(first)
+        assert all(upstream == downstream for upstream, downstream in first)
         assert rig.sender.buffered_bytes == 0
 
     play(body)
@@ -211,13 +211,42 @@ def test_one_record_above_the_limit_fails_its_partition_alone() -> None:
 
 def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said() -> None:
     async def body(rig: Rig) -> None:
-        rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD)
+        rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
         rig.enqueue(FIRST)
         await rig.settled.wait()
         assert "INVALID_RECORD" in str(rig.failed[0][1])
         rig.enqueue(FIRST)
         await rig.flushed()
         assert rig.stored(FIRST) == []
+
+    play(body)
+
+
+def test_a_batch_that_the_target_cannot_read_is_packed_anew_once() -> None:
+    async def body(rig: Rig) -> None:
+        rig.broker.fail_next(PRODUCE, codes.UNKNOWN_SERVER_ERROR)
+        rig.enqueue(FIRST, 3)
+        rig.enqueue(FIRST, 2)
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0, 1, 2, 3, 4]
+        assert not rig.failed
+
+    play(body)
+
+
+def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_offsets() -> None:
+    async def body(rig: Rig) -> None:
+        hold = rig.broker.hold(PRODUCE)
+        for _ in range(500):
+            rig.enqueue(FIRST)
+        await hold.arrived.wait()
+        hold.release()
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(500))
+        assert len(rig.broker.log(FIRST)) < 50
+        assert sorted(offset for _, _, offset in rig.delivered) == [
+            offset for _, _, offset in rig.delivered
+        ]
 
     play(body)
 
