@@ -117,17 +117,25 @@ class Herder:
                 return
         membership = self._parts.membership
         try:
-            # Side by side: joining a group is mostly waiting for the broker.
-            ready = await asyncio.gather(
-                self._patiently("the internal topics", self._parts.prepare),
-                self._patiently("the flow's group", membership.acquire),
-            )
-            if all(ready) and await self._patiently("the offset store", self._parts.store.start):
+            if await self._prepared(membership) and (
+                await self._patiently("the offset store", self._parts.store.start)
+            ):
                 await self._work()
         finally:
             self._meter.state = "STOPPING" if self._stop.is_set() else "WAITING"
             await self._parts.store.stop()
             await membership.release()
+
+    async def _prepared(self, membership: Membership) -> bool:
+        """Create topics and join the group side by side: joining is mostly waiting for the broker."""
+        joining = asyncio.ensure_future(self._patiently("the flow's group", membership.acquire))
+        try:
+            created = await self._patiently("the internal topics", self._parts.prepare)
+            return created and await joining
+        finally:
+            if not joining.done():
+                joining.cancel()
+                await asyncio.wait({joining})
 
     async def _work(self) -> None:
         worker = self._worker = self._parts.worker(self._note_state)
