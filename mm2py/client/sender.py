@@ -55,7 +55,14 @@ OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
 OnStalled = Callable[[TopicPartition, Exception | None], None]
 
 
+OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+
+
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
+    """Nobody asked to be told."""
+
+
+def _ignore_doubt(_source: TopicPartition, _first: int, _last: int, _error: Exception) -> None:
     """Nobody asked to be told."""
 
 
@@ -65,7 +72,8 @@ class Sender:
 
     ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
     partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
-    a partition is refused but retried, ``None`` that it moves again. All on the event loop.
+    a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
+    names source offsets that are sent again although they may be there (rule 7). All on the event loop.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class Sender:
         on_delivered: OnDelivered,
         on_failed: OnFailed,
         on_stalled: OnStalled = _ignore_stall,
+        on_doubt: OnDoubt = _ignore_doubt,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -84,6 +93,7 @@ class Sender:
         self._on_delivered = on_delivered
         self._on_failed = on_failed
         self._on_stalled = on_stalled
+        self._on_doubt = on_doubt
         self._admin = Admin(cluster)
         self._lanes: dict[TopicPartition, SenderLane] = {}
         self._nodes: dict[int, ProduceNode] = {}
@@ -306,12 +316,9 @@ class Sender:
                     self._cluster, lane.target, lane.producer_id, lane.epoch, lane.acked_end
                 )
             except FatalServerError as error:
-                first, last = lane.first_unsettled().batch, lane.unsettled[-1].batch
-                log.warning(
-                    "target log may not be read, records may be doubled partition=%s "
-                    "source_offsets=%d-%d cause=%s",
-                    lane.target, first.base_offset, last.last_offset, error,
-                )  # fmt: skip
+                doubtful = [sent for sent in lane.unsettled if sent.unknown_before]
+                first, last = doubtful[0].batch.base_offset, doubtful[-1].batch.last_offset
+                self._on_doubt(doubtful[0].source, first, last, error)
         try:
             self._delivered(lane, lane.resolved(found))
         except ValueError as error:

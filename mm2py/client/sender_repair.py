@@ -64,19 +64,23 @@ async def _smaller(
         partition=sent.source.partition,
         offset=offset,
         remedy=f"raise max.message.bytes of topic {target.topic} on the target, then restart",
-    )
+    ) from codes.server_error(sent.code, sent.message)
 
 
 def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
     """Return the error of a batch that nothing can make acceptable, with the record at fault."""
     said = codes.server_error(sent.code, sent.message)
-    return PartitionError(
+    error = PartitionError(
         f"{target} on the target refused a batch: {said.message}",
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=source_offset(sent.batch, max(sent.bad_record, 0)),
         remedy=said.remedy or "change the target topic or the record, then restart the flow",
     )
+    error.__cause__ = (
+        said  # returned, not always raised; the ledger tells refusals apart by their code
+    )
+    return error
 
 
 def source_offset(batch: RecordBatch, index: int) -> int:

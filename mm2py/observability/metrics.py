@@ -4,7 +4,8 @@ Flow: worker tasks add to a ``PartitionMeter`` per acknowledged batch -> ``FlowM
 tables, status lines, later an exporter. Plain integers on one event loop: no locks, no I/O.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import final
 
 from mm2py.clock import Clock
@@ -76,6 +77,11 @@ class FlowSnapshot:
     lag_records: int
     lag_ms: int
     newest_ms: int
+    events: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Events of the loss ledger by kind."""
+    records_lost: int = 0
+    """Source offsets that never arrive, as far as this process noticed."""
+    records_may_be_doubled: int = 0
 
 
 @final
@@ -89,6 +95,9 @@ class FlowMeter:
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
         self._gone_bytes = 0
+        self._events: dict[str, int] = {}
+        self._records_lost = 0
+        self._records_may_be_doubled = 0
 
     @property
     def partitions(self) -> tuple[PartitionMeter, ...]:
@@ -109,6 +118,12 @@ class FlowMeter:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
 
+    def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:
+        """Count one event of the loss ledger and the source offsets it is about."""
+        self._events[kind] = self._events.get(kind, 0) + 1
+        self._records_lost += lost
+        self._records_may_be_doubled += may_be_doubled
+
     def snapshot(self) -> FlowSnapshot:
         """Return the sums of now."""
         now_ms = self._clock.now_ms()
@@ -125,6 +140,9 @@ class FlowMeter:
             lag_records=sum(max(0, meter.lag_records) for meter in meters),
             lag_ms=max((meter.lag_ms(now_ms) for meter in meters), default=0),
             newest_ms=max((meter.newest_ms for meter in meters), default=UNKNOWN),
+            events=dict(self._events),
+            records_lost=self._records_lost,
+            records_may_be_doubled=self._records_may_be_doubled,
         )
 
 

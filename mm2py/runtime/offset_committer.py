@@ -3,12 +3,13 @@
 Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow's offset store.
 Invariants, tests of the same names: 1 a position is the last acknowledged record, never later;
 2 it never passes a failed partition's failure; 3 a commit that fails loses nothing: its positions
-are pending again unless newer ones are; 4 an unchanged position is not written again.
+are pending again unless newer ones are; 4 an unchanged position is not written again;
+5 a position waits while the loss ledger has an event of its partition that is not acknowledged.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, final
 
 from mm2py.api.records import SourceOffset, SourcePartition
@@ -33,6 +34,11 @@ class OffsetStore(Protocol):
         ...
 
 
+def _nothing() -> Collection[TopicPartition]:
+    """Return no partition: nobody keeps a ledger."""
+    return ()
+
+
 def offset_of(_partition: TopicPartition, position: int) -> SourceOffset:
     """Return the stored form of a batch task's position."""
     return source_offset(position)
@@ -48,6 +54,7 @@ class OffsetCommitter:
         source_partition: key of a partition, in Java's member order.
         source_offset: value that says: everything up to this position is copied.
         timeout_ms: bound of one commit (``offset.flush.timeout.ms``).
+        withheld: partitions whose position must not be written yet (``EventSink.unwritten``).
     """
 
     def __init__(
@@ -58,12 +65,14 @@ class OffsetCommitter:
         source_partition: Callable[[TopicPartition], SourcePartition],
         source_offset: Callable[[TopicPartition, int], SourceOffset],
         timeout_ms: int,
+        withheld: Callable[[], Collection[TopicPartition]] = _nothing,
     ) -> None:
         self._store = store
         self._connector = connector
         self._source_partition = source_partition
         self._source_offset = source_offset
         self._timeout_s = timeout_ms / 1000
+        self._withheld = withheld
         self._pending: dict[TopicPartition, int] = {}
         self._keys: dict[TopicPartition, bytes] = {}
         self._failed: set[TopicPartition] = set()
@@ -90,9 +99,9 @@ class OffsetCommitter:
         Never raises but for cancellation: as in Connect, a failed commit does not fail the task.
         """
         async with self._turn:
-            if not self._pending:
+            taken = self._take()
+            if not taken:
                 return True
-            taken, self._pending = self._pending, {}
             written = False
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -108,6 +117,14 @@ class OffsetCommitter:
                 self._failing = False
                 log.info("offset commits work again partitions=%d", len(taken))
             return written
+
+    def _take(self) -> dict[TopicPartition, int]:
+        taken, self._pending = self._pending, {}
+        for partition in self._withheld():
+            position = taken.pop(partition, None)
+            if position is not None:
+                self._pending[partition] = position
+        return taken
 
     def _encoded(self, positions: Mapping[TopicPartition, int]) -> dict[bytes, bytes | None]:
         keys = self._keys

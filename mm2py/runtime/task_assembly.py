@@ -5,10 +5,11 @@ returns records -> ``WorkerTask``. It opens no connection.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import TypeGuard, cast, final
 
+from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError
@@ -17,7 +18,7 @@ from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.offset_committer import OffsetCommitter, OffsetStore, offset_of
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.record_task import RecordTaskAdapter
-from mm2py.runtime.task_context import WorkerTaskContext
+from mm2py.runtime.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.task_host import TaskSpec
 from mm2py.runtime.worker_task import SenderFactory, TaskSettings, WorkerTask
 
@@ -29,7 +30,7 @@ class TaskParts:
     """What all tasks of one flow share.
 
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
-    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``.
+    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger.
     """
 
     plugins: Plugins
@@ -42,6 +43,7 @@ class TaskParts:
     offset_flush_timeout_ms: int
     graceful_timeout_ms: int
     target_name: str
+    events: EventSink = field(default_factory=NoLedger)
 
 
 @final
@@ -58,17 +60,22 @@ class TaskAssembly:
             Mm2pyError: its config is wrong.
         """
         parts, config = self._parts, spec.connector_config
+        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
             store=parts.store,
             meter=parts.meter,
             clock=parts.clock,
-            fail_on_gap=_choice(config, "gap.policy", ("continue", "fail")) == "fail",
+            events=parts.events,
+            policies=LossPolicies(
+                gap=_choice(config, "gap.policy", ("continue", "fail")),
+                recreate=_choice(config, "recreate.policy", ("continue", "stop")),
+                partition_failure=on_failure,
+            ),
         )
         connector = parts.plugins.find(config.get("connector.class", ""))(config)
         opened = connector.open_task(spec.config, context)
-        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
         adapter: RecordTaskAdapter | None = None
         if _moves_batches(opened):
             task: BatchSourceTask = opened
@@ -80,9 +87,11 @@ class TaskAssembly:
             source_partition=task.source_partition,
             source_offset=adapter.source_offset if adapter is not None else offset_of,
             timeout_ms=parts.offset_flush_timeout_ms,
+            withheld=parts.events.unwritten,
         )
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)
+            context.without_ledger()
         settings = TaskSettings(
             buffer_memory_bytes=parts.buffer_memory(spec),
             offset_flush_interval_ms=parts.offset_flush_interval_ms,

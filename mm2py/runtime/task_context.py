@@ -1,25 +1,69 @@
-"""What one task is lent: stored positions in, partition states, lag and losses out.
+"""What one task is lent: stored positions in, partition states, lag and loss events out.
 
-Flow: task -> ``WorkerTaskContext`` -> meters and log; failed partitions -> the worker task.
+Flow: task -> ``WorkerTaskContext`` -> meters, log and ledger; failed partitions -> the worker task.
 It knows nothing of Kafka.
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol, final
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
 
-from mm2py.api.context import PartitionState, SourceGap
+from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
-from mm2py.errors import PartitionError, ProtocolError
+from mm2py.errors import PartitionError, ProtocolError, ServerError
 from mm2py.mirror.source_offsets import parse_source_offset_value, source_offset_key
 from mm2py.observability.metrics import FlowMeter
+from mm2py.protocol import error_codes as codes
 from mm2py.runtime.offset_committer import OffsetStore
 from mm2py.types import TopicPartition
 
-__all__ = ["PartitionListener", "WorkerTaskContext"]
+__all__ = ["LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
 
 log = logging.getLogger(__name__)
+
+TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPolicies:
+    """What the connector's config says about losses; the words go into the ledger."""
+
+    gap: str = "continue"
+    recreate: str = "continue"
+    partition_failure: str = "isolate"
+
+    def decided(self, kind: EventKind) -> str:
+        """Return the property that decides how it goes on after such an event, with its value."""
+        if kind.stops:
+            return f"partition.failure.policy={self.partition_failure}"
+        if kind is EventKind.MAY_BE_DOUBLED:
+            return ""
+        if kind is EventKind.RECREATED and self.gap != "fail":
+            return f"recreate.policy={self.recreate}"
+        return f"gap.policy={self.gap}"
+
+    def stops_after(self, kind: EventKind) -> bool:
+        """Whether a gap of this kind ends the partition, by either policy."""
+        return self.gap == "fail" or (kind is EventKind.RECREATED and self.recreate == "stop")
+
+
+@final
+class NoLedger(EventSink):
+    """For tasks whose records are not copies: every event is new, and none is kept."""
+
+    def report(self, event: LossEvent) -> bool:
+        """Let the caller log it."""
+        return True
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        """Nothing waits."""
+        return ()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Nothing to wait for."""
+        return True
 
 
 class PartitionListener(Protocol):
@@ -46,14 +90,17 @@ class WorkerTaskContext:
         store: OffsetStore,
         meter: FlowMeter,
         clock: Clock,
-        fail_on_gap: bool = False,
+        events: EventSink | None = None,
+        policies: LossPolicies | None = None,
     ) -> None:
         self._connector = connector
         self._task_id = task_id
         self._store = store
         self._meter = meter
         self._clock = clock
-        self._fail_on_gap = fail_on_gap
+        self._events: EventSink = events or NoLedger()
+        self._policies = policies or LossPolicies()
+        self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked = 0
@@ -77,6 +124,10 @@ class WorkerTaskContext:
     def failed(self) -> int:
         """How many of them are FAILED."""
         return sum(state is PartitionState.FAILED for state in self._states.values())
+
+    def without_ledger(self) -> None:
+        """Keep failures out of the ledger: the task's records are not copies of a partition."""
+        self._events = NoLedger()
 
     def listen(self, listener: PartitionListener) -> None:
         """Name the worker task that acts on failures."""
@@ -103,6 +154,8 @@ class WorkerTaskContext:
             error = cause or PartitionError(
                 "failed without a cause", topic=partition.topic, partition=partition.partition
             )
+            if isinstance(error, PartitionError) and error.offset >= 0:
+                self.report_failure(partition, error)
             if self._listener is not None:
                 self._listener.partition_failed(partition, error)
 
@@ -125,17 +178,23 @@ class WorkerTaskContext:
 
     def report_gap(self, gap: SourceGap) -> None:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
-        log.error(
-            "records lost before they could be copied partition=%s first_offset=%d last_offset=%d"
-            " offsets=%d cause=%s detail=%s",
-            gap.partition,
-            gap.first_offset,
-            gap.last_offset,
-            gap.count,
-            gap.cause,
-            gap.detail,
-        )
-        if self._fail_on_gap and self._listener is not None:
+        kind = EventKind(gap.cause)
+        if self._policies.stops_after(kind):
+            self._stopped_by_gap.add(gap.partition)
+        if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
+            log.error(
+                "%s partition=%s first_offset=%d last_offset=%d offsets=%d cause=%s detail=%s",
+                "the source lost records that were copied"
+                if kind is EventKind.TRUNCATION
+                else "records lost before they could be copied",
+                gap.partition,
+                gap.first_offset,
+                gap.last_offset,
+                gap.count,
+                gap.cause,
+                gap.detail,
+            )
+        if self._policies.gap == "fail" and self._listener is not None:
             error = PartitionError(
                 f"{gap.count} offsets up to {gap.last_offset} are gone ({gap.cause}: {gap.detail})",
                 topic=gap.partition.topic,
@@ -145,6 +204,45 @@ class WorkerTaskContext:
                 " retention",
             )
             self._listener.gap_refused(gap.partition, error)
+
+    def report_failure(self, partition: TopicPartition, error: Exception) -> None:
+        """Put the record that a partition stopped at into the ledger; the state is logged already."""
+        if partition in self._stopped_by_gap:
+            return  # the gap is in the ledger
+        offset = error.offset if isinstance(error, PartitionError) else -1
+        self._report(_kind_of(error), partition, offset, offset, str(error))
+
+    def report_doubt(
+        self, partition: TopicPartition, first_offset: int, last_offset: int, cause: Exception
+    ) -> None:
+        """Log records that are sent again although the first attempt may have been written."""
+        kind, text = EventKind.MAY_BE_DOUBLED, f"the target's log may not be read: {cause}"
+        if self._report(kind, partition, first_offset, last_offset, text):
+            log.warning(
+                "records may be doubled partition=%s first_offset=%d last_offset=%d cause=%s",
+                partition,
+                first_offset,
+                last_offset,
+                text,
+            )
+
+    async def flush_events(self, timeout_s: float) -> bool:
+        """Wait until every event is in the ledger; False when time ran out."""
+        return await self._events.flush(timeout_s)
+
+    def _report(
+        self, kind: EventKind, partition: TopicPartition, first: int, last: int, cause: str
+    ) -> bool:
+        event = LossEvent(
+            kind=kind,
+            partition=partition,
+            first_offset=first,
+            last_offset=last,
+            policy=self._policies.decided(kind),
+            cause=cause,
+            task=self._task_id,
+        )
+        return self._events.report(event)
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Pass a lag to the partition's meter."""
@@ -168,3 +266,13 @@ def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:
             error,
         )
         return None
+
+
+def _kind_of(error: Exception) -> EventKind:
+    """Tell failures apart by what they are or were raised from."""
+    cause = error.__cause__
+    if isinstance(error, ProtocolError) or isinstance(cause, ProtocolError):
+        return EventKind.POISONED
+    if isinstance(cause, ServerError) and cause.code in TOO_LARGE:
+        return EventKind.TOO_LARGE
+    return EventKind.REFUSED

@@ -26,6 +26,7 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "OnDelivered",
+    "OnDoubt",
     "OnFailed",
     "OnStalled",
     "SenderFactory",
@@ -47,6 +48,8 @@ CLOSE_TIMEOUT_S: Final = 2.0
 OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
 OnStalled = Callable[[TopicPartition, Exception | None], None]
+OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+"""Source partition, first and last source offset that may be doubled, why nobody can know."""
 
 
 class TargetSender(Protocol):
@@ -80,7 +83,7 @@ class TargetSender(Protocol):
         ...
 
 
-SenderFactory = Callable[[OnDelivered, OnFailed, OnStalled], TargetSender]
+SenderFactory = Callable[[OnDelivered, OnFailed, OnStalled, OnDoubt], TargetSender]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class WorkerTask:
         self._lifecycle = Lifecycle("task", on_status)
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
         self._acknowledged = acknowledged or committer.acknowledged
-        self._sender = sender(self._delivered, self._refused, self._stalled)
+        self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._held: dict[TopicPartition, TopicPartition] = {}
@@ -317,6 +320,7 @@ class WorkerTask:
                 partition=source.partition,
             )
         if self._context.note_state(source, PartitionState.FAILED, error):
+            self._context.report_failure(source, error)
             self._task.failed(source, error)
             self._after_failure(source, error)
 
@@ -380,6 +384,8 @@ class WorkerTask:
                 "not everything was acknowledged before the end bytes=%d; it will be copied again",
                 self._sender.buffered_bytes,
             )
+        # Positions behind a lost range wait for its ledger record.
+        await self._context.flush_events(remaining * 0.1)
         try:
             await self._commit()
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway

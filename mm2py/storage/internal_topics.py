@@ -1,4 +1,4 @@
-"""Connect's internal topics: created compacted by the first worker, checked by every one.
+"""Internal topics: created with their cleanup policy by the first worker, checked by every one.
 
 Flow: ``InternalTopic`` -> ``ensure_topic`` -> CreateTopics, then DescribeConfigs (Java: ``TopicAdmin``).
 It writes no records.
@@ -28,7 +28,7 @@ class InternalTopic:
     """One internal topic as the worker config asks for it.
 
     ``partitions`` and ``replication_factor`` of -1 mean the broker's default. ``purpose`` is the config
-    prefix (``offset.storage``), named in messages.
+    prefix (``offset.storage``), named in messages; with ``renamable`` it has a property for the name.
     """
 
     name: str
@@ -36,6 +36,8 @@ class InternalTopic:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
+    cleanup_policy: str = COMPACT
+    renamable: bool = True
 
 
 class TopicAdmin(Protocol):
@@ -57,7 +59,7 @@ class TopicAdmin(Protocol):
 
 
 async def ensure_topic(admin: TopicAdmin, topic: InternalTopic, *, clock: Clock) -> int:
-    """Create a topic if it is missing, check that it is compacted, return its number of partitions.
+    """Create a topic if it is missing, check its cleanup policy, return its number of partitions.
 
     Raises:
         ConfigError: it exists with another cleanup policy, or the target refuses to create it.
@@ -75,7 +77,7 @@ async def ensure_topic(admin: TopicAdmin, topic: InternalTopic, *, clock: Clock)
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
     if found.error is not None:
         raise _unusable(topic, found.error)
-    await _check_compacted(admin, topic)
+    await _check_policy(admin, topic)
     if topic.purpose == "config.storage" and len(found.partitions) != 1:
         raise ConfigError(
             f"topic {topic.name} (config.storage.topic) has {len(found.partitions)} partitions, it must"
@@ -89,10 +91,11 @@ async def _create(admin: TopicAdmin, topic: InternalTopic) -> None:
     configs = {name: value for name, value in topic.configs.items() if name != "cleanup.policy"}
     if len(configs) != len(topic.configs):
         log.warning(
-            "property is ignored, the topic must be compacted property=%s.cleanup.policy",
+            "property is ignored, the topic needs another value property=%s.cleanup.policy needed=%s",
             topic.purpose,
+            topic.cleanup_policy,
         )
-    configs["cleanup.policy"] = COMPACT
+    configs["cleanup.policy"] = topic.cleanup_policy
     new = NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)
     error = (await admin.create_topics([new])).get(topic.name)
     if error is None:
@@ -112,7 +115,8 @@ async def _create(admin: TopicAdmin, topic: InternalTopic) -> None:
     elif isinstance(error, FatalServerError) and error.code != codes.TOPIC_ALREADY_EXISTS:
         raise ConfigError(
             f"internal topic {topic.name} cannot be created on the target: {error}",
-            remedy="create it by hand with cleanup.policy=compact, or give this user the right to",
+            remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this user"
+            " the right to",
         )
     elif error.code != codes.TOPIC_ALREADY_EXISTS:
         raise error
@@ -122,12 +126,12 @@ def _unusable(topic: InternalTopic, error: ServerError) -> Exception:
     if isinstance(error, RetriableError):
         return error
     return ConfigError(
-        f"internal topic {topic.name} ({topic.purpose}.topic) cannot be used on the target: {error}",
+        f"internal topic {topic.name} cannot be used on the target: {error}",
         remedy="give this user the rights to describe, read and write it",
     )
 
 
-async def _check_compacted(admin: TopicAdmin, topic: InternalTopic) -> None:
+async def _check_policy(admin: TopicAdmin, topic: InternalTopic) -> None:
     try:
         entries = (await admin.describe_topic_configs([topic.name])).get(topic.name, ())
     except FatalServerError as error:
@@ -138,9 +142,10 @@ async def _check_compacted(admin: TopicAdmin, topic: InternalTopic) -> None:
     policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
     if policy is None:
         log.warning("cleanup policy cannot be read, start goes on topic=%s", topic.name)
-    elif policy.replace(" ", "") != COMPACT:
+    elif policy.replace(" ", "") != topic.cleanup_policy:
+        elsewhere = f", or name another one in {topic.purpose}.topic" if topic.renamable else ""
         raise ConfigError(
-            f"topic {topic.name} ({topic.purpose}.topic) has cleanup.policy={policy}, it must be exactly"
-            " compact, or positions would be deleted in time",
-            remedy=f"alter the topic to cleanup.policy=compact, or name another one in {topic.purpose}.topic",
+            f"topic {topic.name} has cleanup.policy={policy}, it must be exactly"
+            f" {topic.cleanup_policy}, or records that are needed would be deleted in time",
+            remedy=f"alter the topic to cleanup.policy={topic.cleanup_policy}{elsewhere}",
         )

@@ -14,7 +14,7 @@ from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.task_host import TaskSpec
-from mm2py.runtime.worker_task import OnDelivered, OnFailed, OnStalled, SenderFactory
+from mm2py.runtime.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 from mm2py.types import TopicPartition
 
 __all__ = ["TargetLink", "TargetLinks"]
@@ -29,9 +29,9 @@ class TargetLink:
         settings: ProducerSettings,
         alias: str,
         clock: Clock,
-        callbacks: tuple[OnDelivered, OnFailed, OnStalled],
+        callbacks: tuple[OnDelivered, OnFailed, OnStalled, OnDoubt],
     ) -> None:
-        on_delivered, on_failed, on_stalled = callbacks
+        on_delivered, on_failed, on_stalled, on_doubt = callbacks
         self._cluster = Cluster(settings.connection, alias=alias, clock=clock)
         self._sender = Sender(
             self._cluster,
@@ -40,6 +40,7 @@ class TargetLink:
             on_delivered=on_delivered,
             on_failed=on_failed,
             on_stalled=on_stalled,
+            on_doubt=on_doubt,
         )
         # Bound once: the task calls it for every batch.
         self.enqueue: Callable[[TopicPartition, TopicPartition, RecordBatch], None] = (
@@ -92,9 +93,12 @@ class TargetLinks:
         settings = self._settings(spec)
 
         def make(
-            on_delivered: OnDelivered, on_failed: OnFailed, on_stalled: OnStalled
+            on_delivered: OnDelivered,
+            on_failed: OnFailed,
+            on_stalled: OnStalled,
+            on_doubt: OnDoubt,
         ) -> TargetLink:
-            callbacks = (on_delivered, on_failed, on_stalled)
+            callbacks = (on_delivered, on_failed, on_stalled, on_doubt)
             return TargetLink(settings, self._alias, self._clock, callbacks)
 
         return make

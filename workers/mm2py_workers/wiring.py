@@ -29,6 +29,7 @@ from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.mirror.ledger import ledger_topic
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.protocol.connect_group import ConnectorTasks
 from mm2py.runtime.herder import FlowParts, Herder
@@ -38,6 +39,7 @@ from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
 from mm2py.runtime.task_host import InProcessTaskHost, TaskWatcher
 from mm2py.runtime.worker import Worker, WorkerSettings
 from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.types import FlowName
 from mm2py_workers.cluster_probe import ClusterProbe
@@ -123,6 +125,7 @@ def _parts(flow: _Flow, plugins: Plugins, meter: FlowMeter, clock: Clock) -> Flo
     cluster = Cluster(settings, alias=target, clock=clock)
     admin = Admin(cluster)
     store = _offset_store(flow, cluster, admin, clock)
+    ledger = _ledger_store(flow, cluster, admin, meter, clock)
     source_settings = _source_settings(flow)
     probe = ClusterProbe(source_settings, source, clock)
     membership = SoleMembership(
@@ -153,17 +156,36 @@ def _parts(flow: _Flow, plugins: Plugins, meter: FlowMeter, clock: Clock) -> Flo
         },
         prepare=prepare,
         membership=membership,
-        store=store,
-        worker=_worker_factory(flow, plugins, store, meter, clock),
+        store=_FlowStores(store, ledger),
+        worker=_worker_factory(flow, plugins, store, ledger, meter, clock),
         connectors=flow.connectors,
         close=close,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _FlowStores:
+    """What the herder opens before the worker and closes after it."""
+
+    offsets: KafkaOffsetBackingStore
+    ledger: LedgerStore
+
+    async def start(self) -> None:
+        """Read the offsets; the ledger opens beside the data."""
+        await self.offsets.start()
+        self.ledger.start()
+
+    async def stop(self) -> None:
+        """Close both."""
+        await self.ledger.stop()
+        await self.offsets.stop()
 
 
 def _worker_factory(
     flow: _Flow,
     plugins: Plugins,
     store: KafkaOffsetBackingStore,
+    ledger: LedgerStore,
     meter: FlowMeter,
     clock: Clock,
 ) -> Callable[[Callable[[], None]], Worker]:
@@ -181,6 +203,7 @@ def _worker_factory(
             offset_flush_timeout_ms=flow.worker.offset_flush_timeout_ms,
             graceful_timeout_ms=graceful_ms,
             target_name=f"target cluster {flow.name.target}",
+            events=ledger,
         )
     )
 
@@ -206,6 +229,29 @@ def _offset_store(
         prepare=lambda: ensure_topic(admin, topic, clock=clock),
         writer=lambda: RecordWriter(cluster, settings, clock=clock),
         reader=lambda: LogReader(cluster, topic.name, clock=clock),
+    )
+
+
+def _ledger_store(
+    flow: _Flow, cluster: Cluster, admin: Admin, meter: FlowMeter, clock: Clock
+) -> LedgerStore:
+    topic = InternalTopic(
+        name=ledger_topic(flow.name.source),
+        purpose="offset.storage",
+        partitions=1,
+        replication_factor=flow.worker.offset_storage_replication_factor,
+        configs={"retention.ms": "-1"},
+        cleanup_policy="delete",
+        renamable=False,
+    )
+    settings = _store_producer(flow)
+    return LedgerStore(
+        topic.name,
+        prepare=lambda: ensure_topic(admin, topic, clock=clock),
+        writer=lambda: RecordWriter(cluster, settings, clock=clock),
+        reader=lambda: LogReader(cluster, topic.name, clock=clock),
+        meter=meter,
+        clock=clock,
     )
 
 

@@ -9,7 +9,7 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.clock import Clock
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.worker_task import OnDelivered, OnFailed, OnStalled
+from mm2py.runtime.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.memory import MemoryOffsetBackingStore
 from mm2py.types import TopicPartition
 
@@ -99,9 +99,14 @@ class FakeSender:
         self._next: dict[TopicPartition, int] = {}
 
     def __call__(
-        self, on_delivered: OnDelivered, on_failed: OnFailed, on_stalled: OnStalled
+        self,
+        on_delivered: OnDelivered,
+        on_failed: OnFailed,
+        on_stalled: OnStalled,
+        on_doubt: OnDoubt,
     ) -> "FakeSender":
         self.on_delivered, self.on_failed, self.on_stalled = on_delivered, on_failed, on_stalled
+        self.on_doubt = on_doubt
         return self
 
     @property

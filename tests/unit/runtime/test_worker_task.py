@@ -11,7 +11,7 @@ from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.offset_committer import OffsetCommitter, offset_of
 from mm2py.runtime.stall_log import StallLog
-from mm2py.runtime.task_context import WorkerTaskContext
+from mm2py.runtime.task_context import LossPolicies, WorkerTaskContext
 from mm2py.runtime.worker_task import HOLD_ABOVE_BYTES, TaskSettings, WorkerTask
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
@@ -54,7 +54,7 @@ class Bench:
             store=self.store,
             meter=self.meter,
             clock=self.clock,
-            fail_on_gap=fail_on_gap,
+            policies=LossPolicies(gap="fail" if fail_on_gap else "continue"),
         )
         self.committer = OffsetCommitter(
             self.store,

@@ -1,0 +1,253 @@
+"""The loss ledger of one flow, on the target: events in, acknowledged records out.
+
+Flow: ``report`` -> (the ledger was read: what is known is left out) -> counted -> written in order, retried
+until the target takes it -> acknowledged. Everything happens beside the data: a target without a ledger
+delays positions of the partitions concerned, never records.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, final
+
+from mm2py.api.context import EventKind, EventSink, LossEvent
+from mm2py.client.backoff import Backoff
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError
+from mm2py.mirror.ledger import (
+    KnownEvents,
+    LedgerRecord,
+    UnknownLedgerRecord,
+    decode_ledger_record,
+    encode_ledger_record,
+)
+from mm2py.observability.metrics import FlowMeter
+from mm2py.protocol.records import NewRecord, Record
+from mm2py.storage.offset_backing_store import LogEnd, RecordSink
+from mm2py.types import TopicPartition
+
+__all__ = ["LedgerStore"]
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_MS: Final = 200
+LONGEST_RETRY_MS: Final = 30_000
+MAX_RECORDS: Final = 500
+"""Most events of one batch; a broken source topic of a thousand partitions must not make one too large."""
+
+
+@final
+class LedgerStore(EventSink):
+    """Implements ``mm2py.api.context.EventSink`` over Kafka.
+
+    Args:
+        topic: name of the ledger.
+        prepare: makes sure that it exists.
+        writer: makes the producer.
+        reader: makes the reader.
+        meter: counts events, and names the flow.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        prepare: Callable[[], Awaitable[int]],
+        writer: Callable[[], RecordSink],
+        reader: Callable[[], LogEnd],
+        meter: FlowMeter,
+        clock: Clock,
+    ) -> None:
+        self._topic = topic
+        self._prepare = prepare
+        self._open_writer = writer
+        self._open_reader = reader
+        self._meter = meter
+        self._clock = clock
+        self._reported: set[tuple[EventKind, TopicPartition, int, int]] = set()
+        self._known: KnownEvents | None = None
+        self._early: deque[tuple[LossEvent, int]] = deque()
+        self._queue: deque[LedgerRecord] = deque()
+        self._unwritten: dict[TopicPartition, int] = {}
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Open the ledger in the background; events may be reported from now on."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name=f"ledger {self._topic}")
+            self._running.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Close it; safe twice. Events that are not acknowledged will be noticed again after a restart."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.wait({running})
+        if self._unwritten:
+            log.warning(
+                "ledger was not written to its end, what is left will be noticed again topic=%s events=%d",
+                self._topic,
+                sum(self._unwritten.values()),
+            )
+        self._forget()
+
+    # -- EventSink --------------------------------------------------------------------------------
+
+    def report(self, event: LossEvent) -> bool:
+        """Take an event over; False when the same range was reported in this term before."""
+        key = (event.kind, event.partition, event.first_offset, event.last_offset)
+        if event.kind is EventKind.RECREATED:
+            # Offsets start over: the same numbers are other records from now on.
+            self._reported = {known for known in self._reported if known[1] != event.partition}
+        elif key in self._reported and event.kind is not EventKind.TRUNCATION:
+            return False
+        self._reported.add(key)
+        now_ms = self._clock.now_ms()
+        if self._known is None:
+            self._early.append((event, now_ms))
+            self._wait_for(event.partition)
+        else:
+            self._accept(self._known, event, now_ms)
+        self._work.set()
+        return True
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        """Source partitions with events that are not acknowledged."""
+        return self._unwritten
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until every event is acknowledged; False when time ran out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # -- bookkeeping ------------------------------------------------------------------------------
+
+    def _wait_for(self, partition: TopicPartition) -> None:
+        self._unwritten[partition] = self._unwritten.get(partition, 0) + 1
+        self._idle.clear()
+
+    def _settled(self, partition: TopicPartition) -> None:
+        left = self._unwritten.pop(partition) - 1
+        if left:
+            self._unwritten[partition] = left
+        if not self._unwritten:
+            self._idle.set()
+
+    def _accept(self, known: KnownEvents, event: LossEvent, now_ms: int) -> None:
+        for part in known.take(event):
+            doubled = part.kind is EventKind.MAY_BE_DOUBLED
+            self._meter.count_event(
+                part.kind.value,
+                lost=part.count if part.kind.is_loss else 0,
+                may_be_doubled=part.count if doubled else 0,
+            )
+            record = LedgerRecord(event=part, flow=str(self._meter.flow), time_ms=now_ms)
+            self._queue.append(record)
+            self._wait_for(part.partition)
+
+    def _forget(self) -> None:
+        self._reported.clear()
+        self._known = None
+        self._early.clear()
+        self._queue.clear()
+        self._unwritten.clear()
+        self._idle.set()
+
+    # -- the writing side -------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
+        writer: RecordSink | None = None
+        failing = False
+        try:
+            while True:
+                try:
+                    if writer is None:
+                        writer = await self._open()
+                    await self._write_all(writer)
+                except Mm2pyError as error:
+                    if not failing:
+                        self._complain(error)
+                    failing = True
+                    await self._clock.sleep(backoff.next_s())
+                    continue
+                if failing:
+                    log.info("ledger works again topic=%s", self._topic)
+                failing = False
+                backoff.reset()
+                await self._work.wait()
+                self._work.clear()
+        finally:
+            if writer is not None:
+                await writer.close()
+
+    async def _open(self) -> RecordSink:
+        await self._prepare()
+        known, flow = KnownEvents(), str(self._meter.flow)
+        events = strange = 0
+
+        def take(_partition: int, record: Record) -> None:
+            nonlocal events, strange
+            found = decode_ledger_record(record.key, record.value)
+            events += 1
+            if isinstance(found, UnknownLedgerRecord):
+                strange += 1
+            elif found.flow == flow:
+                known.note(found.event)
+
+        reader = self._open_reader()
+        try:
+            await reader.read_to_end(take)
+        finally:
+            await reader.close()
+        writer = self._open_writer()
+        try:
+            await writer.start()
+        except BaseException:
+            await writer.close()
+            raise
+        if strange:
+            log.warning(
+                "ledger holds records of a version that this program does not know, they are kept"
+                " topic=%s records=%d",
+                self._topic,
+                strange,
+            )
+        log.info("ledger read topic=%s events=%d", self._topic, events)
+        self._known = known
+        while self._early:
+            event, at_ms = self._early.popleft()
+            self._accept(known, event, at_ms)
+            self._settled(event.partition)
+        return writer
+
+    async def _write_all(self, writer: RecordSink) -> None:
+        while self._queue:
+            batch = [self._queue[i] for i in range(min(MAX_RECORDS, len(self._queue)))]
+            records = [NewRecord(*encode_ledger_record(record)) for record in batch]
+            await writer.write(TopicPartition(self._topic, 0), records)
+            for record in batch:
+                self._queue.popleft()
+                self._settled(record.event.partition)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        error = None if running.cancelled() else running.exception()
+        if error is not None:
+            log.error("ledger stopped by a defect topic=%s", self._topic, exc_info=error)
+
+    def _complain(self, error: Mm2pyError) -> None:
+        log.error(
+            "ledger cannot be written, retried without end; positions behind lost ranges are not"
+            " committed meanwhile topic=%s events=%d cause=%s",
+            self._topic,
+            sum(self._unwritten.values()),
+            error,
+        )
