@@ -149,7 +149,7 @@ class Herder:
         finally:
             await worker.stop()
             self._worker = None
-            log.info("flow stopped")
+            log.info("flow stopped, positions are committed as far as the target took them")
 
     def _note_state(self) -> None:
         if self._worker is not None:
