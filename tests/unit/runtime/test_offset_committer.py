@@ -117,3 +117,26 @@ def test_a_cancelled_commit_stays_pending() -> None:
     store.hangs = True
     committer = _committer(store)
     asyncio.run(scenario())
+
+
+def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() -> None:
+    store = FakeStore()
+    unwritten = {ORDERS}
+    committer = OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=_source_partition,
+        source_offset=offset_of,
+        timeout_ms=5_000,
+        withheld=lambda: unwritten,
+    )
+    bills = TopicPartition("bills", 0)
+    committer.acknowledged(ORDERS, 41)
+    committer.acknowledged(bills, 7)
+    assert asyncio.run(committer.commit())
+    assert KEY not in store.written()
+    assert len(store.written()) == 1
+    committer.acknowledged(ORDERS, 42)
+    unwritten.clear()
+    assert asyncio.run(committer.commit())
+    assert store.written()[KEY] == b'{"offset":42}'

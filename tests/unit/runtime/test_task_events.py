@@ -1,0 +1,134 @@
+"""What a task's context makes of gaps, failures and doubts: kind, range, policy."""
+
+from collections.abc import Collection
+
+import pytest
+
+from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
+from mm2py.errors import FatalError, PartitionError, ProtocolError
+from mm2py.observability.metrics import Metrics
+from mm2py.protocol import error_codes as codes
+from mm2py.runtime.task_context import LossPolicies, WorkerTaskContext
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
+
+ORDERS = TopicPartition("orders", 0)
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+
+
+class Events(EventSink):
+    def __init__(self) -> None:
+        self.reported: list[LossEvent] = []
+
+    def report(self, event: LossEvent) -> bool:
+        new = event not in self.reported
+        self.reported.append(event)
+        return new
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        return ()
+
+    async def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def seen(self) -> list[tuple[EventKind, int, int, str]]:
+        return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]
+
+
+def a_context(events: Events, policies: LossPolicies | None = None) -> WorkerTaskContext:
+    clock = EagerClock()
+    return WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=FakeStore(),
+        meter=Metrics(clock).flow(FLOW),
+        clock=clock,
+        events=events,
+        policies=policies,
+    )
+
+
+def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
+    error = PartitionError("no", topic="orders", partition=0, offset=offset)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "policies", "policy"),
+    [
+        ("retention", LossPolicies(), "gap.policy=continue"),
+        ("retention", LossPolicies(gap="fail"), "gap.policy=fail"),
+        ("truncation", LossPolicies(), "gap.policy=continue"),
+        ("recreated", LossPolicies(), "recreate.policy=continue"),
+        ("recreated", LossPolicies(recreate="stop"), "recreate.policy=stop"),
+        ("recreated", LossPolicies(gap="fail", recreate="stop"), "gap.policy=fail"),
+    ],
+)
+def test_a_gap_is_an_event_with_the_policy_that_decides(
+    cause: str, policies: LossPolicies, policy: str
+) -> None:
+    events = Events()
+    a_context(events, policies).report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
+    assert events.seen() == [(EventKind(cause), 5, 9, policy)]
+    assert events.reported[0].task == "MirrorSourceConnector-0"
+    assert events.reported[0].cause == "detail"
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (codes.server_error(codes.MESSAGE_TOO_LARGE), EventKind.TOO_LARGE),
+        (codes.server_error(codes.INVALID_RECORD), EventKind.REFUSED),
+        (ProtocolError("wrong CRC"), EventKind.POISONED),
+        (None, EventKind.REFUSED),
+    ],
+)
+def test_a_failed_partition_is_an_event_at_its_offset(
+    cause: Exception | None, kind: EventKind
+) -> None:
+    events = Events()
+    context = a_context(events)
+    context.partition_state(ORDERS, PartitionState.FAILED, refusal(7, cause))
+    assert events.seen() == [(kind, 7, 7, "partition.failure.policy=isolate")]
+
+
+def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> None:
+    events = Events()
+    context = a_context(events, LossPolicies(partition_failure="fail"))
+    context.partition_state(ORDERS, PartitionState.FAILED, refusal(-1))
+    assert events.seen() == []
+    context.report_failure(ORDERS, FatalError("no"))
+    assert events.seen() == [(EventKind.REFUSED, -1, -1, "partition.failure.policy=fail")]
+
+
+def test_a_partition_that_a_gap_stops_is_one_event() -> None:
+    events = Events()
+    context = a_context(events, LossPolicies(recreate="stop"))
+    context.report_gap(SourceGap(ORDERS, 5, 4, "recreated", "new topic id"))
+    context.partition_state(ORDERS, PartitionState.FAILED, refusal(5))
+    assert [kind for kind, *_ in events.seen()] == [EventKind.RECREATED]
+
+
+def test_a_gap_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    context = a_context(Events())
+    for _ in range(3):
+        context.report_gap(SourceGap(ORDERS, 5, 9, "retention", "log start is 10"))
+    assert caplog.text.count("first_offset=5 last_offset=9 offsets=5 cause=retention") == 1
+
+
+def test_a_doubt_is_an_event_without_a_policy(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events()
+    context = a_context(events)
+    for _ in range(2):
+        context.report_doubt(ORDERS, 5, 9, FatalError("no Read"))
+    assert events.seen()[0] == (EventKind.MAY_BE_DOUBLED, 5, 9, "")
+    assert caplog.text.count("records may be doubled") == 1
+
+
+def test_a_task_whose_records_are_no_copies_has_no_ledger() -> None:
+    events = Events()
+    context = a_context(events)
+    context.without_ledger()
+    context.report_failure(ORDERS, refusal(7))
+    assert events.seen() == []

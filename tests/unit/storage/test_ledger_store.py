@@ -1,0 +1,242 @@
+"""The ledger of a flow: written once, in order, as soon as the target takes it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+
+import pytest
+
+from mm2py.api.context import EventKind, LossEvent
+from mm2py.errors import ConfigError, ConnectionFailedError, Mm2pyError
+from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
+from mm2py.observability.metrics import Metrics
+from mm2py.protocol.records import NewRecord, Record
+from mm2py.storage.ledger_store import LedgerStore
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.unit.runtime.runtime_fakes import EagerClock, until
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 1)
+
+
+class Log:
+    """The topic: what a writer wrote a reader finds."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.batches: list[int] = []
+        self.write_errors: list[Mm2pyError] = []
+        self.open_errors: list[Mm2pyError] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.closed = 0
+
+    async def prepare(self) -> int:
+        if self.open_errors:
+            raise self.open_errors.pop(0)
+        return 1
+
+    async def start(self) -> None:
+        pass
+
+    async def write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> int:
+        assert tp == TopicPartition("mm2py-ledger.A.internal", 0)
+        await self.gate.wait()
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        self.batches.append(len(records))
+        for record in records:
+            self.records.append(Record(len(self.records), 1, record.key, record.value))
+        return 0
+
+    async def read_to_end(self, handle: Callable[[int, Record], None]) -> None:
+        for record in self.records:
+            handle(0, record)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    def ranges(self) -> list[tuple[str, str, int, int]]:
+        found: list[tuple[str, str, int, int]] = []
+        for record in self.records:
+            decoded = decode_ledger_record(record.key, record.value)
+            if isinstance(decoded, LedgerRecord):
+                event = decoded.event
+                word = event.kind.value
+                found.append((word, str(event.partition), event.first_offset, event.last_offset))
+        return found
+
+
+class Bench:
+    def __init__(self, log: Log | None = None) -> None:
+        self.log = log or Log()
+        self.clock = EagerClock()
+        self.meter = Metrics(self.clock).flow(FLOW)
+        self.store = LedgerStore(
+            "mm2py-ledger.A.internal",
+            prepare=self.log.prepare,
+            writer=lambda: self.log,
+            reader=lambda: self.log,
+            meter=self.meter,
+            clock=self.clock,
+        )
+
+
+def an_event(
+    first: int,
+    last: int,
+    partition: TopicPartition = ORDERS,
+    kind: EventKind = EventKind.RETENTION,
+) -> LossEvent:
+    return LossEvent(
+        kind=kind,
+        partition=partition,
+        first_offset=first,
+        last_offset=last,
+        policy="gap.policy=continue",
+        cause="gone",
+        task="MirrorSourceConnector-0",
+    )
+
+
+def play(body: Callable[[Bench], Coroutine[None, None, None]], log: Log | None = None) -> Bench:
+    async def run() -> Bench:
+        bench = Bench(log)
+        bench.store.start()
+        try:
+            await body(bench)
+        finally:
+            await bench.store.stop()
+        return bench
+
+    return asyncio.run(run())
+
+
+def test_an_event_is_written_once_and_counted() -> None:
+    async def body(bench: Bench) -> None:
+        assert bench.store.report(an_event(10, 19))
+        assert not bench.store.report(an_event(10, 19))
+        assert list(bench.store.unwritten()) == [ORDERS]
+        assert await bench.store.flush(5)
+        assert not bench.store.unwritten()
+        assert not bench.store.report(an_event(10, 19))
+        assert bench.store.report(an_event(30, 39, kind=EventKind.MAY_BE_DOUBLED))
+        assert await bench.store.flush(5)
+
+    bench = play(body)
+    assert bench.log.ranges() == [
+        ("retention", "orders-0", 10, 19),
+        ("may-be-doubled", "orders-0", 30, 39),
+    ]
+    snapshot = bench.meter.snapshot()
+    assert snapshot.events == {"retention": 1, "may-be-doubled": 1}
+    assert (snapshot.records_lost, snapshot.records_may_be_doubled) == (10, 10)
+
+
+def test_a_restart_writes_only_what_is_new() -> None:
+    async def first(bench: Bench) -> None:
+        bench.store.report(an_event(10, 19))
+        assert await bench.store.flush(5)
+
+    async def second(bench: Bench) -> None:
+        assert bench.store.report(an_event(10, 29))
+        assert await bench.store.flush(5)
+        assert bench.store.report(an_event(10, 29, BILLS))
+        assert await bench.store.flush(5)
+
+    log = play(first).log
+    bench = play(second, log)
+    assert bench.log.ranges() == [
+        ("retention", "orders-0", 10, 19),
+        ("retention", "orders-0", 20, 29),
+        ("retention", "bills-1", 10, 29),
+    ]
+    assert bench.meter.snapshot().records_lost == 30
+
+
+def test_events_of_another_flow_are_not_ours() -> None:
+    log = Log()
+    other = LedgerRecord(event=an_event(10, 19), flow="A->C", time_ms=1)
+    key, value = encode_ledger_record(other)
+    log.records.append(Record(0, 1, key, value))
+
+    async def body(bench: Bench) -> None:
+        bench.store.report(an_event(10, 19))
+        assert await bench.store.flush(5)
+
+    play(body, log)
+    assert len(log.records) == 2
+
+
+def test_positions_wait_while_the_target_is_away_and_the_trouble_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log()
+    log.open_errors = [ConnectionFailedError("away")] * 5
+    log.write_errors = [ConnectionFailedError("away again")]
+
+    async def body(bench: Bench) -> None:
+        bench.store.report(an_event(10, 19))
+        await until(lambda: len(log.open_errors) < 3)
+        assert list(bench.store.unwritten()) == [ORDERS]
+        assert await bench.store.flush(5)
+
+    caplog.set_level(logging.INFO)
+    play(body, log)
+    assert log.ranges() == [("retention", "orders-0", 10, 19)]
+    assert caplog.text.count("ledger cannot be written") == 1
+    assert caplog.text.count("ledger works again") == 1
+
+
+def test_a_partition_waits_until_its_last_event_is_acknowledged() -> None:
+    async def body(bench: Bench) -> None:
+        await until(lambda: bench.store.report(an_event(0, 1)) or True)
+        assert await bench.store.flush(5)
+        bench.log.gate.clear()
+        bench.store.report(an_event(10, 19))
+        bench.store.report(an_event(30, 39))
+        bench.store.report(an_event(10, 19, BILLS))
+        assert set(bench.store.unwritten()) == {ORDERS, BILLS}
+        assert not await bench.store.flush(0.01)
+        bench.log.gate.set()
+        assert await bench.store.flush(5)
+
+    bench = play(body)
+    assert len(bench.log.records) == 4
+
+
+def test_what_was_not_written_before_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    log.open_errors = [ConfigError("may not create it")] * 1000
+
+    async def body(bench: Bench) -> None:
+        bench.store.report(an_event(10, 19))
+        await until(lambda: len(log.open_errors) < 999)
+
+    play(body, log)
+    assert "will be noticed again topic=mm2py-ledger.A.internal events=1" in caplog.text
+
+
+def test_records_of_a_later_version_are_left_alone_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log()
+    log.records.append(Record(0, 1, b"orders-0", b"\x02later"))
+
+    async def body(bench: Bench) -> None:
+        bench.store.report(an_event(10, 19))
+        assert await bench.store.flush(5)
+
+    play(body, log)
+    assert log.records[0].value == b"\x02later"
+    assert "of a version that this program does not know" in caplog.text
+
+
+def test_two_recreations_that_end_alike_are_two_events() -> None:
+    async def body(bench: Bench) -> None:
+        for _ in range(2):
+            assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED))
+            assert bench.store.report(an_event(5, 9))
+            assert await bench.store.flush(5)
+
+    assert len(play(body).log.records) == 4
