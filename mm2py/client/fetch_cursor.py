@@ -16,8 +16,8 @@ __all__ = ["NO_TOPIC_ID", "Cursor", "Verdict"]
 
 NO_TOPIC_ID: Final = bytes(16)
 
-RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
-REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})
+_RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
+_REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})
 
 
 class Verdict(Enum):
@@ -26,10 +26,16 @@ class Verdict(Enum):
     GO_ON = auto()
     MOVE = auto()
     """Look the leader up again."""
+    REPLICA = auto()
+    """The leader wants us to read from a nearer replica (KIP-392); ``replica`` names it."""
+    LEADER = auto()
+    """A follower cannot serve us: go back to the leader, which decides."""
     RESET = auto()
     """The position is outside the log: ask for its ends."""
     TRUNCATED = auto()
     """The log was cut below our position (KIP-320); ``diverged_to`` has the offset."""
+    LOST = auto()
+    """The batches begin behind records that the source has deleted; ``lost`` is their range."""
     RECREATED = auto()
     """The topic id is not known any more."""
     REFUSED = auto()
@@ -45,86 +51,167 @@ class Cursor:
     __slots__ = (
         "cause",
         "diverged_to",
+        "epochs",
         "failed",
+        "filled",
         "high_watermark",
+        "identified",
         "last_epoch",
         "last_stable_offset",
         "leader",
         "leader_epoch",
-        "log_start",
+        "lost",
         "moves",
+        "newest_ms",
+        "node",
         "paused",
         "position",
         "refused",
-        "retry_at",
+        "replica",
+        "replica_until",
+        "share_bytes",
         "suspect",
         "topic_id",
         "tp",
+        "validated_epoch",
     )
 
-    def __init__(self, tp: TopicPartition, position: int) -> None:
+    def __init__(self, tp: TopicPartition, position: int, topic_id: bytes = NO_TOPIC_ID) -> None:
         self.tp = tp
         self.position = position  # next offset wanted; EARLIEST or LATEST until it is known
         self.leader = -1
         self.leader_epoch = -1
+        self.node = -1  # broker it is fetched from: the leader or a nearer replica
+        self.replica = -1  # what the leader named last (KIP-392), -1 for itself
+        self.replica_until = 0.0  # when the leader is asked again
+        self.epochs: list[tuple[int, int]] = []  # (leader epoch, first offset read under it)
         self.last_epoch = -1  # leader epoch of the last batch taken, for LastFetchedEpoch (KIP-320)
-        self.topic_id = NO_TOPIC_ID
+        self.validated_epoch = -1  # leader epoch the position was last checked under (before v12)
+        self.topic_id = topic_id
+        self.identified = topic_id != NO_TOPIC_ID  # the position is known to belong to topic_id
         self.high_watermark = -1
         self.last_stable_offset = -1
-        self.log_start = -1
         self.paused = False
-        self.failed = False
-        self.refused = False
+        self.failed = False  # given up or replaced: no task may bring it back
+        self.refused = False  # it needs a pause before the next attempt
+        self.moves = 0  # leaders that sent us on since the last answer with a result
+        self.filled = False  # its last answer had data and did not reach the end
+        self.share_bytes = 0  # of an answer while many compete; 0 for the configured limit
+        self.newest_ms = -1  # timestamp of what was read last
         self.suspect = -1  # offset of a batch whose CRC did not match once
-        self.retry_at = 0.0
-        self.moves = 0
         self.diverged_to = -1
+        self.lost = (-1, -1)
         self.cause = ""
 
     @property
     def fetchable(self) -> bool:
-        """Whether it belongs into the next Fetch of its leader."""
+        """Whether it belongs into the next Fetch of its broker."""
         return not self.paused and not self.failed and self.position >= 0
 
     def take(
         self, fetched: FetchedPartition, lease: BufferLease
     ) -> tuple[Verdict, StageResult | None]:
         """Apply one answer; the batches returned each hold a reference to ``lease``."""
-        code = fetched.error_code
-        if code:
-            return self._refusal(code), None
+        if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
+            return self._without_data(fetched), None
         self.moves = 0
-        self.refused = False
         self.high_watermark = fetched.high_watermark
         self.last_stable_offset = fetched.last_stable_offset
-        self.log_start = fetched.log_start_offset
-        if fetched.diverging is not None:
-            self.diverged_to = max(fetched.diverging[1], 0)
-            return Verdict.TRUNCATED, None
         if not fetched.records:
+            self.filled = self.position < fetched.last_stable_offset
             return Verdict.GO_ON, None
-        result = classify(fetched.records, self.position, lease, aborted=fetched.aborted)
-        if result.next_offset > self.position:
+        asked_for = self.position
+        result = classify(fetched.records, asked_for, lease, aborted=fetched.aborted)
+        if result.next_offset > asked_for:
             self.position = result.next_offset
+            self.identified = True
             self.suspect = -1
-        if result.last_epoch >= 0:
-            self.last_epoch = result.last_epoch
+            self.filled = result.next_offset < fetched.last_stable_offset
+        if result.last_epoch > self.last_epoch:
+            self._learn_epochs(result, asked_for)
+        verdict = Verdict.GO_ON
+        if result.batches:
+            self.newest_ms = result.batches[-1].max_timestamp
+            first = result.batches[0].base_offset
+            if asked_for < first and asked_for < fetched.log_start_offset:
+                self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)
+                verdict = Verdict.LOST
         if result.problem is None:
-            return Verdict.GO_ON, result
+            return verdict, result
         if result.problem.kind is ProblemKind.CRC and self.suspect != result.problem.offset:
-            self.suspect = (
-                result.problem.offset
-            )  # read it once more: memory or network may be at fault
-            return Verdict.GO_ON, result
+            # Read it once more: memory or network may be at fault.
+            self.suspect = result.problem.offset
+            return verdict, result
         self.cause = result.problem.text
         return Verdict.FAILED, result
+
+    def seek(self, position: int) -> None:
+        """Go somewhere else; what was known of epochs behind that point is forgotten.
+
+        A leader that was cut back may hold other records from the start of any later epoch of ours
+        on, so the answer to a divergence is bounded by what we read ourselves.
+        """
+        self.position = position
+        self.filled = False
+        self.suspect = -1
+        while self.epochs and self.epochs[-1][1] >= position:
+            self.epochs.pop()
+        self.last_epoch = self.epochs[-1][0] if self.epochs else -1
+
+    def restart(self, position: int, topic_id: bytes) -> None:
+        """Begin with another incarnation of the topic: nothing known of the old one holds."""
+        self.topic_id = topic_id
+        self.identified = topic_id != NO_TOPIC_ID
+        self.epochs.clear()
+        self.high_watermark = self.last_stable_offset = self.newest_ms = -1
+        self.replica = self.validated_epoch = -1
+        self.seek(position)
+
+    def forget_epochs(self) -> None:
+        """The leader does not know our last epoch: nothing can be compared until more is read."""
+        self.epochs.clear()
+        self.last_epoch = -1
+
+    def diverged(self, epoch: int, end_offset: int) -> int:
+        """Return where our history leaves the leader's, which ends ``epoch`` at ``end_offset``.
+
+        Where we read later epochs than that, the histories part at the first of them at the latest
+        (KIP-320; the Java consumer keeps no epochs and would skip what lies between).
+        """
+        cut = max(end_offset, 0)
+        for own, start in self.epochs:
+            if own > epoch:
+                return min(cut, start, self.position)
+        return min(cut, self.position)
+
+    def _learn_epochs(self, result: StageResult, asked_for: int) -> None:
+        last = self.last_epoch
+        for batch in result.batches:
+            if batch.leader_epoch > last:
+                last = batch.leader_epoch
+                self.epochs.append((last, batch.base_offset))
+        if result.last_epoch > last:  # only control batches carry it
+            self.epochs.append((result.last_epoch, asked_for))
+        self.last_epoch = result.last_epoch
+
+    def _without_data(self, fetched: FetchedPartition) -> Verdict:
+        code = fetched.error_code
+        if not code and fetched.preferred_read_replica >= 0:
+            self.replica = fetched.preferred_read_replica
+            return Verdict.REPLICA if self.replica != self.node else Verdict.GO_ON
+        if self.node != self.leader and (fetched.diverging or code not in _REFUSED):
+            return Verdict.LEADER
+        if fetched.diverging and not code:
+            self.diverged_to = self.diverged(*fetched.diverging)
+            return Verdict.TRUNCATED
+        return self._refusal(code)
 
     def _refusal(self, code: int) -> Verdict:
         if code == codes.OFFSET_OUT_OF_RANGE:
             return Verdict.RESET
-        if code in RECREATED:
+        if code in _RECREATED:
             return Verdict.RECREATED
-        if code in REFUSED:
+        if code in _REFUSED:
             return Verdict.REFUSED
         if code in codes.RETRIABLE and code != codes.CORRUPT_MESSAGE:
             return Verdict.MOVE

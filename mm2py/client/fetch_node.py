@@ -1,42 +1,61 @@
 """One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time.
 
-Flow: cursors of this leader -> Fetch -> answer -> ``on_fetched(cursor, partition, lease)`` for each.
-The next Fetch leaves only while receive buffers are within the budget.
+Flow: cursors of this broker -> ``FetchSession`` -> Fetch -> answer -> ``on_fetched`` for each partition.
+The next Fetch leaves only while receive buffers are within the budget, and neither the broker's quota
+nor our own byte rate forbids it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
+from mm2py.client.fetch_session import FetchSession, Plan
+from mm2py.client.fetch_share import shares
+from mm2py.client.pacing import ByteRate, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.fetch import (
     FETCH_KEY,
     FetchedPartition,
-    FetchPartition,
     FetchResponse,
     decode_fetch,
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["FetchNode"]
+__all__ = ["FetchNode", "NodeEvents"]
 
 RESPONSE_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
 """Asked for per Fetch: with its framing it fills a 4 MiB buffer; larger answers gain nothing
 (real-broker.md 8) and push the data out of the CPU's cache before it is sent on."""
 
 TOPIC_ID_VERSION: Final = 13
+SESSION_VERSION: Final = 7
 NEWEST: Final = 17
-SESSIONLESS: Final = (0, -1)
+SESSION_CODES: Final = frozenset(
+    {
+        codes.FETCH_SESSION_ID_NOT_FOUND,
+        codes.INVALID_FETCH_SESSION_EPOCH,
+        codes.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
-OnFetched = Callable[[Cursor, FetchedPartition, BufferLease], None]
-OnLost = Callable[[list[Cursor], Exception], None]
+
+@dataclass(frozen=True, slots=True)
+class NodeEvents:
+    """Whom a node asks and tells: free memory, one partition's answer, partitions without a broker."""
+
+    room: Callable[[], int]
+    on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
+    on_lost: Callable[[list[Cursor], Exception], None]
 
 
 @final
@@ -63,24 +82,50 @@ class FetchNode:
         settings: ConsumerSettings,
         *,
         clock: Clock,
-        room: Callable[[], int],
-        on_fetched: OnFetched,
-        on_lost: OnLost,
+        events: NodeEvents,
+        rate: ByteRate | None = None,
     ) -> None:
         self.node_id = node_id
-        self.cursors: dict[Cursor, None] = {}
+        self.throttle = Throttle(clock)
+        self._cursors: dict[Cursor, None] = {}
+        self._nameless = 0
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._room = room
-        self._on_fetched = on_fetched
-        self._on_lost = on_lost
+        self._events = events
+        self._rate = rate
         self._wake = asyncio.Event()
-        self._turn = 0
         self._isolation = 1 if settings.isolation_level == "read_committed" else 0
+        self._session = FetchSession(enabled=False, by_name=True)
+        self._connection: BrokerConnection | None = None
+        self._full: dict[Cursor, None] = {}
+
+    @property
+    def cursors(self) -> Mapping[Cursor, None]:
+        """Partitions that are fetched here."""
+        return self._cursors
+
+    def add(self, cursor: Cursor) -> None:
+        """Fetch a partition from here."""
+        self._cursors[cursor] = None
+        self._nameless += cursor.topic_id == NO_TOPIC_ID
+        self.touch(cursor)
+
+    def remove(self, cursor: Cursor) -> None:
+        """Fetch it from here no more; what is under way for it is ignored."""
+        if cursor in self._cursors:
+            del self._cursors[cursor]
+            self._nameless -= cursor.topic_id == NO_TOPIC_ID
+            self._full.pop(cursor, None)
+            self._session.touch(cursor)
+
+    def touch(self, cursor: Cursor) -> None:
+        """A partition of this broker was paused, resumed or moved."""
+        self._session.touch(cursor)
+        self._wake.set()
 
     def wake(self) -> None:
-        """Something changed: cursors, pauses, memory."""
+        """There may be memory again."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -90,42 +135,41 @@ class FetchNode:
             self._cluster.settings.reconnect_backoff_max_ms,
         )
         while True:
-            asked = [cursor for cursor in self.cursors if cursor.fetchable]
-            room = self._room()
-            if not asked or room <= 0:
+            room = min(self._events.room(), RESPONSE_BYTES)
+            if room <= 0 or not self._anything():
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            pause_s = self.throttle.remaining_s()
+            if self._rate is not None:
+                pause_s = max(pause_s, self._rate.delay_s())
+                room = min(room, self._rate.room_bytes())
+            if pause_s > 0:
+                await self._clock.sleep(pause_s)
+                continue
             try:
                 connection = await self._cluster.connection(self.node_id, "fetch")
-                await self._round(connection, asked, min(room, RESPONSE_BYTES))
+                await self._round(connection, room)
                 backoff.reset()
             except Mm2pyError as error:
                 # Not lost for good: leaders are looked up again, the pause keeps that from spinning.
-                self._on_lost([cursor for cursor in asked if cursor in self.cursors], error)
+                self._connection = None
+                self._events.on_lost([c for c in self._cursors if c.fetchable], error)
                 await self._clock.sleep(backoff.next_s())
 
-    async def _round(
-        self, connection: BrokerConnection, asked: list[Cursor], max_bytes: int
-    ) -> None:
-        with_ids = all(cursor.topic_id != NO_TOPIC_ID for cursor in asked)
-        newest = NEWEST if with_ids else TOPIC_ID_VERSION - 1
+    def _anything(self) -> bool:
+        return any(cursor.fetchable for cursor in self._cursors)
+
+    async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
+        by_name = self._nameless > 0
+        newest = TOPIC_ID_VERSION - 1 if by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
-        self._turn = (self._turn + 1) % len(asked)
-        asked = asked[self._turn :] + asked[: self._turn]  # nobody is last for ever
+        session = self._session_on(connection, version)
+        if self._full:
+            self._share()
+        plan = session.plan(self._cursors, self._settings.max_partition_fetch_bytes)
         correlation_id = connection.next_correlation_id()
-        frame = encode_fetch(
-            version,
-            correlation_id,
-            self._cluster.settings.client_id,
-            partitions=[self._wanted(cursor) for cursor in _by_topic(asked)],
-            max_wait_ms=self._settings.fetch_max_wait_ms,
-            min_bytes=self._settings.fetch_min_bytes,
-            max_bytes=min(max_bytes, self._settings.fetch_max_bytes),
-            isolation_level=self._isolation,
-            session_id=SESSIONLESS[0],
-            session_epoch=SESSIONLESS[1],
-        )
+        frame = self._frame(version, correlation_id, plan, max_bytes)
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_response(body: memoryview, lease: BufferLease | None) -> None:
@@ -133,7 +177,7 @@ class FetchNode:
                 return
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
-            self._take(decode_fetch(version, body), asked, lease)
+            self._take(decode_fetch(version, body), lease)
             answered.set_result(None)
 
         def on_lost(error: Exception) -> None:
@@ -143,32 +187,69 @@ class FetchNode:
         connection.send([frame], correlation_id, on_response, on_lost)
         await answered
 
-    def _wanted(self, cursor: Cursor) -> FetchPartition:
-        return FetchPartition(
-            topic=cursor.tp.topic,
-            topic_id=cursor.topic_id,
-            partition=cursor.tp.partition,
-            position=cursor.position,
-            current_leader_epoch=cursor.leader_epoch,
-            last_fetched_epoch=cursor.last_epoch,
-            max_bytes=self._settings.max_partition_fetch_bytes,
+    def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
+        """A session lives and dies with its connection, and names topics one way."""
+        by_name = version < TOPIC_ID_VERSION
+        if connection is not self._connection or self._session.by_name is not by_name:
+            self._connection = connection
+            self._session = FetchSession(enabled=version >= SESSION_VERSION, by_name=by_name)
+        return self._session
+
+    def _frame(self, version: int, correlation_id: int, plan: Plan, max_bytes: int) -> bytes:
+        settings = self._settings
+        return encode_fetch(
+            version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            partitions=plan.partitions,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=min(max_bytes, settings.fetch_max_bytes),
+            isolation_level=self._isolation,
+            session_id=plan.session_id,
+            session_epoch=plan.epoch,
+            forgotten=plan.forgotten,
+            rack_id=self._cluster.settings.client_rack,
         )
 
-    def _take(self, response: FetchResponse, asked: list[Cursor], lease: BufferLease) -> None:
-        by_name = {(c.tp.topic, c.tp.partition): c for c in asked}
-        by_id = {(c.topic_id, c.tp.partition): c for c in asked}
+    def _take(self, response: FetchResponse, lease: BufferLease) -> None:
+        self.throttle.honour(response.throttle_ms)
+        session, full = self._session, self._full
+        if response.error_code:
+            if response.error_code not in SESSION_CODES:
+                raise server_error(response.error_code, f"Fetch to broker {self.node_id}")
+            session.refused(response.error_code)
+            return
+        session.opened(response.session_id)
+        asked_for, touch = session.asked, session.touch
+        cursors, on_fetched = self._cursors, self._events.on_fetched
         for part in response.partitions:
-            if part.topic:
-                cursor = by_name[part.topic, part.partition]
-            else:
-                cursor = by_id[part.topic_id, part.partition]
-            if cursor in self.cursors and cursor.fetchable:
-                self._on_fetched(cursor, part, lease)
+            asked = asked_for(part.topic or part.topic_id, part.partition)
+            if asked is None:
+                continue
+            cursor = asked.cursor
+            touch(cursor)
+            # A cursor that was moved while the Fetch was under way has nothing to do with its answer.
+            if (
+                cursor not in cursors
+                or not cursor.fetchable
+                or cursor.position != asked.wanted.position
+            ):
+                continue
+            if self._rate is not None and part.records:
+                self._rate.spend(len(part.records))
+            on_fetched(cursor, part, lease)
+            if cursor.filled:
+                full[cursor] = None
+            elif cursor in full:
+                del full[cursor]
+                cursor.share_bytes = 0
 
-
-def _by_topic(cursors: list[Cursor]) -> list[Cursor]:
-    """Keep the rotation of topics but put partitions of one topic side by side, as the wire wants."""
-    topics: dict[str, list[Cursor]] = {}
-    for cursor in cursors:
-        topics.setdefault(cursor.tp.topic, []).append(cursor)
-    return [cursor for group in topics.values() for cursor in group]
+    def _share(self) -> None:
+        """Divide the next answer among partitions that have more to give than fits."""
+        limit = self._settings.max_partition_fetch_bytes
+        for cursor in [c for c in self._full if not c.filled]:
+            del self._full[cursor]
+        for cursor, share in shares(self._full, limit, RESPONSE_BYTES, self._clock.now_ms()):
+            cursor.share_bytes = share
+            self._session.touch(cursor)

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Self, final
 
-from mm2py.testing.broker_api import APIS, Request, answer_error, handle, unsupported
+from mm2py.testing.broker_api import APIS, answer_error, handle, unsupported
 from mm2py.testing.broker_log import PartitionLog
+from mm2py.testing.broker_request import Request
 from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.wire import RequestReader
 from mm2py.types import TopicPartition

@@ -3,48 +3,26 @@
 Flow: ``Request`` -> ``handle`` -> ``AnswerWriter``; ``answer_error`` gives every partition one code.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mm2py.protocol.error_codes import (
-    FENCED_LEADER_EPOCH,
     NONE,
     NOT_LEADER_OR_FOLLOWER,
-    OFFSET_OUT_OF_RANGE,
     TOPIC_ALREADY_EXISTS,
-    UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_VERSION,
 )
+from mm2py.testing.broker_fetch import fetch
 from mm2py.testing.broker_log import AppendResult, PartitionLog
-from mm2py.testing.broker_state import FakeCluster, FakeTopic
-from mm2py.testing.wire import AnswerWriter, RequestReader
+from mm2py.testing.broker_request import Request
+from mm2py.testing.broker_state import FakeTopic
+from mm2py.testing.wire import AnswerWriter
 from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["APIS", "Api", "Request", "answer_error", "handle", "unsupported"]
+__all__ = ["APIS", "Api", "answer_error", "handle", "unsupported"]
 
 _NO_TOPIC_ID: Final = bytes(16)
-_MAX_WAIT_MS: Final = 60_000
-
-
-@dataclass(slots=True)
-class Request:
-    """One request whose header was read; ``forced`` is the scripted code, -2 for none."""
-
-    api_key: int
-    version: int
-    cluster: FakeCluster
-    node_id: int
-    reader: RequestReader
-    forced: int = -2
-    apply: bool = True
-
-    @property
-    def answer(self) -> AnswerWriter:
-        """A writer for the answer in the request's version."""
-        return AnswerWriter(flexible=self.reader.flexible)
 
 
 class Api(NamedTuple):
@@ -184,89 +162,6 @@ def _produced(
     out.tags(tagged)
 
 
-class _Wanted(NamedTuple):
-    topic: str
-    partition: int
-    leader_epoch: int
-    offset: int
-    max_bytes: int
-
-
-async def _fetch(request: Request) -> AnswerWriter:
-    reader, version = request.reader, request.version
-    reader.int32()  # replica id
-    max_wait_ms = min(reader.int32(), _MAX_WAIT_MS)
-    reader.int32()  # min bytes: one is enough here
-    max_bytes = reader.int32()
-    reader.int8()  # isolation level: nothing is transactional here
-    if version >= 7:
-        reader.int32()
-        reader.int32()
-    wanted = _wanted(request)
-    clock = asyncio.get_running_loop()
-    end = clock.time() + max_wait_ms / 1000
-    while True:
-        found = [_read(request, want, max_bytes) for want in wanted]
-        left = end - clock.time()
-        if left <= 0 or any(code or records for code, records, _ in found):
-            return _fetched(request, wanted, found)
-        await request.cluster.wait_for_data(left)
-
-
-def _wanted(request: Request) -> list[_Wanted]:
-    reader, version = request.reader, request.version
-    wanted: list[_Wanted] = []
-    for _ in range(reader.count()):
-        topic = reader.text()
-        for _ in range(reader.count()):
-            partition = reader.int32()
-            leader_epoch = reader.int32() if version >= 9 else -1
-            offset = reader.int64()
-            if version >= 12:
-                reader.int32()  # last fetched epoch
-            if version >= 5:
-                reader.int64()  # log start of a follower
-            wanted.append(_Wanted(topic, partition, leader_epoch, offset, reader.int32()))
-            reader.tags()
-        reader.tags()
-    return wanted
-
-
-def _read(
-    request: Request, want: _Wanted, max_bytes: int
-) -> tuple[int, bytes, PartitionLog | None]:
-    found = _find(request, want.topic, want.partition)
-    if isinstance(found, int):
-        return found, b"", None
-    if want.leader_epoch > found.leader_epoch:
-        return UNKNOWN_LEADER_EPOCH, b"", None
-    if -1 < want.leader_epoch < found.leader_epoch:
-        return FENCED_LEADER_EPOCH, b"", None
-    if not found.start <= want.offset <= found.end:
-        return OFFSET_OUT_OF_RANGE, b"", None
-    return NONE, found.read(want.offset, min(want.max_bytes, max_bytes)), found
-
-
-def _fetched(
-    request: Request, wanted: list[_Wanted], found: list[tuple[int, bytes, PartitionLog | None]]
-) -> AnswerWriter:
-    version, out = request.version, request.answer
-    out.int32(0)
-    if version >= 7:
-        out.int16(NONE).int32(0)
-    out.count(len(wanted))
-    for want, (code, records, log) in zip(wanted, found, strict=True):
-        end, start = (-1, -1) if log is None else (log.end, log.start)
-        out.string(want.topic).count(1).int32(want.partition).int16(code).int64(end).int64(end)
-        if version >= 5:
-            out.int64(start)
-        out.count(-1)
-        if version >= 11:
-            out.int32(-1)
-        out.data(records).tags().tags()
-    return out.tags()
-
-
 async def _list_offsets(request: Request) -> AnswerWriter:
     reader, out = request.reader, request.answer
     reader.int32()
@@ -303,10 +198,9 @@ async def _epoch_ends(request: Request) -> AnswerWriter:
             found = _find(request, topic, partition)
             if isinstance(found, int):
                 out.int16(found).int32(partition).int32(-1).int64(-1)
-            elif epoch > found.leader_epoch:
-                out.int16(NONE).int32(partition).int32(-1).int64(-1)
             else:
-                out.int16(NONE).int32(partition).int32(epoch).int64(found.end)
+                known, end = found.epoch_end(epoch)
+                out.int16(NONE).int32(partition).int32(known).int64(end)
     return out
 
 
@@ -335,7 +229,7 @@ async def _create_topics(request: Request) -> AnswerWriter:
 
 APIS: Final[Mapping[int, Api]] = {
     0: Api(3, 9, 9, _produce),
-    1: Api(4, 12, 12, _fetch),
+    1: Api(4, 12, 12, fetch),
     2: Api(5, 5, 6, _list_offsets),
     3: Api(12, 12, 9, _metadata),
     18: Api(0, 0, 3, _versions_answer),
@@ -343,4 +237,4 @@ APIS: Final[Mapping[int, Api]] = {
     22: Api(3, 4, 2, _init_producer_id),
     23: Api(3, 3, 4, _epoch_ends),
 }
-"""By api key. ``FakeBroker(versions=...)`` narrows; Produce may be widened to 12."""
+"""By api key. ``FakeBroker(versions=...)`` narrows; Produce may be widened to 12, Fetch to 17."""

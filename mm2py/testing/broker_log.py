@@ -67,6 +67,7 @@ class PartitionLog:
         self.start = 0
         self.end = 0
         self.leader_epoch = 0
+        self.open_transaction_at = -1
         self.max_message_bytes = max_message_bytes
         self._producers: dict[int, _Producer] = {}
 
@@ -98,13 +99,36 @@ class PartitionLog:
         self.batches.append(StoredBatch(bytes(stored), base_offset, last_offset))
         self.end = last_offset + 1
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches from the one that contains ``offset`` on, at least one."""
+    @property
+    def stable_end(self) -> int:
+        """Last stable offset: where an open transaction begins, else the end."""
+        return self.end if self.open_transaction_at < 0 else self.open_transaction_at
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the latest epoch up to ``epoch``; (-1, -1) if it is newer."""
+        if epoch > self.leader_epoch:
+            return -1, -1
+        if epoch == self.leader_epoch:
+            return epoch, self.end
+        known, end = -1, self.start
+        for batch in self.batches:
+            own = HEADER.unpack_from(batch.data)[2]
+            if own > epoch:
+                return known, batch.base_offset
+            known, end = own, batch.last_offset + 1
+        return known, end
+
+    def read(
+        self, offset: int, max_bytes: int, *, before: int = -1, at_least_one: bool = True
+    ) -> bytes:
+        """Return whole batches below ``before`` from the one that contains ``offset`` on."""
         out = bytearray()
         for batch in self.batches:
             if batch.last_offset < offset:
                 continue
-            if out and len(out) + len(batch.data) > max_bytes:
+            if -1 < before <= batch.last_offset:
+                break
+            if (out or not at_least_one) and len(out) + len(batch.data) > max_bytes:
                 break
             out += batch.data
         return bytes(out)

@@ -7,6 +7,7 @@ from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.testing.broker_log import AppendResult, PartitionLog
+from mm2py.testing.fetch_session import FakeSession
 from mm2py.types import TopicPartition
 
 __all__ = ["FakeCluster", "FakeTopic"]
@@ -31,6 +32,19 @@ class FakeCluster:
         self.topics: dict[str, FakeTopic] = {}
         self.brokers: dict[int, tuple[str, int]] = {}
         self.clock = clock
+        self.sessions: dict[int, FakeSession] = {}
+        """Fetch sessions by id; ``clear`` is what a restart does to them."""
+        self.last_session_id = 0
+        self.fetches: list[tuple[int, int, int]] = []
+        """(session epoch, partitions named, partitions forgotten) of each Fetch."""
+        self.served: list[tuple[int, int]] = []
+        """(partition, bytes) of each read, empty ones too."""
+        self.throttle_ms = 0
+        """What every Fetch answer asks the client to wait."""
+        self.nearest: dict[TopicPartition, int] = {}
+        """Follower that the leader names to a client with a rack, and which serves it."""
+        self.follower_codes: list[int] = []
+        """Codes of the follower's next answers."""
         self._next_producer_id = 1000
         self._grown: asyncio.Event | None = None
 
@@ -61,10 +75,14 @@ class FakeCluster:
         """Store a produced batch and wake who waits for data."""
         log = self.topics[tp.topic].logs[tp.partition]
         result = log.append(data, self.clock.now_ms())
+        self.wake()
+        return result
+
+    def wake(self) -> None:
+        """Let those who wait for data look again."""
         if self._grown is not None:
             self._grown.set()
             self._grown = None
-        return result
 
     async def wait_for_data(self, seconds: float) -> None:
         """Wait until something was appended, at most ``seconds``."""

@@ -1,0 +1,215 @@
+"""Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
+
+Flow: ``seek`` -> leader, position and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a
+partition to a follower (KIP-392), ``recheck`` brings it back. Never gives up: back-off and ``on_stalled``.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import final
+
+from mm2py.client.admin import Admin
+from mm2py.client.backoff import Backoff
+from mm2py.client.cluster import Cluster, Leader
+from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
+from mm2py.client.fetch_losses import FetchLosses
+from mm2py.client.fetch_node import FetchNode
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError
+from mm2py.protocol.fetch import FETCH_KEY
+from mm2py.types import TopicPartition
+
+__all__ = ["FetchRoutes"]
+
+_DIVERGING_VERSION = 12
+"""From here on Fetch itself tells a truncation; before, OffsetForLeaderEpoch does."""
+
+
+@final
+class FetchRoutes:
+    """Knows the nodes and who is fetched where."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        losses: FetchLosses,
+        *,
+        clock: Clock,
+        read_committed: bool,
+        new_node: Callable[[int], FetchNode],
+        spawn: Callable[[Coroutine[None, None, None]], "asyncio.Task[None]"],
+        on_stalled: Callable[[TopicPartition, Exception | None], None],
+    ) -> None:
+        self._cluster = cluster
+        self._losses = losses
+        self._clock = clock
+        self._read_committed = read_committed
+        self._new_node = new_node
+        self._spawn = spawn
+        self._on_stalled = on_stalled
+        self._admin = Admin(cluster)
+        self._nodes: dict[int, FetchNode] = {}
+        self._homeless: dict[Cursor, None] = {}
+        self._away: dict[Cursor, None] = {}
+        self._router: asyncio.Task[None] | None = None
+
+    @property
+    def nodes(self) -> Iterable[FetchNode]:
+        """Brokers that are or were fetched from."""
+        return self._nodes.values()
+
+    def leave(self, cursor: Cursor) -> None:
+        """Fetch it from nowhere."""
+        node = self._nodes.get(cursor.node)
+        if node is not None:
+            node.remove(cursor)
+        cursor.node = cursor.leader = -1
+        self._homeless.pop(cursor, None)
+        self._away.pop(cursor, None)
+
+    def touch(self, cursor: Cursor) -> None:
+        """It was paused or resumed."""
+        node = self._nodes.get(cursor.node)
+        if node is not None:
+            node.touch(cursor)
+
+    def wake(self) -> None:
+        """There may be memory for another Fetch."""
+        for node in self._nodes.values():
+            node.wake()
+
+    def seek(self, cursor: Cursor, hint: tuple[int, int] | None = None) -> None:
+        """Take the cursor from its broker and find out who leads now.
+
+        ``hint`` is (node, epoch) as the broker that refused us named it (KIP-951).
+        """
+        moved, epoch = cursor.leader >= 0, cursor.leader_epoch
+        self.leave(cursor)
+        if cursor.failed:
+            return
+        if moved:
+            if hint is not None and hint[1] > epoch:
+                self._cluster.leader_moved(cursor.tp, *hint)
+            else:
+                self._cluster.leader_moved(cursor.tp)
+        self._homeless[cursor] = None
+        if self._router is None or self._router.done():
+            self._router = self._spawn(self._route())
+
+    def read_from(self, cursor: Cursor, node_id: int) -> None:
+        """Read from a follower for ``metadata.max.age.ms``, then ask the leader again (KIP-392)."""
+        self._place(cursor, node_id)
+        cursor.replica_until = (
+            self._clock.monotonic() + self._cluster.settings.metadata_max_age_ms / 1000
+        )
+        self._away[cursor] = None
+
+    def recheck(self, now: float) -> None:
+        """Let the leader choose again for those that have read from a follower long enough."""
+        for cursor in [c for c in self._away if c.replica_until <= now]:
+            del self._away[cursor]
+            self._place(cursor, cursor.leader)
+
+    def lost(self, cursors: list[Cursor], error: Exception) -> None:
+        """A broker is away."""
+        for cursor in cursors:
+            self._on_stalled(cursor.tp, error)
+            cursor.refused = True
+            self.seek(cursor)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _place(self, cursor: Cursor, node_id: int) -> None:
+        node = self._nodes.get(cursor.node)
+        if node is not None:
+            node.remove(cursor)
+        cursor.node = node_id
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = self._new_node(node_id)
+            self._spawn(node.run())
+        node.add(cursor)
+
+    async def _route(self) -> None:
+        """Give every homeless cursor its leader and position, until none is left."""
+        settings = self._cluster.settings
+        backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        while self._homeless:
+            waiting = list(self._homeless)
+            if any(cursor.refused for cursor in waiting) or backoff.failures:
+                await self._clock.sleep(backoff.next_s())
+            unknown = [c for c in waiting if self._cluster.known_leader(c.tp) is None]
+            if unknown:
+                await self._prefetch(unknown)
+            await self._look_up_positions([c for c in waiting if c.position < 0])
+            missing: dict[str, Mm2pyError] = {}
+            for cursor in waiting:
+                if cursor in self._homeless and cursor.position >= 0:
+                    await self._settle(cursor, missing)
+            backoff.failures += 1
+
+    async def _prefetch(self, cursors: list[Cursor]) -> None:
+        """Ask for all leaders at once; one by one each would refresh the metadata."""
+        try:
+            await self._cluster.metadata(sorted({cursor.tp.topic for cursor in cursors}))
+        except Mm2pyError as error:
+            for cursor in cursors:
+                self._on_stalled(cursor.tp, error)
+
+    async def _look_up_positions(self, cursors: list[Cursor]) -> None:
+        if not cursors:
+            return
+        try:
+            answers = await self._admin.list_offsets(
+                {c.tp: c.position for c in cursors}, read_committed=self._read_committed
+            )
+        except Mm2pyError as error:
+            for cursor in cursors:
+                self._on_stalled(cursor.tp, error)
+            return
+        for cursor in cursors:
+            answer = answers[cursor.tp]
+            if answer.error is None:
+                cursor.position = answer.offset
+            else:
+                self._cluster.leader_moved(cursor.tp)
+                self._on_stalled(cursor.tp, answer.error)
+
+    async def _settle(self, cursor: Cursor, missing: dict[str, Mm2pyError]) -> None:
+        """Place one cursor; a topic without leaders is asked for once per round."""
+        tp = cursor.tp
+        try:
+            leader = self._cluster.known_leader(tp)
+            if leader is None:
+                if tp.topic in missing:
+                    raise missing[tp.topic]
+                leader = await self._cluster.leader(tp)
+            if cursor.topic_id in (NO_TOPIC_ID, leader.topic_id):
+                await self._validate(cursor, leader)
+        except Mm2pyError as error:
+            if self._cluster.known_leader(tp) is None:
+                missing[tp.topic] = error
+            self._on_stalled(tp, error)
+            return
+        if cursor not in self._homeless:
+            return
+        if cursor.topic_id not in (NO_TOPIC_ID, leader.topic_id):
+            # Placed in the next round, if the new beginning is known and nobody objected.
+            await self._losses.incarnation_ended(cursor, leader)
+            return
+        del self._homeless[cursor]
+        cursor.topic_id = leader.topic_id
+        cursor.leader, cursor.leader_epoch = leader.node_id, leader.epoch
+        cursor.refused = False
+        self._on_stalled(tp, None)
+        self._place(cursor, leader.node_id)
+
+    async def _validate(self, cursor: Cursor, leader: Leader) -> None:
+        """Check the position against a new leader's log where Fetch does not do it (before v12)."""
+        if cursor.last_epoch < 0 or cursor.validated_epoch == leader.epoch:
+            return
+        connection = await self._cluster.connection(leader.node_id, "fetch")
+        version = connection.negotiated(FETCH_KEY, 4, _DIVERGING_VERSION, "Fetch")
+        if version < _DIVERGING_VERSION:
+            await self._losses.check_epoch(cursor)
+        cursor.validated_epoch = leader.epoch

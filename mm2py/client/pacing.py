@@ -1,0 +1,80 @@
+"""When the next request may leave: a broker's quota (KIP-219) and our own byte rate. No I/O.
+
+Flow: ``throttle_ms`` of an answer -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
+``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``. Nobody sleeps here.
+"""
+
+from typing import Final, final
+
+from mm2py.clock import Clock
+
+__all__ = ["ByteRate", "Throttle"]
+
+_BURST_S: Final = 0.25
+"""How much of a rate may be saved up while nothing is read."""
+
+
+@final
+class Throttle:
+    """A connection that a broker muted: as in Java's ``ClusterConnectionStates``, one per connection.
+
+    The broker leaves what we send earlier unread, so sending it only lets it grow old
+    (KIP-219).
+    """
+
+    __slots__ = ("_clock", "_until")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until = 0.0
+
+    def honour(self, throttle_ms: int) -> None:
+        """Note the ``throttle_time_ms`` of an answer; a shorter one never ends a longer one."""
+        if throttle_ms > 0:
+            self._until = max(self._until, self._clock.monotonic() + throttle_ms / 1000)
+
+    def remaining_s(self) -> float:
+        """Return for how long nothing may be sent, 0 when it may."""
+        if not self._until:
+            return 0.0
+        left = self._until - self._clock.monotonic()
+        if left <= 0:
+            self._until = left = 0.0
+        return left
+
+
+@final
+class ByteRate:
+    """A token bucket: bytes are spent after they came, so one large answer is paid off by a pause."""
+
+    __slots__ = ("_burst", "_clock", "_rate", "_tokens", "_updated")
+
+    def __init__(self, bytes_per_s: float, clock: Clock) -> None:
+        if bytes_per_s <= 0:
+            raise ValueError("a byte rate must be above zero")
+        self._clock = clock
+        self._rate = bytes_per_s
+        self._burst = max(1.0, bytes_per_s * _BURST_S)
+        self._tokens = self._burst
+        self._updated = clock.monotonic()
+
+    def spend(self, size_bytes: int) -> None:
+        """Count bytes that were read."""
+        self._refill()
+        self._tokens -= size_bytes
+
+    def room_bytes(self) -> int:
+        """Return how much may be asked for now; not above zero: wait ``delay_s`` first."""
+        self._refill()
+        return int(self._tokens)
+
+    def delay_s(self) -> float:
+        """Return how long to wait until half a burst may be asked for, 0 when something may be."""
+        if self.room_bytes() > 0:
+            return 0.0
+        return (self._burst / 2 - self._tokens) / self._rate
+
+    def _refill(self) -> None:
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
+        self._updated = now
