@@ -1,4 +1,4 @@
-"""``mm2py``: lint, config explain, demo, version.
+"""``mm2py``: lint, config explain, ledger, demo, version.
 
 Flow: arguments -> one function per command -> exit code. Wrong usage ends with 2, a failure with 1 and
 one line on stderr; ``--debug`` adds the stack trace.
@@ -7,6 +7,7 @@ one line on stderr; ``--debug`` adds the stack trace.
 import os
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -28,6 +29,14 @@ app: Final = typer.Typer(
 config_app: Final = typer.Typer(help="What a properties file means.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
+
+class Output(StrEnum):
+    """How a command prints."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="mm2.properties")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="show stack traces")]
 
@@ -46,6 +55,25 @@ def explain(
 ) -> None:
     """Print every effective property and where it came from."""
     _end(lambda: explain_file(file, flow), debug=debug)
+
+
+@app.command()
+def ledger(
+    file: FileArgument,
+    flow: Annotated[str | None, typer.Argument(metavar="[A->B]", help="one flow only")] = None,
+    topic: Annotated[str | None, typer.Option(help="one source topic only")] = None,
+    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Print what was lost, refused or may be doubled, with exact source offsets."""
+
+    def show() -> int:
+        # The clients are loaded by the commands that need them.
+        from mm2py_workers.ledger_command import show_ledger
+
+        return show_ledger(file, flow, topic=topic, as_json=output is Output.JSON)
+
+    _end(show, debug=debug)
 
 
 @app.command()

@@ -31,7 +31,7 @@ from mm2py.errors import ConfigError, UsageError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 
-__all__ = ["explain_file", "lint_file", "reference_text"]
+__all__ = ["explain_file", "flow_named", "lint_file", "reference_text"]
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
@@ -71,7 +71,7 @@ def explain_file(
     out = console or Console(highlight=False)
     try:
         config = MirrorMakerConfig.load(path, CONNECTORS)
-        flows = config.flows() if flow is None else (_flow_named(config, flow),)
+        flows = config.flows() if flow is None else (flow_named(config, flow),)
         for name in flows:
             _explain(out, config, config.flow_configs(name))
     except UsageError as error:
@@ -88,7 +88,8 @@ def reference_text() -> str:
     return render(CONNECTORS)
 
 
-def _flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
+def flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
+    """Return the flow that ``A->B`` names; ``UsageError`` when the file has no such clusters."""
     source, arrow, target = (part.strip() for part in text.partition("->"))
     flow = FlowName(ClusterAlias(source), ClusterAlias(target))
     if not arrow or source == target or not set(flow) <= set(config.clusters):
