@@ -1,0 +1,127 @@
+"""A Fetcher on scripted brokers, and what it read and reported."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from mm2py.api.context import SourceGap
+from mm2py.client.cluster import Cluster
+from mm2py.client.fetcher import Fetcher
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, ConsumerSettings
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.testing.broker import FakeBroker
+from mm2py.types import TopicPartition
+
+__all__ = ["FETCH", "FIRST", "SECOND", "Rig", "eventually", "play"]
+
+FETCH = 1
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def eventually(done: Callable[[], bool]) -> None:
+    """Wait for what happens on the loop without being asked for."""
+    async with asyncio.timeout(10):
+        while not done():  # noqa: ASYNC110 - the state has no event, and polling is what a test may do
+            await asyncio.sleep(0.001)
+
+
+class Rig:
+    """A Fetcher on one fake broker, and what it reported."""
+
+    def __init__(
+        self,
+        broker: FakeBroker,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        bytes_per_s: int = 0,
+    ) -> None:
+        self.broker = broker
+        self.gaps: list[tuple[TopicPartition, int, int, str]] = []
+        self.failed: list[tuple[TopicPartition, Exception]] = []
+        self.stalled: list[tuple[TopicPartition, Exception]] = []
+        self.read: dict[TopicPartition, list[int]] = {}
+        self.on_gap: Callable[[TopicPartition], None] = lambda _tp: None
+        self.fetcher = Fetcher(
+            cluster,
+            settings,
+            clock=SYSTEM_CLOCK,
+            bytes_per_s=bytes_per_s,
+            on_gap=self._gap,
+            on_failed=lambda tp, error: self.failed.append((tp, error)),
+            on_stalled=self._stalled,
+        )
+
+    def _gap(self, gap: SourceGap) -> None:
+        self.gaps.append((gap.partition, gap.first_offset, gap.last_offset, gap.cause))
+        self.on_gap(gap.partition)
+
+    def _stalled(self, tp: TopicPartition, error: Exception | None) -> None:
+        if error is not None:
+            self.stalled.append((tp, error))
+
+    def fill(self, tp: TopicPartition, numbers: range, *, pad: int = 0) -> None:
+        """Append one batch with these numbers as values."""
+        records = [NewRecord(None, (b"%d" % n).ljust(pad), (), 1_000) for n in numbers]
+        self.broker.append(tp, bytes(encode_batch(records)))
+
+    async def take(self) -> None:
+        """Take what arrives within 50 ms."""
+        for tp, batches in await self.fetcher.fetch(max_wait_ms=50, max_bytes=1 << 24):
+            for batch in batches:
+                (decoded,) = decode_batches(batch.data)
+                values = self.read.setdefault(tp, [])
+                values += [int(record.value or b"") for record in decoded.records]
+                if batch.lease is not None:
+                    batch.lease.release()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Take what arrives until ``done``."""
+        async with asyncio.timeout(10):
+            while not done():
+                await self.take()
+
+
+def play(
+    body: Callable[[Rig], Awaitable[None]],
+    *,
+    reset: str = "earliest",
+    isolation: str = "read_uncommitted",
+    versions: Mapping[int, tuple[int, int]] | None = None,
+    rack: str = "",
+    max_age_ms: int = 300_000,
+    partitions: int = 2,
+    bytes_per_s: int = 0,
+    partition_bytes: int = 1 << 20,
+) -> None:
+    """Run ``body`` on a Fetcher that reads topic ``t`` of one broker."""
+
+    async def run() -> None:
+        async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
+            connection = ConnectionSettings(
+                bootstrap_servers=(("127.0.0.1", broker.port),),
+                client_rack=rack,
+                reconnect_backoff_ms=1,
+                reconnect_backoff_max_ms=5,
+                retry_backoff_ms=1,
+                retry_backoff_max_ms=5,
+                default_api_timeout_ms=5000,
+                metadata_max_age_ms=max_age_ms,
+            )
+            cluster = Cluster(connection, alias="A")
+            await cluster.connect()
+            settings = ConsumerSettings(
+                connection=connection,
+                fetch_max_wait_ms=50,
+                auto_offset_reset=reset,
+                isolation_level=isolation,
+                max_partition_fetch_bytes=partition_bytes,
+            )
+            rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s)
+            try:
+                await body(rig)
+            finally:
+                await rig.fetcher.close()
+                await cluster.close()
+
+    asyncio.run(run())

@@ -1,0 +1,310 @@
+"""Losses, leaders, followers and quotas, as the Fetcher tells them apart."""
+
+import time
+
+import pytest
+
+from mm2py.client.fetch_cursor import Cursor
+from mm2py.client.open_transactions import OpenTransactions
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.record_batch import crc32c
+from mm2py.testing.broker import FakeBroker
+from mm2py.types import TopicPartition
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, eventually, play
+
+BY_ID = {FETCH: (4, 17)}
+
+
+@pytest.mark.parametrize("versions", [{FETCH: (4, 12)}, BY_ID, {FETCH: (4, 11)}])
+def test_a_log_that_was_cut_and_grew_again_is_a_truncation_with_its_exact_range(
+    versions: dict[int, tuple[int, int]],
+) -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(4))
+        rig.fill(FIRST, range(4, 8))
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
+        rig.broker.partition(FIRST).truncate_to(4)
+        rig.broker.cluster.move_leader(FIRST, 1)
+        rig.fill(FIRST, range(100, 110))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 14)
+        assert rig.gaps == [(FIRST, 4, 7, "truncation")]
+        assert rig.read[FIRST][8:] == list(range(100, 110))
+        assert rig.failed == []
+
+    play(body, versions=versions)
+
+
+def test_a_truncation_goes_back_to_where_our_own_history_leaves_the_leaders() -> None:
+    cursor = Cursor(FIRST, 30)
+    cursor.epochs = [(0, 0), (3, 20)]
+    cursor.last_epoch = 3
+    # The leader's epoch 2 ends at 28, but what we have from 20 on is of epoch 3.
+    assert cursor.diverged(2, 28) == 20
+    assert cursor.diverged(3, 25) == 25
+    cursor.seek(20)
+    assert (cursor.last_epoch, cursor.epochs) == (0, [(0, 0)])
+
+
+def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_range() -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(4))
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
+        old = rig.fetcher.incarnation(FIRST)
+        rig.broker.create_topic("t", 2)
+        rig.fill(FIRST, range(100, 110))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
+        assert rig.read[FIRST] == [*range(4), *range(100, 110)]
+        assert rig.gaps == [(FIRST, 4, 3, "recreated")]
+        assert rig.fetcher.incarnation(FIRST) != old
+
+    play(body, versions=BY_ID)
+
+
+def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_that_was_kept() -> None:
+    async def body(rig: Rig) -> None:
+        old = rig.broker.cluster.topics["t"].topic_id
+        rig.broker.create_topic("t", 2)
+        rig.fill(FIRST, range(100, 110))
+        await rig.fetcher.assign({FIRST: 4}, topic_ids={"t": old})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
+        assert rig.read[FIRST] == list(range(100, 110))
+        assert rig.gaps == [(FIRST, 4, 3, "recreated")]
+
+    play(body, versions=BY_ID)
+
+
+def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(3))
+        kept = rig.broker.cluster.topics["t"].topic_id
+        await rig.fetcher.assign({FIRST: 9}, topic_ids={"t": kept})
+        await rig.until(lambda: bool(rig.gaps))
+        assert rig.gaps == [(FIRST, 3, 8, "truncation")]
+        rig.fill(FIRST, range(3, 5))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
+        assert rig.read[FIRST] == [3, 4]
+
+    play(body)
+
+
+@pytest.mark.parametrize("cause", ["retention", "recreated"])
+def test_a_partition_given_up_in_answer_to_a_gap_stays_given_up(cause: str) -> None:
+    async def body(rig: Rig) -> None:
+        rig.on_gap = lambda tp: rig.fetcher.drop(tp) if tp == FIRST else None
+        rig.fill(FIRST, range(4))
+        rig.fill(FIRST, range(4, 8))
+        if cause == "retention":
+            rig.broker.partition(FIRST).delete_before(4)
+            await rig.fetcher.assign({FIRST: 1, SECOND: 0})
+        else:
+            await rig.fetcher.assign({FIRST: 8, SECOND: 0})
+            await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
+            rig.broker.create_topic("t", 2)
+            rig.fill(FIRST, range(100, 110))
+        await rig.until(lambda: FIRST in [gap[0] for gap in rig.gaps])
+        rig.fill(SECOND, range(2))
+        await rig.until(lambda: SECOND in rig.read)
+        assert [gap[3] for gap in rig.gaps if gap[0] == FIRST] == [cause]
+        assert FIRST not in rig.read
+        assert rig.fetcher.position(FIRST) == -1
+
+    play(body, versions=BY_ID)
+
+
+def test_offsets_without_records_move_the_position_and_are_no_loss() -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(2))
+        log = rig.broker.partition(FIRST)
+        rig.broker.partition(FIRST).put(log.batches[0].data, 10)  # a hole of compaction before it
+        empty = bytearray(log.batches[0].data[:61])
+        empty[57:61] = bytes(4)
+        empty[8:12] = (49).to_bytes(4, "big")
+        _sign(empty)
+        log.put(bytes(empty), 12)  # an empty batch at the end, as compaction leaves it
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
+        assert rig.fetcher.position(FIRST) == log.end
+        assert rig.read[FIRST] == [0, 1, 0, 1]
+        assert rig.gaps == []
+
+    play(body)
+
+
+def _sign(data: bytearray) -> None:
+    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
+
+
+# ---- followers ----
+
+
+def test_a_near_replica_is_read_and_the_leader_asked_again_later() -> None:
+    async def body(rig: Rig) -> None:
+        follower = FakeBroker(node_id=2, cluster=rig.broker.cluster)
+        async with follower:
+            rig.broker.cluster.nearest[FIRST] = 2
+            rig.fill(FIRST, range(3))
+            await rig.fetcher.assign({FIRST: 0})
+            await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
+            assert follower.count(FETCH) >= 1
+            rig.broker.cluster.nearest.clear()
+            rig.broker.cluster.nearest[FIRST] = 2
+            asked = rig.broker.count(FETCH)
+            await rig.until(lambda: rig.broker.count(FETCH) > asked)
+            assert rig.read[FIRST] == [0, 1, 2]
+            assert rig.gaps == []
+
+    play(body, rack="east", max_age_ms=200)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [codes.OFFSET_OUT_OF_RANGE, codes.OFFSET_NOT_AVAILABLE, codes.REPLICA_NOT_AVAILABLE],
+)
+def test_what_a_follower_refuses_is_asked_of_the_leader_and_is_no_loss(code: int) -> None:
+    async def body(rig: Rig) -> None:
+        async with FakeBroker(node_id=2, cluster=rig.broker.cluster):
+            rig.broker.cluster.nearest[FIRST] = 2
+            rig.broker.cluster.follower_codes = [code, code]
+            rig.fill(FIRST, range(3))
+            await rig.fetcher.assign({FIRST: 0})
+            await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
+            assert rig.read[FIRST] == [0, 1, 2]
+            assert (rig.gaps, rig.failed) == ([], [])
+            assert rig.broker.count(FETCH) >= 2
+
+    play(body, rack="east")
+
+
+def test_a_follower_that_dies_costs_nothing_but_time() -> None:
+    async def body(rig: Rig) -> None:
+        follower = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
+        rig.broker.cluster.nearest[FIRST] = 2
+        rig.fill(FIRST, range(3))
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
+        rig.broker.cluster.nearest.clear()
+        await follower.stop()
+        rig.fill(FIRST, range(3, 6))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+        assert rig.read[FIRST] == [0, 1, 2, 3, 4, 5]
+        assert rig.failed == []
+
+    play(body, rack="east")
+
+
+# ---- pace ----
+
+
+def test_a_throttled_connection_is_left_alone_for_as_long_as_the_broker_asked() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.fetcher.assign({FIRST: 0})
+        rig.broker.cluster.throttle_ms = 400
+        rig.fill(FIRST, range(1))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 1)
+        asked, began = rig.broker.count(FETCH), time.monotonic()
+        rig.fill(FIRST, range(1, 2))
+        await rig.until(lambda: rig.broker.count(FETCH) > asked)
+        assert time.monotonic() - began > 0.25
+
+    play(body)
+
+
+def test_the_byte_rate_of_a_flow_is_kept() -> None:
+    async def body(rig: Rig) -> None:
+        for number in range(20):
+            rig.fill(FIRST, range(number, number + 1), pad=10_000)
+        await rig.fetcher.assign({FIRST: 0})
+        began = time.monotonic()
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
+        # 200 kB at 400 kB/s, of which a quarter of a second may be saved up.
+        assert 0.15 < time.monotonic() - began < 3
+        assert rig.read[FIRST] == list(range(20))
+
+    play(body, bytes_per_s=400_000)
+
+
+def test_a_hot_partition_does_not_starve_the_others() -> None:
+    async def body(rig: Rig) -> None:
+        tps = [TopicPartition("t", index) for index in range(12)]
+        for number in range(60):
+            rig.fill(tps[0], range(number, number + 1), pad=200_000)
+        for tp in tps[1:]:
+            rig.fill(tp, range(1))
+        await rig.fetcher.assign(dict.fromkeys(tps, 0))
+        await rig.until(lambda: all(rig.fetcher.position(tp) == 1 for tp in tps[1:]))
+        assert rig.fetcher.position(tps[0]) < 30
+
+    play(body, partitions=12)
+
+
+# ---- back-pressure ----
+
+
+def test_what_has_arrived_of_a_paused_partition_is_kept_back_outside_the_receive_buffers() -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(3), pad=40_000)
+        await rig.fetcher.assign({FIRST: 0})
+        fetcher = rig.fetcher
+        assert await fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
+        await eventually(lambda: fetcher.position(FIRST) == 3)
+        fetcher.pause([FIRST])
+        assert fetcher._cluster.pool.leased_bytes == 0  # pyright: ignore[reportPrivateUsage]
+        assert fetcher.lag(FIRST) == 3
+        await rig.take()
+        assert FIRST not in rig.read
+        fetcher.resume([FIRST])
+        await rig.until(lambda: FIRST in rig.read)
+        assert rig.read[FIRST] == [0, 1, 2]
+
+    play(body)
+
+
+# ---- read committed ----
+
+
+def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout() -> None:
+    told: list[tuple[TopicPartition, Exception | None]] = []
+    watch = OpenTransactions(lambda tp, error: told.append((tp, error)), timeout_s=60)
+    cursor = Cursor(FIRST, 5)
+    cursor.node = 1
+    cursor.last_stable_offset, cursor.high_watermark = 5, 8
+    for now in (0.0, 30.0, 59.0):
+        cursor.high_watermark += 1
+        watch.check([cursor], now)
+    assert told == []
+    watch.check([cursor], 60.0)
+    watch.check([cursor], 61.0)
+    assert len(told) == 1
+    assert "transaction is open at offset 5" in str(told[0][1])
+    cursor.last_stable_offset = 9
+    watch.check([cursor], 62.0)
+    assert told[1:] == [(FIRST, None)]
+
+
+def test_a_stable_offset_that_moves_is_no_stall() -> None:
+    told: list[tuple[TopicPartition, Exception | None]] = []
+    watch = OpenTransactions(lambda tp, error: told.append((tp, error)), timeout_s=60)
+    cursor = Cursor(FIRST, 0)
+    cursor.node = 1
+    cursor.high_watermark = 1000
+    for now in range(0, 600, 30):
+        cursor.last_stable_offset = now
+        watch.check([cursor], float(now))
+    assert told == []
+
+
+def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there() -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(3))
+        rig.fill(FIRST, range(3, 6))
+        rig.broker.partition(FIRST).open_transaction_at = 3
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
+        assert rig.read[FIRST] == [0, 1, 2]
+        rig.broker.partition(FIRST).open_transaction_at = -1
+        rig.broker.cluster.wake()
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+
+    play(body, isolation="read_committed")
