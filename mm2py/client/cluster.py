@@ -260,15 +260,15 @@ class Cluster:
         addresses = {(broker.host, broker.port) for broker in known}
         # KIP-899: when every known broker is gone the bootstrap list leads back to the cluster.
         known += [b for b in self._bootstrap if (b.host, b.port) not in addresses]
-        problem = ""
+        problem = remedy = ""
         for broker in known:
             try:
                 return await self._connections.get(broker, ADMIN)
             except RetriableError as error:
-                problem = error.message
+                problem, remedy = error.message, error.remedy
         raise ConnectionFailedError(
             f"no broker of {self} can be reached: {problem}",
-            remedy=f"check {self.alias}.bootstrap.servers and that the brokers run",
+            remedy=remedy or f"check {self.alias}.bootstrap.servers and that the brokers run",
         )
 
     async def _refresh(self, topics: Iterable[str]) -> None:

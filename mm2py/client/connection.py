@@ -1,22 +1,29 @@
-"""One broker connection: TCP, version negotiation, requests in order, answers by correlation id.
+"""One broker connection: TCP or TLS, version negotiation, login, requests in order, answers by id.
 
-Flow: ``send`` / ``call`` -> ``sendmsg`` -> broker -> ``FrameReceiver`` -> the request's callback.
-Record bytes are copied on neither side: requests leave as an iovec, large answers arrive in pooled
-buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened here.
+Flow: ``send`` / ``call`` -> ``Writer`` -> broker -> ``FrameReceiver`` -> the request's callback.
+Without TLS record bytes are copied on neither side: requests leave as an iovec, large answers arrive
+in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened.
 """
 
 import asyncio
-import os
+import random
 import socket
-from collections import deque
+import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
 from typing import Final, NamedTuple, TypeVar, final
 
+from mm2py.client.connection_socket import (
+    Buffer,
+    SocketWriter,
+    TransportWriter,
+    Writer,
+    connect_socket,
+    reason_of,
+)
+from mm2py.client.credentials import Credentials
+from mm2py.client.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
-    ConfigError,
     ConnectionFailedError,
     Mm2pyError,
     ProtocolError,
@@ -32,7 +39,6 @@ from mm2py.protocol.record_batch import BufferLease
 __all__ = ["BrokerConnection", "Buffer", "LostHandler", "ResponseHandler"]
 
 R = TypeVar("R")
-Buffer = bytes | bytearray | memoryview
 ResponseHandler = Callable[[memoryview, BufferLease | None], None]
 LostHandler = Callable[[Exception], None]
 
@@ -42,10 +48,17 @@ _RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
 _RCVLOWAT_CAP_BYTES: Final = 512 * 1024
 """Waiting for more than this would idle the CPU while the kernel's receive window fills."""
 
-_IOVEC_PARTS: Final = 512
-"""Buffers per ``sendmsg``; Linux refuses more than 1024 (``IOV_MAX``)."""
-
 _UNLIMITED_MS: Final = 2**31 - 1
+
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+"""How an alert or a handshake record begins: a frame of more than 350 MB, were it Kafka's."""
+
+_TLS_REMEDY: Final = (
+    "set security.protocol to SSL or SASL_SSL, or name a port without TLS in bootstrap.servers"
+)
+_SASL_HINT: Final = (
+    " on the first request, as SASL listeners do without a login: check security.protocol"
+)
 
 
 class _InFlight(NamedTuple):
@@ -68,29 +81,34 @@ class BrokerConnection(asyncio.BufferedProtocol):
         sock: socket.socket,
         settings: ConnectionSettings,
         pool: BufferPool,
-        on_closed: Callable[["BrokerConnection", str, int], None] | None = None,
+        credentials: Credentials,
     ) -> None:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
         self._settings = settings
-        self._on_closed = on_closed
+        self._credentials = credentials
+        self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        # The transport reads and closes; we write, through a second descriptor of the same socket,
-        # because a transport of Python 3.11 joins what writelines gets into one copy.
-        self._write_fd = os.dup(sock.fileno())
         self._receiver = FrameReceiver(pool, self._deliver)
         self._rcvlowat = 1
         self._transport: asyncio.BaseTransport | None = None
-        self._unsent: deque[Buffer] = deque()
+        self._writer: Writer | None = None
+        self._held: list[Sequence[Buffer]] | None = None
+        self._greeting: memoryview | None = None
+        self._greeted = False
         self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
+        self._opened_id = 0
         self._closed_reason = ""
+        self._cause: Exception | None = None
         self._discarded = False
         self._lost = self._loop.create_future()
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = 0.0
         self._last_seen_id = 0
+        self._session: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -100,32 +118,30 @@ class BrokerConnection(asyncio.BufferedProtocol):
         settings: ConnectionSettings,
         pool: BufferPool,
         *,
+        credentials: Credentials | None = None,
         on_closed: Callable[["BrokerConnection", str, int], None] | None = None,
     ) -> "BrokerConnection":
-        """Connect and negotiate versions.
+        """Connect, negotiate versions and log in.
 
-        ``on_closed(connection, reason, requests in flight)`` is called once when it ends, unless
-        ``open`` itself fails.
+        ``credentials`` are shared by the connections of a cluster. ``on_closed(connection, reason,
+        requests in flight)`` is called once when it ends, unless ``open`` itself fails.
 
         Raises:
             ConnectionFailedError: no address of ``host`` accepted within
                 ``socket_connection_setup_timeout_ms``, or the broker hung up.
-            ConfigError: the security protocol is not supported.
+            AuthenticationError: a certificate or login was refused, by either side.
+            ConfigError: a key store cannot be used.
         """
-        if settings.security_protocol != "PLAINTEXT":
-            raise ConfigError(
-                f"security.protocol={settings.security_protocol} is not supported yet",
-                remedy="use a PLAINTEXT listener",
-            )
+        credentials = credentials or Credentials(settings)
+        context = credentials.tls_context()
+        await credentials.prepare()
         setup_ms = settings.socket_connection_setup_timeout_ms
         try:
             async with asyncio.timeout(setup_ms / 1000):
-                sock = await _connect(host, port, settings)
-                # A TLS context is handed to create_connection here; a SASL exchange follows
-                # ApiVersions, as in Java's SaslClientAuthenticator.
-                connection = cls((host, port), sock, settings, pool)
+                sock = await connect_socket(host, port, settings)
+                connection = cls((host, port), sock, settings, pool, credentials)
                 try:
-                    await connection._start()
+                    await connection._start(context)
                 except BaseException:
                     await connection.close()
                     raise
@@ -136,12 +152,30 @@ class BrokerConnection(asyncio.BufferedProtocol):
         connection._on_closed = on_closed
         return connection
 
-    async def _start(self) -> None:
+    async def _start(self, context: ssl.SSLContext | None) -> None:
         try:
-            await self._loop.create_connection(lambda: self, sock=self._sock)
-        except BaseException:
+            await self._loop.create_connection(
+                lambda: self,
+                sock=self._sock,
+                ssl=context,
+                server_hostname=None if context is None else self.host,
+            )
+        except BaseException as error:
             self._sock.close()
+            if isinstance(error, OSError) and self._settings.tls is not None:
+                raise tls_failure(error, self.address, self._settings.tls) from None
             raise
+        try:
+            await self._negotiate()
+        except ConnectionFailedError as error:
+            raise self._unwelcome(error) from None
+        self._greeted = True
+        self._greeting = None
+        # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
+        await self._log_in()
+        self._opened_id = self._correlation_id
+
+    async def _negotiate(self) -> None:
         found = await self._call_at(api_versions(), api_versions().max_version)
         if found.error_code == UNSUPPORTED_VERSION:
             # KIP-511: an older broker answers in version 0 and says what it knows.
@@ -149,6 +183,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if found.error_code:
             raise server_error(found.error_code, f"ApiVersions to {self.address}")
         self.versions = found.versions
+
+    def _unwelcome(self, error: ConnectionFailedError) -> Mm2pyError:
+        """Say why a broker does not even answer ApiVersions, where that can be told."""
+        tls = self._settings.tls
+        if tls is not None:
+            if isinstance(self._cause, ssl.SSLError):
+                # TLS 1.3: the broker looks at our certificate after our side of the handshake.
+                return tls_failure(self._cause, self.address, tls)
+            return error
+        if self._greeting is not None and bytes(self._greeting[:2]) in _TLS_RECORDS:
+            return ConnectionFailedError(
+                f"{self.address} is a TLS listener, spoken to without TLS", remedy=_TLS_REMEDY
+            )
+        if isinstance(self._cause, ConnectionError) or self._closed_reason == reason_of(None):
+            return ConnectionFailedError(
+                f"{self.address} hung up on the first request, as TLS listeners do without TLS",
+                remedy=_TLS_REMEDY,
+            )
+        return error
 
     @property
     def address(self) -> str:
@@ -168,7 +221,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @property
     def write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        return sum(map(len, self._unsent))
+        return 0 if self._writer is None else self._writer.pending_bytes
 
     def next_correlation_id(self) -> int:
         """Return the id for the next request."""
@@ -220,10 +273,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._in_flight[correlation_id] = _InFlight(on_response, on_lost, deadline, timeout_ms)
         if self._watch is None or deadline < self._watch_at:
             self._watch_until(deadline)
-        if self._unsent:
-            self._unsent.extend(parts)
-            return
-        self._write(parts)
+        if self._held is None:
+            assert self._writer is not None
+            self._writer.write(parts)
+        else:
+            self._held.append(parts)
 
     async def call(self, call: Call[R], *, timeout_ms: int | None = None) -> R:
         """Send one schema message and return its decoded answer.
@@ -237,6 +291,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return await self._call_at(call, version, timeout_ms)
 
     async def _call_at(self, call: Call[R], version: int, timeout_ms: int | None = None) -> R:
+        return await self._begin(call, version, timeout_ms or 0)
+
+    def _begin(self, call: Call[R], version: int, timeout_ms: int = 0) -> asyncio.Future[R]:
         answer: asyncio.Future[R] = self._loop.create_future()
 
         def on_response(body: memoryview, lease: BufferLease | None) -> None:
@@ -253,8 +310,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
         correlation_id = self.next_correlation_id()
         frame = call.encode(version, correlation_id, self._settings.client_id)
-        self.send((frame,), correlation_id, on_response, on_lost, timeout_ms=timeout_ms or 0)
-        return await answer
+        self.send((frame,), correlation_id, on_response, on_lost, timeout_ms=timeout_ms)
+        return answer
 
     async def close(self) -> None:
         """Close at once; what is in flight is reported lost. Safe twice."""
@@ -281,15 +338,26 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # ---- asyncio.BufferedProtocol ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take up reading."""
+        """Take up reading and writing."""
         self._transport = transport
+        if self._settings.tls is None:
+            self._writer = SocketWriter(self._sock, self.abort)
+        else:
+            assert isinstance(transport, asyncio.WriteTransport)
+            self._writer = TransportWriter(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go."""
-        return self._receiver.get_buffer()
+        buffer = self._receiver.get_buffer()
+        if not self._greeted:
+            self._greeting = buffer
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take ``nbytes`` received bytes."""
+        if not self._greeted and self._is_tls_greeting(nbytes):
+            self.abort("answered by TLS")
+            return
         try:
             missing = self._receiver.buffer_updated(nbytes)
         except Mm2pyError as error:
@@ -297,7 +365,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         # A fixed value strands the tail of the stream (libraries.md 8), so it follows each frame.
         wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
-        if wanted != self._rcvlowat and not self._closed_reason:
+        if wanted != self._rcvlowat and not self._closed_reason and self._settings.tls is None:
             self._rcvlowat = wanted
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
@@ -305,14 +373,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Report everything in flight as lost."""
         if self._lost.done():
             return
-        self._closed_reason = self._closed_reason or _reason(exc)
-        self._loop.remove_writer(self._write_fd)
-        os.close(self._write_fd)
-        if self._watch is not None:
-            self._watch.cancel()
-        self._unsent.clear()
-        self._receiver.close()
+        self._cause = exc
         lost, self._in_flight = self._in_flight, {}
+        self._closed_reason = self._closed_reason or reason_of(exc) + self._hint(lost)
+        for timer in (self._watch, self._session):
+            if timer is not None:
+                timer.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._held = None
+        self._receiver.close()
         self._lost.set_result(None)
         if self._on_closed is not None:
             self._on_closed(self, self._closed_reason, 0 if self._discarded else len(lost))
@@ -340,44 +412,62 @@ class BrokerConnection(asyncio.BufferedProtocol):
             request.on_lost(error)
             raise
 
-    def _write(self, parts: Sequence[Buffer]) -> None:
-        """Hand as much as possible to the kernel and queue the rest."""
-        if len(parts) <= _IOVEC_PARTS:
-            sent = self._sendmsg(parts)
-            if sent == sum(map(len, parts)):
-                return
-            self._unsent.extend(parts)
-            self._consume(sent)
-        else:
-            self._unsent.extend(parts)
-        if not self._closed_reason:
-            self._loop.add_writer(self._write_fd, self._flush)
+    def _is_tls_greeting(self, nbytes: int) -> bool:
+        greeting = self._greeting
+        return (
+            self._settings.tls is None
+            and nbytes > 1
+            and greeting is not None
+            and bytes(greeting[:2]) in _TLS_RECORDS
+        )
 
-    def _flush(self) -> None:
-        self._consume(self._sendmsg(tuple(islice(self._unsent, _IOVEC_PARTS))))
-        if not self._unsent or self._closed_reason:
-            self._loop.remove_writer(self._write_fd)
+    def _hint(self, lost: Mapping[int, object]) -> str:
+        """Name SASL where a broker answers ApiVersions and hangs up on what follows it."""
+        if self._settings.sasl is not None or not self._opened_id:
+            return ""
+        return _SASL_HINT if self._opened_id + 1 in lost else ""
 
-    def _sendmsg(self, parts: Sequence[Buffer]) -> int:
+    # ---- login (KIP-43, KIP-368) ----
+
+    async def _log_in(self) -> None:
+        lifetime_ms = await self._credentials.log_in(self._ask, self.address)
+        if lifetime_ms > 0:
+            # Before the session ends, as in Java's SaslClientAuthenticator; spread, so that the
+            # connections of a process do not renew theirs all at once.
+            pause_s = lifetime_ms / 1000 * random.uniform(0.85, 0.95)  # noqa: S311 - no secret
+            self._session = self._loop.call_later(pause_s, self._renew)
+
+    async def _ask(self, call: Call[R], /) -> R:
+        """Send one message of a login past the requests that wait for its end."""
+        version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
+        held, self._held = self._held, None
         try:
-            return self._sock.sendmsg(parts)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            self.abort(_reason(error))
-            return 0
+            answer = self._begin(call, version)
+        finally:
+            self._held = held
+        return await answer
 
-    def _consume(self, sent: int) -> None:
-        unsent = self._unsent
-        while sent:
-            size = len(unsent[0])
-            if sent < size:
-                unsent[0] = memoryview(unsent[0])[sent:]
-                return
-            sent -= size
-            unsent.popleft()
-        while unsent and not len(unsent[0]):
-            unsent.popleft()
+    def _renew(self) -> None:
+        if self._correlation_id == self._opened_id and not self._in_flight:
+            self.discard("idle for a whole session")
+        elif not self.closed:
+            self._renewal = self._loop.create_task(self._log_in_again())
+
+    async def _log_in_again(self) -> None:
+        """Log in on the live connection: what is in flight is answered, new requests wait."""
+        try:
+            await self._credentials.prepare()
+            # The broker takes nothing else until the exchange is over.
+            self._held = []
+            await self._log_in()
+        except Mm2pyError as error:
+            self.abort(f"login not renewed: {error}")
+            return
+        held, self._held = self._held, None
+        self._opened_id = self._correlation_id
+        assert self._writer is not None
+        for parts in held:
+            self._writer.write(parts)
 
     def _watch_until(self, deadline: float) -> None:
         if self._watch is not None:
@@ -402,56 +492,3 @@ class BrokerConnection(asyncio.BufferedProtocol):
             if idle_ms >= 0:
                 self._watch_until(now + min(idle_ms, _UNLIMITED_MS) / 1000)
         self._last_seen_id = self._correlation_id
-
-
-def _reason(error: Exception | None) -> str:
-    if error is None:
-        return "closed by the broker"
-    if isinstance(error, socket.gaierror):
-        return error.strerror or str(error)
-    if isinstance(error, OSError) and error.errno:
-        # asyncio puts the address into the text that the caller has already.
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
-
-
-async def _connect(host: str, port: int, settings: ConnectionSettings) -> socket.socket:
-    """Try the addresses of ``host`` in turn (``client.dns.lookup=use_all_dns_ips``)."""
-    loop = asyncio.get_running_loop()
-    try:
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConnectionFailedError(
-            f"{host}:{port} cannot be resolved: {_reason(error)}",
-            remedy="check bootstrap.servers and the brokers' advertised.listeners",
-        ) from None
-    problem = "no address"
-    for family, kind, protocol, _, address in addresses:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            _tune(sock, settings)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            problem = _reason(error)
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise ConnectionFailedError(
-        f"no connection to {host}:{port}: {problem}",
-        remedy="check that the broker runs and that the address is right",
-    )
-
-
-def _tune(sock: socket.socket, settings: ConnectionSettings) -> None:
-    sock.setblocking(False)  # noqa: FBT003 - the signature of socket
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # -1 leaves the kernel's autotuning on, which suits long routes better than any fixed size.
-    with suppress(OSError):
-        if settings.receive_buffer_bytes > 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
-        if settings.send_buffer_bytes > 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)

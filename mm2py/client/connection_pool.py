@@ -10,10 +10,11 @@ from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connection import BrokerConnection
+from mm2py.client.credentials import Credentials
 from mm2py.client.metadata_cache import BrokerAddress
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
-from mm2py.errors import ConnectionFailedError, RetriableError
+from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
 from mm2py.protocol.framing import BufferPool
 
 __all__ = ["ConnectionPool"]
@@ -46,6 +47,7 @@ class ConnectionPool:
     ) -> None:
         self._settings, self._buffers = settings, buffers
         self._alias, self._clock = alias, clock
+        self._credentials = Credentials(settings, clock)
         self._open: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
         self._addresses: dict[tuple[str, int], _Reachability] = {}
@@ -103,8 +105,18 @@ class ConnectionPool:
             await self._clock.sleep(pause_s)
         try:
             connection = await BrokerConnection.open(
-                broker.host, broker.port, self._settings, self._buffers, on_closed=self._on_closed
+                broker.host,
+                broker.port,
+                self._settings,
+                self._buffers,
+                credentials=self._credentials,
+                on_closed=self._on_closed,
             )
+        except (AuthenticationError, ConfigError) as error:
+            # Java tries again too: users, certificates and key stores are repaired while it runs.
+            refused = ConnectionFailedError(error.message, remedy=error.remedy)
+            self._failed(broker, state, refused)
+            raise refused from error
         except RetriableError as error:
             self._failed(broker, state, error)
             raise

@@ -226,20 +226,31 @@ _add(
     "metrics.sample.window.ms auto.include.jmx.reporter",
     "metrics are exported by this product's own exporter",
 )  # fmt: skip
-# Security: parsed and kept, used from part 2 on
+# Security
 _add(
-    _H, _ALL, "security.protocol", "PLAINTEXT now; SSL, SASL_PLAINTEXT, SASL_SSL from part 2",
+    _H, _ALL, "security.protocol", "how to reach every broker of the cluster",
     choices=("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
 )  # fmt: skip
 _add(
-    _L, _ALL,
-    "ssl.truststore.type ssl.truststore.location ssl.truststore.certificates ssl.keystore.type "
-    "ssl.keystore.location ssl.keystore.certificate.chain ssl.endpoint.identification.algorithm",
-    "TLS comes with part 2",
+    _H, _ALL, "ssl.truststore.type ssl.keystore.type",
+    "JKS, PKCS12 or PEM; JKS and PKCS12 are told apart by content",
 )  # fmt: skip
 _add(
-    _L, _ALL, "ssl.truststore.password ssl.keystore.password ssl.key.password ssl.keystore.key",
-    "TLS comes with part 2", JavaType.PASSWORD,
+    _H, _ALL, "ssl.truststore.location ssl.truststore.certificates",
+    "whom to trust; without both: the system's certificates. A changed file counts from the next "
+    "connection",
+)  # fmt: skip
+_add(
+    _H, _ALL, "ssl.keystore.location ssl.keystore.certificate.chain",
+    "the certificate that brokers see of us; a changed file counts from the next connection",
+)  # fmt: skip
+_add(
+    _H, _ALL, "ssl.truststore.password ssl.keystore.password ssl.key.password ssl.keystore.key",
+    "never logged; a private key is never written to disk in clear", JavaType.PASSWORD,
+)  # fmt: skip
+_add(
+    _H, _ALL, "ssl.endpoint.identification.algorithm",
+    "https, the default, checks the host name; an empty value does not",
 )  # fmt: skip
 _add(
     _W, _ALL, "ssl.cipher.suites ssl.enabled.protocols ssl.protocol ssl.provider "
@@ -248,15 +259,21 @@ _add(
 )  # fmt: skip
 _add(_X, _ALL, "ssl.engine.factory.class", "Java code cannot be loaded here", JavaType.CLASS)
 _add(
-    _L, _ALL, "sasl.mechanism",
-    "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER come with part 2, GSSAPI with part 7",
+    _H, _ALL, "sasl.mechanism",
+    "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; GSSAPI comes with part 7",
 )  # fmt: skip
-_add(_L, _ALL, "sasl.jaas.config", "SASL comes with part 2", JavaType.PASSWORD)
 _add(
-    _L, _ALL,
-    "sasl.client.callback.handler.class sasl.login.callback.handler.class sasl.login.class",
-    "the well-known login modules come with part 2; other Java classes cannot be loaded",
-    JavaType.CLASS,
+    _H, _ALL, "sasl.jaas.config",
+    "PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule with its options",
+    JavaType.PASSWORD,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.login.callback.handler.class",
+    "OAuthBearerLoginCallbackHandler; other Java classes are refused", JavaType.CLASS,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.client.callback.handler.class sasl.login.class",
+    "refused under a SASL protocol: Java code cannot be loaded here", JavaType.CLASS,
 )  # fmt: skip
 _add(
     _L, _ALL,
@@ -265,13 +282,61 @@ _add(
     "Kerberos comes with part 7",
 )  # fmt: skip
 _add(
-    _L, _ALL,
-    "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter "
-    "sasl.login.refresh.min.period.seconds sasl.login.refresh.buffer.seconds "
-    "sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.retry.backoff.max.ms "
-    "sasl.login.retry.backoff.ms sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name "
-    "sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.header.urlencode",
-    "OAUTHBEARER comes with part 2",
+    _H, _ALL, "sasl.oauthbearer.token.endpoint.url",
+    "http or https, for the client credentials grant",
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.scope",
+    "win over clientId and scope of the login module",
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.oauthbearer.client.credentials.client.secret",
+    "wins over clientSecret of the login module", JavaType.PASSWORD,
+)  # fmt: skip
+_add(
+    _W, _ALL,
+    "sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud "
+    "sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
+    "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds "
+    "sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file "
+    "sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.template.file",
+    "tokens come by client id and secret, not by signed assertions",
+)  # fmt: skip
+_add(
+    _W, _ALL, "sasl.oauthbearer.assertion.private.key.passphrase",
+    "tokens come by client id and secret, not by signed assertions", JavaType.PASSWORD,
+)  # fmt: skip
+_add(
+    _W, _ALL, "sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class",
+    "Java classes cannot be loaded; tokens are fetched by this product's own client",
+    JavaType.CLASS,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.oauthbearer.header.urlencode", "for clientId and clientSecret",
+    JavaType.BOOLEAN,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.login.refresh.window.factor", "part of a token's life after which a new one is "
+    "fetched", JavaType.DOUBLE,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.login.refresh.min.period.seconds sasl.login.refresh.buffer.seconds",
+    "least age of a token before, and least rest of its life at, the fetch of a new one",
+    JavaType.SHORT, _NATURAL,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.login.connect.timeout.ms sasl.login.read.timeout.ms",
+    "longest wait for the token endpoint; the longer of both counts", JavaType.INT, _POSITIVE,
+)  # fmt: skip
+_add(
+    _H, _ALL, "sasl.login.retry.backoff.ms sasl.login.retry.backoff.max.ms",
+    "pauses between requests to a token endpoint that does not answer", JavaType.LONG, _POSITIVE,
+)  # fmt: skip
+_add(
+    _N, _ALL,
+    "sasl.login.refresh.window.jitter sasl.oauthbearer.scope.claim.name "
+    "sasl.oauthbearer.sub.claim.name",
+    "a token is passed on as it comes; one is fetched per client, when it is needed",
 )  # fmt: skip
 _add(
     _N, _ALL,
@@ -280,28 +345,6 @@ _add(
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.clock.skew.seconds "
     "sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer",
     "checked by brokers, not by clients",
-)  # fmt: skip
-
-_add(
-    _L, _ALL,
-    "sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.scope "
-    "sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud "
-    "sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
-    "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds "
-    "sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file "
-    "sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.template.file",
-    "OAUTHBEARER comes with part 2",
-)  # fmt: skip
-_add(
-    _L, _ALL,
-    "sasl.oauthbearer.client.credentials.client.secret "
-    "sasl.oauthbearer.assertion.private.key.passphrase",
-    "OAUTHBEARER comes with part 2", JavaType.PASSWORD,
-)  # fmt: skip
-_add(
-    _W, _ALL, "sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class",
-    "Java classes cannot be loaded; tokens are fetched by this product's own client",
-    JavaType.CLASS,
 )  # fmt: skip
 
 CLIENT_TABLE: Final = {row.name: row for row in _ROWS}

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
-from mm2py.config.java_values import JavaValue, parse_list, parse_value
+from mm2py.config.client_table import ClientProperty
+from mm2py.config.java_values import parse_list
+from mm2py.config.key_material import check_stores
+from mm2py.config.property_reader import PropertyReader, checked_value
+from mm2py.config.security import SaslSettings, TlsSettings, sasl_settings, tls_settings
 from mm2py.errors import ConfigError
 
 __all__ = [
@@ -35,12 +38,14 @@ _ADDRESS: Final = re.compile(r"(?:[^/\s]*://)?\[?([0-9a-zA-Z\-%._:]+?)\]?:([0-9]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How to reach one cluster."""
+    """How to reach one cluster; ``tls`` and ``sasl`` are there where the protocol asks for them."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = ""
     client_rack: str = ""
     security_protocol: str = "PLAINTEXT"
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
     connections_max_idle_ms: int = 540_000
@@ -52,6 +57,14 @@ class ConnectionSettings:
     metadata_max_age_ms: int = 300_000
     receive_buffer_bytes: int = -1
     send_buffer_bytes: int = -1
+
+    def __post_init__(self) -> None:
+        """Refuse settings that would connect with less security than their protocol says."""
+        wants = self.security_protocol.endswith("SSL"), self.security_protocol.startswith("SASL_")
+        if wants != (self.tls is not None, self.sasl is not None):
+            raise ConfigError(
+                f"security.protocol={self.security_protocol} does not fit the TLS and SASL settings"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +100,14 @@ def connection_settings(props: Mapping[str, str], *, scope: str = "") -> Connect
     ``scope`` says whose they are in messages (``"cluster A"``).
 
     Raises:
-        ConfigError: a value is wrong, or asks for security that this part does not bring.
+        ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
     """
-    read = _Reader(props, scope)
-    protocol = props.get("security.protocol", "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
-        raise ConfigError(
-            read.place(f"security.protocol={protocol}: this version connects by PLAINTEXT only"),
-            remedy="TLS and SASL come with part 2 of the product; until then use a PLAINTEXT "
-            "listener",
-        )
+    read = PropertyReader(props, scope)
+    protocol = read.text("security.protocol", "plaintext").upper()
+    tls = tls_settings(read) if protocol in ("SSL", "SASL_SSL") else None
+    sasl = sasl_settings(read) if protocol.startswith("SASL_") else None
+    for each in (tls, sasl.oauth.tls if sasl is not None and sasl.oauth is not None else None):
+        _check_stores(read, each)
     servers = props.get("bootstrap.servers", "")
     try:
         addresses = parse_bootstrap_servers(servers)
@@ -111,6 +122,8 @@ def connection_settings(props: Mapping[str, str], *, scope: str = "") -> Connect
         client_id=props.get("client.id", ""),
         client_rack=props.get("client.rack", ""),
         security_protocol=protocol,
+        tls=tls,
+        sasl=sasl,
         request_timeout_ms=read.number("request.timeout.ms", 30_000),
         default_api_timeout_ms=read.number("default.api.timeout.ms", 60_000),
         connections_max_idle_ms=read.number("connections.max.idle.ms", 540_000),
@@ -130,7 +143,7 @@ def connection_settings(props: Mapping[str, str], *, scope: str = "") -> Connect
 
 def consumer_settings(props: Mapping[str, str], *, scope: str = "") -> ConsumerSettings:
     """Build the settings of a reader from effective consumer properties."""
-    read = _Reader(props, scope)
+    read = PropertyReader(props, scope)
     return ConsumerSettings(
         connection=connection_settings(props, scope=scope),
         auto_offset_reset=read.text("auto.offset.reset", "earliest"),
@@ -144,7 +157,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str = "") -> ConsumerS
 
 def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerSettings:
     """Build the settings of a writer from effective producer properties."""
-    read = _Reader(props, scope)
+    read = PropertyReader(props, scope)
     in_flight = read.number("max.in.flight.requests.per.connection", MAX_IN_FLIGHT)
     return ProducerSettings(
         connection=connection_settings(props, scope=scope),
@@ -177,49 +190,16 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 def client_value_problem(entry: ClientProperty, text: str) -> str:
     """Return what is wrong with the value of a client property, empty if nothing is."""
     try:
-        _checked(entry, text)
+        checked_value(entry, text)
     except ConfigError as error:
         return error.message
     return ""
 
 
-def _checked(entry: ClientProperty, text: str) -> JavaValue:
-    value = parse_value(entry.type, text)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if entry.low is not None and value < entry.low:
-            raise ConfigError(f"must be at least {entry.low}")
-        if entry.high is not None and value > entry.high:
-            raise ConfigError(f"must be at most {entry.high}")
-    if entry.choices and str(value).strip().lower() not in entry.choices:
-        raise ConfigError(f"must be one of {', '.join(entry.choices)}")
-    return value
-
-
-class _Reader:
-    def __init__(self, props: Mapping[str, str], scope: str) -> None:
-        self._props, self._scope = props, scope
-
-    def place(self, text: str) -> str:
-        return f"{self._scope}: {text}" if self._scope else text
-
-    def number(self, name: str, absent: int) -> int:
-        value = self._value(name)
-        return absent if value is None else int(value)
-
-    def text(self, name: str, absent: str) -> str:
-        value = self._value(name)
-        return absent if value is None else str(value).strip().lower()
-
-    def _value(self, name: str) -> int | float | str | None:
-        text = self._props.get(name)
-        if text is None:
-            return None
-        try:
-            value = _checked(CLIENT_TABLE[name], text)
-        except ConfigError as error:
-            raise ConfigError(
-                self.place(f"{name}={text}: {error.message}"), remedy=f"correct {name}"
-            ) from None
-        assert value is not None
-        assert not isinstance(value, tuple)
-        return value
+def _check_stores(read: PropertyReader, tls: TlsSettings | None) -> None:
+    if tls is None:
+        return
+    try:
+        check_stores(tls)
+    except ConfigError as error:
+        raise ConfigError(read.place(error.message), remedy=error.remedy) from None

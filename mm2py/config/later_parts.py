@@ -60,18 +60,6 @@ def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     return lines
 
 
-def _security(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
-    del worker
-    config = connectors.get(_SOURCE, {})
-    lines: list[str] = []
-    for side in ("source", "target"):
-        protocol = config.get(f"{side}.cluster.security.protocol", "PLAINTEXT").strip().upper()
-        if protocol != "PLAINTEXT":
-            alias = config.get(f"{side}.cluster.alias", side)
-            lines.append(f"{alias}: security.protocol={protocol} comes with part 2")
-    return lines
-
-
 def _rest(file: Mapping[str, str]) -> list[str]:
     keys = [key for key in ("listeners", "dedicated.mode.enable.internal.rest") if key in file]
     return [f"{key} comes with part 3: no REST listener is opened" for key in keys]
@@ -81,5 +69,4 @@ _CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] =
     _groups,
     _exactly_once,
     _transforms,
-    _security,
 )

@@ -170,17 +170,10 @@ def _say_in_flight(text: str) -> str:
     return f"{text} is taken as {MAX_IN_FLIGHT}, the most that keeps the order of retries"
 
 
-def _say_protocol(text: str) -> str:
-    if text.upper() == "PLAINTEXT":
-        return ""
-    return f"{text} comes with part 2: this version connects by PLAINTEXT only and will not start"
-
-
 _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
     "acks": _say_acks,
     "enable.idempotence": _say_idempotence,
     "max.in.flight.requests.per.connection": _say_in_flight,
-    "security.protocol": _say_protocol,
 }
 
 

@@ -83,7 +83,7 @@ class Broker:
         self._properties.write_text(properties, encoding="latin-1")
         self.port = port
 
-    def begin_format(self, cluster_id: str) -> None:
+    def begin_format(self, cluster_id: str, options: Sequence[str] = ()) -> None:
         """Begin to write the cluster's identity into the data folder."""
         self._cluster_id = cluster_id
         if self._formatting is None and not self.data_dir.exists():
@@ -93,6 +93,7 @@ class Broker:
                 f"--cluster-id={cluster_id}",
                 "--config",
                 str(self._properties),
+                *options,
                 jvm=(f"-Xmx{self._heap_mb}m", *self._archive.use()),
             )
 

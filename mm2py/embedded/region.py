@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +21,10 @@ from mm2py.embedded.jars import fetch_jars
 from mm2py.embedded.java import find_java
 from mm2py.embedded.ports import HOST, free_ports
 from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.server_properties import NodePorts, server_properties
+from mm2py.embedded.server_properties import Listener, NodePorts, server_properties
 from mm2py.errors import ConfigError
 
-__all__ = ["ForeignRegion", "KafkaAddress", "Region", "start_regions"]
+__all__ = ["ForeignRegion", "KafkaAddress", "Listener", "Region", "start_regions"]
 
 MIN_FREE_BYTES: Final = 2 << 30
 READY_TIMEOUT_S: Final = 60.0
@@ -57,8 +57,9 @@ class ForeignRegion:
 class Region:
     """One embedded cluster; as a context manager it is started and, at the end, removed.
 
-    ``properties`` go into every node's server.properties and win over ours. ``folder`` is where the
-    data goes, default the system's temporary folder.
+    ``properties`` go into every node's server.properties and win over ours. ``listeners`` are opened
+    beside the plain one, which nodes use among themselves. ``format_options`` go to kafka-storage
+    (``--add-scram``). ``folder`` is where the data goes, default the system's temporary folder.
     """
 
     def __init__(
@@ -70,11 +71,14 @@ class Region:
         heap_mb: int | None = None,
         folder: Path | None = None,
         min_free_bytes: int = MIN_FREE_BYTES,
+        listeners: Sequence[Listener] = (),
+        format_options: Sequence[str] = (),
     ) -> None:
         if nodes < 1:
             raise ConfigError(f"region {name}: {nodes} nodes asked for", remedy="use 1 or 3")
         self.name = name
         self._properties = dict(properties or {})
+        self._listeners, self._format_options = tuple(listeners), tuple(format_options)
         self._heap_mb = heap_mb or (256 if nodes == 1 else 192)
         self._parent = folder or Path(tempfile.gettempdir())
         self._min_free_bytes = min_free_bytes
@@ -87,6 +91,11 @@ class Region:
     def bootstrap_servers(self) -> str:
         """Addresses of all nodes; known once the region was launched."""
         return ",".join(f"{HOST}:{ports.broker}" for ports in self._ports)
+
+    def listener_servers(self, name: str) -> str:
+        """Return the addresses of one of the added listeners."""
+        index = [listener.name for listener in self._listeners].index(name)
+        return ",".join(f"{HOST}:{ports.more[index]}" for ports in self._ports)
 
     @property
     def nodes(self) -> list[Broker]:
@@ -176,7 +185,7 @@ class Region:
         # 16 random bytes as Kafka's Uuid; one that begins with "-" reads as an option.
         cluster_id = "M" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
         for broker in self._brokers:
-            broker.begin_format(cluster_id)
+            broker.begin_format(cluster_id, self._format_options)
 
     def finish_format(self) -> None:
         """Wait until the data folders are formatted; nothing to do on a later start."""
@@ -191,13 +200,17 @@ class Region:
         self.launch()
 
     def _choose_ports(self) -> None:
-        ports = free_ports(2 * self._count)
+        each = 2 + len(self._listeners)
+        ports = free_ports(each * self._count)
         self._ports = [
-            NodePorts(index + 1, ports[2 * index], ports[2 * index + 1])
+            NodePorts(index + 1, own[0], own[1], tuple(own[2:]))
             for index in range(self._count)
+            for own in (ports[each * index : each * (index + 1)],)
         ]
         for broker, own in zip(self._brokers, self._ports, strict=True):
-            text = server_properties(own, self._ports, broker.data_dir, self._properties)
+            text = server_properties(
+                own, self._ports, broker.data_dir, self._properties, self._listeners
+            )
             broker.configure(text, own.broker)
 
     def __enter__(self) -> Self:

@@ -4,38 +4,58 @@ Tuned for a quick start and a small memory, see the reasons beside the lines. Wr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mm2py.embedded.ports import HOST
 
-__all__ = ["NodePorts", "server_properties"]
+__all__ = ["Listener", "NodePorts", "server_properties"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One more listener of every node; ``properties`` are Kafka's without their ``listener.name.`` prefix."""
+
+    name: str
+    protocol: str  # SSL, SASL_PLAINTEXT, SASL_SSL or PLAINTEXT
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where one node listens."""
+    """Where one node listens; ``more`` are the ports of the listeners that a test adds, in their order."""
 
     node_id: int
     broker: int
     controller: int
+    more: tuple[int, ...] = ()
 
 
 def server_properties(
-    node: NodePorts, nodes: Sequence[NodePorts], data_dir: Path, extra: Mapping[str, str]
+    node: NodePorts,
+    nodes: Sequence[NodePorts],
+    data_dir: Path,
+    extra: Mapping[str, str],
+    listeners: Sequence[Listener] = (),
 ) -> str:
     """Return the file's text; ``extra`` wins over our values."""
     replicas = str(min(len(nodes), 3))
+    more = [
+        f",{each.name}://{HOST}:{port}" for each, port in zip(listeners, node.more, strict=True)
+    ]
+    protocols = [f",{each.name}:{each.protocol}" for each in listeners]
     properties = {
         "process.roles": "broker,controller",
         "node.id": str(node.node_id),
         "controller.quorum.voters": ",".join(
             f"{each.node_id}@{HOST}:{each.controller}" for each in nodes
         ),
-        "listeners": f"PLAINTEXT://{HOST}:{node.broker},CONTROLLER://{HOST}:{node.controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.broker}",
+        "listeners": f"PLAINTEXT://{HOST}:{node.broker},CONTROLLER://{HOST}:{node.controller}"
+        + "".join(more),
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.broker}" + "".join(more),
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+        + "".join(protocols),
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(data_dir),
         # Kafka's seven days would delete records with old timestamps as soon as they are mirrored.
@@ -61,6 +81,11 @@ def server_properties(
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "super.users": "User:ANONYMOUS",
+        **{
+            f"listener.name.{each.name.lower()}.{key}": value
+            for each in listeners
+            for key, value in each.properties.items()
+        },
         **extra,
     }
     return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())

@@ -66,14 +66,6 @@ def test_a_wrong_value_names_property_cluster_and_what_is_allowed(
         connection_settings(SERVERS | {name: text}, scope="cluster A")
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "sasl_plaintext", "SASL_SSL"])
-def test_security_is_refused_when_asked_to_connect_and_says_which_part_brings_it(
-    protocol: str,
-) -> None:
-    with pytest.raises(ConfigError, match=rf"security\.protocol={protocol.upper()}: .*part 2"):
-        connection_settings(SERVERS | {"security.protocol": protocol})
-
-
 def test_plaintext_in_any_case_connects() -> None:
     assert connection_settings(SERVERS | {"security.protocol": "plaintext"}).bootstrap_servers
 
@@ -110,23 +102,24 @@ def test_the_table_covers_every_key_that_a_cluster_hands_on() -> None:
          "compression.type connections.max.idle.ms receive.buffer.bytes send.buffer.bytes "
          "max.request.size buffer.memory request.timeout.ms default.api.timeout.ms "
          "auto.offset.reset isolation.level max.in.flight.requests.per.connection "
-         "metadata.max.age.ms security.protocol socket.connection.setup.timeout.ms",
+         "metadata.max.age.ms security.protocol socket.connection.setup.timeout.ms "
+         "sasl.mechanism sasl.jaas.config ssl.truststore.location ssl.keystore.type "
+         "ssl.key.password ssl.truststore.certificates ssl.keystore.certificate.chain "
+         "ssl.endpoint.identification.algorithm sasl.oauthbearer.token.endpoint.url",
          Effect.HONOURED),
         ("client.dns.lookup metadata.recovery.strategy group.id session.timeout.ms "
          "heartbeat.interval.ms max.poll.interval.ms enable.auto.commit delivery.timeout.ms retries "
          "linger.ms batch.size compression.gzip.level compression.lz4.level compression.zstd.level "
          "max.block.ms max.poll.records check.crcs partition.assignment.strategy partitioner.class "
          "key.serializer value.deserializer exclude.internal.topics enable.metrics.push "
-         "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.expected.audience",
+         "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.expected.audience "
+         "sasl.login.refresh.window.jitter",
          Effect.WITHOUT_EFFECT),
         ("acks enable.idempotence interceptor.classes metric.reporters metrics.num.samples "
          "ssl.cipher.suites ssl.enabled.protocols ssl.protocol ssl.provider security.providers "
          "ssl.keymanager.algorithm ssl.secure.random.implementation", Effect.WARNED),
         ("ssl.engine.factory.class", Effect.REFUSED),
-        ("transactional.id transaction.timeout.ms sasl.mechanism sasl.jaas.config "
-         "ssl.truststore.location ssl.keystore.type ssl.key.password ssl.truststore.certificates "
-         "ssl.keystore.certificate.chain ssl.endpoint.identification.algorithm "
-         "sasl.kerberos.service.name sasl.oauthbearer.token.endpoint.url", Effect.LATER),
+        ("transactional.id transaction.timeout.ms sasl.kerberos.service.name", Effect.LATER),
     ],
 )  # fmt: skip
 def test_every_property_people_use_has_its_effect(names: str, effect: Effect) -> None:

@@ -101,7 +101,6 @@ class Say:
         ("B.producer.batch.size = 1", "INFO: .*has no effect"),
         ("A.consumer.interceptor.classes = x.Y", "WARNING: .*Java interceptors"),
         ("A.ssl.engine.factory.class = x.Y", "ERROR: .*is refused"),
-        ("A.security.protocol = SSL", "WARNING: .*comes with part 2"),
         ("A.consumer.auto.offset.reset = by_duration:P1D", "ERROR: .*must be one of earliest"),
         ("A.consumer.fetch.max.wait.msx = 1", "did you mean A.consumer.fetch.max.wait.ms?"),
         ("A->B.producer.override.compression.type = lzo", "ERROR: .*must be one of none, gzip"),

@@ -1,0 +1,124 @@
+"""``sasl.jaas.config``: one login module with its options, read as Java's ``JaasConfig`` reads it.
+
+Flow: property text -> ``parse_jaas`` -> ``LoginModule`` -> ``security``. Only the four login modules
+of Kafka clients are known; others would be Java code to load (CVE-2023-25194) and are refused.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from mm2py.errors import ConfigError
+
+__all__ = ["LoginKind", "LoginModule", "jaas_secrets", "parse_jaas"]
+
+_PACKAGE: Final = "org.apache.kafka.common.security."
+_FORM: Final = 'write <login module> required <option>="<value>" ...;'
+_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+_SECRET_OPTIONS: Final = re.compile(r"password|secret", re.IGNORECASE)
+
+# java.io.StreamTokenizer as JaasConfig sets it up. A number is a token without text there.
+_TOKEN: Final = re.compile(
+    r"""(?P<blank>[\x00-\x20]+|/\*.*?(?:\*/|$)|/[^\r\n]*)
+    |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\r\n])*)(?P=quote)?
+    |(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)
+    |(?P<number>[0-9.\-][0-9.]*)
+    |(?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPED: Final = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a",
+}  # fmt: skip
+
+
+class LoginKind(StrEnum):
+    """What a login module supplies."""
+
+    PASSWORD = "password"  # noqa: S105 - the name of a kind
+    OAUTH = "oauth"
+    KERBEROS = "kerberos"
+
+
+_MODULES: Final = {
+    f"{_PACKAGE}plain.PlainLoginModule": LoginKind.PASSWORD,
+    f"{_PACKAGE}scram.ScramLoginModule": LoginKind.PASSWORD,
+    f"{_PACKAGE}oauthbearer.OAuthBearerLoginModule": LoginKind.OAUTH,
+    "com.sun.security.auth.module.Krb5LoginModule": LoginKind.KERBEROS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoginModule:
+    """One entry: what the module supplies, its class, its options."""
+
+    kind: LoginKind
+    name: str
+    options: dict[str, str] = field(repr=False)
+
+
+def parse_jaas(text: str) -> LoginModule:
+    """Read the value of ``sasl.jaas.config``; messages never quote option values.
+
+    Raises:
+        ConfigError: not one entry of a known login module; does not name the property.
+    """
+    tokens = _tokens(text)
+    name, value = next(tokens, ("", None))
+    if not name:
+        raise ConfigError("names no login module", remedy=_FORM)
+    flag = next(tokens, ("", None))[0].lower()
+    if flag not in _FLAGS:
+        raise ConfigError(f"has no control flag behind {name}", remedy=_FORM)
+    options = _options(tokens)
+    if next(tokens, None) is not None:
+        raise ConfigError("has more than one login module", remedy="keep one entry")
+    kind = _MODULES.get(name)
+    if value is None or kind is None:
+        known = ", ".join(name.removeprefix(_PACKAGE) for name in _MODULES)
+        raise ConfigError(f"login module {name} is not known here", remedy=f"use one of {known}")
+    return LoginModule(kind, name, options)
+
+
+def jaas_secrets(text: str) -> frozenset[str]:
+    """Return the passwords and client secrets inside a JAAS text, for masking; none if it is not one."""
+    try:
+        options = parse_jaas(text).options
+    except ConfigError:
+        return frozenset()
+    return frozenset(v for key, v in options.items() if _SECRET_OPTIONS.search(key) and v)
+
+
+def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, _ in tokens:
+        if key == ";":
+            return options
+        sign = next(tokens, ("", None))[0]
+        value = next(tokens, ("", None))[1] if sign == "=" else None
+        if value is None:
+            raise ConfigError(
+                f"has no value for option {key}",
+                remedy=f'put it in double quotes: {key}="..."',
+            )
+        options[key] = value
+    raise ConfigError("does not end with a semicolon", remedy='put ";" at its end')
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
+    """Yield (text, value): value is None for signs and bare numbers, which Java takes as no text."""
+    for match in _TOKEN.finditer(text):
+        if match["quote"]:
+            value = _ESCAPE.sub(_unescaped, match["quoted"])
+            yield value, value
+        elif match["word"]:
+            yield match["word"], match["word"]
+        elif match["number"] or match["sign"]:
+            yield match["number"] or match["sign"], None
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    return chr(int(code, 8)) if code[0] in "01234567" else _ESCAPED.get(code, code)

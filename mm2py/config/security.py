@@ -1,0 +1,359 @@
+"""``security.protocol``, ``ssl.*`` and ``sasl.*`` as settings; what is missing or does not fit is refused.
+
+Flow: effective client properties -> ``tls_settings`` / ``sasl_settings`` -> ``clients``. The rules
+are those of Java's ``DefaultSslEngineFactory`` and login modules; no store is opened here
+(``key_material``), nothing connects.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mm2py.config.jaas import LoginKind, LoginModule, parse_jaas
+from mm2py.config.property_reader import PropertyReader
+from mm2py.errors import ConfigError
+
+__all__ = [
+    "MECHANISMS",
+    "OAuthSettings",
+    "SaslSettings",
+    "StoreSettings",
+    "TlsSettings",
+    "sasl_settings",
+    "tls_settings",
+]
+
+_SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
+_STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
+_PEM: Final = "PEM"
+
+_OAUTH_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer."
+_TOKEN_HANDLERS: Final = (
+    f"{_OAUTH_PACKAGE}OAuthBearerLoginCallbackHandler",
+    f"{_OAUTH_PACKAGE}secured.OAuthBearerLoginCallbackHandler",
+)
+_UNSECURED_HANDLER: Final = (
+    f"{_OAUTH_PACKAGE}internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+)
+_STRING_CLAIM: Final = "unsecuredLoginStringClaim_"
+_EXTENSIONS: Final = ("extension_", "unsecuredLoginExtension_")
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """One store: a file, or PEM texts. ``name`` is ``ssl.truststore`` or ``ssl.keystore``."""
+
+    name: str
+    type: str
+    location: str = ""
+    password: str | None = field(default=None, repr=False)
+    certificates: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+    key_password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """How to speak TLS; without a truststore the system's certificates are trusted."""
+
+    truststore: StoreSettings | None = None
+    keystore: StoreSettings | None = None
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthSettings:
+    """Where tokens come from: the client credentials grant, or claims that nobody signs."""
+
+    token_endpoint_url: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    header_urlencode: bool = False
+    claims: tuple[tuple[str, str], ...] = ()
+    lifetime_s: int = 3_600
+    extensions: tuple[tuple[str, str], ...] = ()
+    refresh_window_factor: float = 0.8
+    refresh_min_period_s: int = 60
+    refresh_buffer_s: int = 300
+    connect_timeout_ms: int = 10_000
+    read_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    tls: TlsSettings = TlsSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSettings:
+    """How to log in."""
+
+    mechanism: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    oauth: OAuthSettings | None = None
+
+
+def tls_settings(read: PropertyReader) -> TlsSettings:
+    """Read ``ssl.*``.
+
+    Raises:
+        ConfigError: two sources for one thing, half of a pair, or a value that is not known.
+    """
+    algorithm = read.raw("ssl.endpoint.identification.algorithm")
+    algorithm = "https" if algorithm is None else algorithm.strip().lower()
+    if algorithm not in ("", "https"):
+        raise read.wrong(
+            "ssl.endpoint.identification.algorithm",
+            f"is {algorithm}, not https",
+            "set it to https, or to nothing to switch the check of the host name off",
+        )
+    return TlsSettings(
+        truststore=_truststore(read), keystore=_keystore(read), check_hostname=algorithm == "https"
+    )
+
+
+def _truststore(read: PropertyReader) -> StoreSettings | None:
+    kind = _store_type(read, "ssl.truststore.type")
+    location = read.plain("ssl.truststore.location")
+    certificates = read.raw("ssl.truststore.certificates") or ""
+    password = read.raw("ssl.truststore.password")
+    if certificates:
+        if kind != _PEM:
+            raise read.wrong(
+                "ssl.truststore.certificates", "is read as PEM only", "set ssl.truststore.type=PEM"
+            )
+        if location:
+            raise read.wrong(
+                "ssl.truststore.certificates",
+                "and ssl.truststore.location are both set",
+                "remove one of them",
+            )
+    elif not location:
+        if password is not None:
+            raise read.wrong(
+                "ssl.truststore.password",
+                "is set, but no ssl.truststore.location",
+                "set ssl.truststore.location",
+            )
+        return None
+    return StoreSettings(
+        name="ssl.truststore",
+        type=kind,
+        location=location,
+        password=password,
+        certificates=certificates,
+    )
+
+
+def _keystore(read: PropertyReader) -> StoreSettings | None:
+    kind = _store_type(read, "ssl.keystore.type")
+    location = read.plain("ssl.keystore.location")
+    chain = read.raw("ssl.keystore.certificate.chain") or ""
+    key = read.raw("ssl.keystore.key") or ""
+    password = read.raw("ssl.keystore.password")
+    if bool(chain) != bool(key):
+        absent = "ssl.keystore.key" if chain else "ssl.keystore.certificate.chain"
+        given = "ssl.keystore.certificate.chain" if chain else "ssl.keystore.key"
+        raise read.wrong(given, f"is set, but no {absent}", f"set {absent}")
+    if key and kind != _PEM:
+        raise read.wrong("ssl.keystore.key", "is read as PEM only", "set ssl.keystore.type=PEM")
+    if key and location:
+        raise read.wrong(
+            "ssl.keystore.key", "and ssl.keystore.location are both set", "remove one of them"
+        )
+    if not key and not location:
+        if password is not None:
+            raise read.wrong(
+                "ssl.keystore.password",
+                "is set, but no ssl.keystore.location",
+                "set ssl.keystore.location",
+            )
+        return None
+    if location and kind != _PEM and password is None:
+        raise read.wrong("ssl.keystore.location", "needs a password", "set ssl.keystore.password")
+    return StoreSettings(
+        name="ssl.keystore",
+        type=kind,
+        location=location,
+        password=password,
+        certificates=chain,
+        key=key,
+        key_password=read.raw("ssl.key.password"),
+    )
+
+
+def _store_type(read: PropertyReader, name: str) -> str:
+    kind = (read.plain(name) or "JKS").upper()
+    if kind not in _STORE_TYPES:
+        raise read.wrong(name, f"is {kind}", f"use one of {', '.join(_STORE_TYPES)}")
+    return kind
+
+
+def sasl_settings(read: PropertyReader) -> SaslSettings:
+    """Read ``sasl.*``.
+
+    Raises:
+        ConfigError: no or an unknown mechanism, a login module that does not fit, missing options.
+    """
+    mechanism = _mechanism(read)
+    text = read.raw("sasl.jaas.config")
+    if not text or not text.strip():
+        raise read.wrong(
+            "sasl.jaas.config",
+            "is missing",
+            "set it; a file named by java.security.auth.login.config is not read",
+        )
+    try:
+        login = parse_jaas(text)
+    except ConfigError as error:
+        raise read.wrong("sasl.jaas.config", error.message, error.remedy) from None
+    _refuse_java_classes(read)
+    if login.kind is LoginKind.KERBEROS:
+        raise _kerberos(read, "sasl.jaas.config")
+    wanted = LoginKind.OAUTH if mechanism == "OAUTHBEARER" else LoginKind.PASSWORD
+    if login.kind is not wanted:
+        raise read.wrong(
+            "sasl.jaas.config",
+            f"names {login.name}, which does not fit sasl.mechanism={mechanism}",
+            "change sasl.mechanism or the login module",
+        )
+    if wanted is LoginKind.OAUTH:
+        return SaslSettings(mechanism=mechanism, oauth=_oauth(read, login))
+    return _password_login(read, mechanism, login)
+
+
+def _mechanism(read: PropertyReader) -> str:
+    given = read.raw("sasl.mechanism")
+    choices = f"set it to one of {', '.join(MECHANISMS)}"
+    if given is None or not given.strip():
+        raise read.wrong("sasl.mechanism", "is missing (Java's default is GSSAPI)", choices)
+    mechanism = given.strip()
+    if mechanism == "GSSAPI":
+        raise _kerberos(read, "sasl.mechanism")
+    if mechanism not in MECHANISMS:
+        raise read.wrong("sasl.mechanism", f"is {mechanism}, which is not known here", choices)
+    return mechanism
+
+
+def _kerberos(read: PropertyReader, name: str) -> ConfigError:
+    return read.wrong(
+        name,
+        "asks for Kerberos (GSSAPI), which comes with part 7",
+        f"until then use one of {', '.join(MECHANISMS)}",
+    )
+
+
+def _refuse_java_classes(read: PropertyReader) -> None:
+    for name in ("sasl.client.callback.handler.class", "sasl.login.class"):
+        if read.plain(name):
+            raise read.wrong(name, "is Java code, which cannot be loaded here", f"remove {name}")
+
+
+def _password_login(read: PropertyReader, mechanism: str, login: LoginModule) -> SaslSettings:
+    for option in ("username", "password"):
+        if not login.options.get(option):
+            raise read.wrong(
+                "sasl.jaas.config", f"has no {option}", f'add {option}="..." before the semicolon'
+            )
+    if mechanism in _SCRAM and login.options.get("tokenauth", "").strip().lower() == "true":
+        raise read.wrong(
+            "sasl.jaas.config", "logs in by delegation token, which is not supported",
+            "use a user's name and password",
+        )  # fmt: skip
+    return SaslSettings(
+        mechanism=mechanism,
+        username=login.options["username"],
+        password=login.options["password"],
+    )
+
+
+def _oauth(read: PropertyReader, login: LoginModule) -> OAuthSettings:
+    url = read.plain("sasl.oauthbearer.token.endpoint.url")
+    handler_name = "sasl.login.callback.handler.class"
+    handler = read.plain(handler_name)
+    if handler and handler not in (*_TOKEN_HANDLERS, _UNSECURED_HANDLER):
+        raise read.wrong(
+            handler_name, f"is {handler}: Java code, which cannot be loaded here",
+            f"use {_TOKEN_HANDLERS[0]}",
+        )  # fmt: skip
+    if handler in _TOKEN_HANDLERS and not url:
+        raise read.wrong(
+            "sasl.oauthbearer.token.endpoint.url", "is missing", "set it to the token endpoint"
+        )
+    extensions = _extensions(read, login.options)
+    if not url:
+        return _unsecured(read, login.options, extensions)
+    if not url.lower().startswith(("https://", "http://")):
+        raise read.wrong(
+            "sasl.oauthbearer.token.endpoint.url", "is no http or https address",
+            "write https://host/path",
+        )  # fmt: skip
+    client_id, client_secret = (
+        _credential(read, login, name, option)
+        for name, option in (("client.id", "clientId"), ("client.secret", "clientSecret"))
+    )
+    return OAuthSettings(
+        token_endpoint_url=url,
+        client_id=client_id,
+        client_secret=client_secret,
+        scope=read.plain("sasl.oauthbearer.scope") or login.options.get("scope", ""),
+        header_urlencode=read.flag("sasl.oauthbearer.header.urlencode", absent=False),
+        extensions=extensions,
+        refresh_window_factor=read.fraction("sasl.login.refresh.window.factor", 0.8),
+        refresh_min_period_s=read.number("sasl.login.refresh.min.period.seconds", 60),
+        refresh_buffer_s=read.number("sasl.login.refresh.buffer.seconds", 300),
+        connect_timeout_ms=read.number("sasl.login.connect.timeout.ms", 10_000),
+        read_timeout_ms=read.number("sasl.login.read.timeout.ms", 10_000),
+        retry_backoff_ms=read.number("sasl.login.retry.backoff.ms", 100),
+        retry_backoff_max_ms=read.number("sasl.login.retry.backoff.max.ms", 10_000),
+        # As in Java the endpoint's own certificates are options of the login module.
+        tls=tls_settings(PropertyReader(login.options, read.place("sasl.jaas.config"))),
+    )
+
+
+def _credential(read: PropertyReader, login: LoginModule, name: str, option: str) -> str:
+    key = f"sasl.oauthbearer.client.credentials.{name}"
+    found = read.raw(key) or login.options.get(option)
+    if not found:
+        raise read.wrong(
+            key, "is missing", f'set it, or {option}="..." among the options in sasl.jaas.config'
+        )
+    return found
+
+
+def _unsecured(
+    read: PropertyReader, options: Mapping[str, str], extensions: tuple[tuple[str, str], ...]
+) -> OAuthSettings:
+    claims = tuple(
+        (key.removeprefix(_STRING_CLAIM), value)
+        for key, value in options.items()
+        if key.startswith(_STRING_CLAIM)
+    )
+    if not any(name == "sub" and value for name, value in claims):
+        raise read.wrong(
+            "sasl.oauthbearer.token.endpoint.url",
+            "is missing, and the login module has no claims of its own",
+            f"set it, or for tests without signatures the option {_STRING_CLAIM}sub",
+        )
+    lifetime = options.get("unsecuredLoginLifetimeSeconds", "3600").strip()
+    if not lifetime.isdecimal() or int(lifetime) < 1:
+        raise read.wrong("sasl.jaas.config", "has no number in unsecuredLoginLifetimeSeconds")
+    return OAuthSettings(claims=claims, lifetime_s=int(lifetime), extensions=extensions)
+
+
+def _extensions(read: PropertyReader, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    for key, value in options.items():
+        prefix = next((p for p in _EXTENSIONS if key.startswith(p)), None)
+        if prefix is None:
+            continue
+        name = key.removeprefix(prefix)
+        if not _EXTENSION_NAME.fullmatch(name) or name == "auth":
+            raise read.wrong(
+                "sasl.jaas.config", f"has an extension {name!r}, not a name of letters"
+            )
+        found.append((name, value))
+    return tuple(found)

@@ -1,0 +1,121 @@
+"""Certificates for the tests: an authority, and key stores of what it signed, in every format.
+
+Flow: ``Authority`` -> ``issue`` -> ``Issued`` -> PEM texts, PKCS12 files. Written files hold test keys only.
+"""
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
+
+from mm2py.clock import SYSTEM_CLOCK
+
+__all__ = ["PASSWORD", "Authority", "Issued"]
+
+PASSWORD: Final = "store-secret"  # noqa: S105 - of test stores
+_DAY: Final = datetime.timedelta(days=1)
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate with its key and its issuer."""
+
+    certificate: x509.Certificate
+    key: Key
+    issuer: x509.Certificate
+
+    def chain_pem(self) -> str:
+        """Return the certificate and its issuer."""
+        both = (self.certificate, self.issuer)
+        return "".join(each.public_bytes(Encoding.PEM).decode() for each in both)
+
+    def key_pem(self, password: str = "") -> str:
+        """Return the key as PKCS#8."""
+        how = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how).decode()
+
+    def pkcs12(self, file: Path, password: str = PASSWORD) -> Path:
+        """Write a key store."""
+        how = BestAvailableEncryption(password.encode())
+        file.write_bytes(
+            pkcs12.serialize_key_and_certificates(
+                b"own", self.key, self.certificate, [self.issuer], how
+            )
+        )
+        return file
+
+
+@final
+class Authority:
+    """A certificate authority that lives as long as this object."""
+
+    def __init__(self, name: str = "Test CA") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = (
+            _builder(self._name, self._name, self._key, days=30)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def pem(self) -> str:
+        """Return the authority's certificate."""
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    def truststore(self, file: Path, password: str = PASSWORD) -> Path:
+        """Write the authority's certificate as a PKCS12 truststore that Java takes as one."""
+        trusted = pkcs12.PKCS12Certificate(self.certificate, b"ca")
+        how = BestAvailableEncryption(password.encode())
+        file.write_bytes(pkcs12.serialize_java_truststore([trusted], how))
+        return file
+
+    def issue(
+        self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"), days: int = 30,
+        key: Key | None = None,
+    ) -> Issued:  # fmt: skip
+        """Sign a certificate; a negative number of days is one that has expired."""
+        own = key or ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        signed = (
+            _builder(subject, self._name, own, days=days)
+            .add_extension(names, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return Issued(signed, own, self.certificate)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Key, *, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, tz=datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 60 * _DAY)
+        .not_valid_after(now + days * _DAY)
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

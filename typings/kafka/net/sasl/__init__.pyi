@@ -1,0 +1,3 @@
+from kafka.net.sasl.abc import SaslMechanism
+
+def get_sasl_mechanism(name: str) -> type[SaslMechanism]: ...
