@@ -106,6 +106,7 @@ class Sender:
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
+        self._suspended = False
         self._codec = CODECS.get(settings.compression_type)
         self.buffered_bytes = 0
 
@@ -134,7 +135,8 @@ class Sender:
             batch = self._recompressed(batch, self._codec)
         lane.offer(source, batch)
         self.buffered_bytes += len(batch.data)
-        self._idle.clear()
+        if not self._suspended:
+            self._idle.clear()
         if lane.state is LaneState.FLOWING:
             self._ready(lane)
 
@@ -143,14 +145,34 @@ class Sender:
         lane = self._lanes.get(target)
         return lane.queued_bytes if lane is not None else 0
 
+    def suspend(self) -> None:
+        """Send nothing from now on, retries included; answers under way are taken, lanes keep their states."""
+        self._suspended = True
+        for node in self._nodes.values():
+            node.suspended = True
+        self._note_quiet()
+
+    def resume(self) -> None:
+        """Send again, from where ``suspend`` stopped it."""
+        if not self._suspended:
+            return
+        self._suspended = False
+        if self.buffered_bytes:
+            self._idle.clear()
+        for node in self._nodes.values():
+            node.resume()
+
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``."""
+        """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``.
+
+        While the Sender is suspended it waits for the answers under way alone.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
             return False
-        return True
+        return self.buffered_bytes == 0
 
     def abandon(self, target: TopicPartition) -> None:
         """Forget one partition: nothing of it is sent or delivered any more."""
@@ -180,8 +202,10 @@ class Sender:
                 clock=self._clock,
                 on_answer=self._answered,
                 on_lost=self._lost,
+                on_stall=self._stall,
                 spawn=self._spawn,
             )
+            node.suspended = self._suspended
             self._nodes[lane.leader] = node
         node.ready(lane)
 
@@ -224,9 +248,21 @@ class Sender:
             self._moving(lane)
         if self.buffered_bytes == 0:
             self._idle.set()
+        elif self._suspended:
+            self._note_quiet()
+
+    def _note_quiet(self) -> None:
+        """Suspended and nothing under way: who flushes need not wait, nothing will change."""
+        under_way = any(
+            lane.under_way for lane in self._lanes.values() if lane.state is not LaneState.FAILED
+        )
+        if self._suspended and not under_way:
+            self._idle.set()
 
     def _follow(self, lane: SenderLane) -> None:
         """Carry out what the lane's new state asks for."""
+        if self._suspended:
+            self._note_quiet()
         state = lane.state
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send():

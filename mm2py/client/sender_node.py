@@ -15,8 +15,9 @@ from mm2py.client.connection import BrokerConnection
 from mm2py.client.sender_lane import MergePlan, SenderLane, Sent
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import ConnectionFailedError, Mm2pyError, RetriableError
+from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.messages import api_versions
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import BufferLease
 
@@ -42,8 +43,13 @@ LOCAL: Final = MergePlan(target=128 * 1024, small=8 * 1024, small_compressed=2 *
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
 
-DISTANT_MS: Final = 5.0
-"""Shortest recent answer time from which a target counts as distant; a loopback takes below 1 ms."""
+DISTANT_S: Final = 0.01
+"""Round trip from which a target counts as distant; measured with empty requests, because the answer
+time of a Produce request grows with its size and the broker's load."""
+
+PINGS: Final = 3
+QUIET_FAILURES: Final = 3
+"""Failed connects before it is worth a word: brokers restart."""
 
 Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 """The batches of one Produce request by (topic, partition): answers come in any order."""
@@ -78,6 +84,7 @@ class ProduceNode:
         clock: Clock,
         on_answer: OnAnswer,
         on_lost: Callable[[SenderLane, Sent], None],
+        on_stall: Callable[[SenderLane, Exception], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         self._node_id = node_id
@@ -86,6 +93,7 @@ class ProduceNode:
         self._clock = clock
         self._on_answer = on_answer
         self._on_lost = on_lost
+        self._on_stall = on_stall
         self._spawn = spawn
         self._ready: dict[SenderLane, None] = {}
         self._connection: BrokerConnection | None = None
@@ -93,8 +101,15 @@ class ProduceNode:
         self._scheduled = False
         self._version = 0
         self._plan = LOCAL
-        self._shortest_ms = 0.0
         self._throttled_until = 0.0
+        self.suspended = False
+        """Nothing is sent while this is set; lanes that are ready wait here (``Sender.suspend``)."""
+
+    def resume(self) -> None:
+        """Send again what became ready meanwhile."""
+        self.suspended = False
+        if self._ready:
+            self._schedule()
 
     def ready(self, lane: SenderLane) -> None:
         """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
@@ -109,6 +124,8 @@ class ProduceNode:
     def _pump(self) -> None:
         self._scheduled = False
         connection = self._connection
+        if self.suspended:
+            return
         if self._throttled_until > asyncio.get_running_loop().time():
             return
         if connection is None or connection.closed:
@@ -151,10 +168,7 @@ class ProduceNode:
             timeout_ms=self._cluster.settings.request_timeout_ms,
         )
 
-        sent_at = self._clock.monotonic()
-
         def on_response(body: memoryview, _lease: BufferLease | None) -> None:
-            self._note_answer_time(sent_at)
             self._answer(entries, body)
 
         def on_lost(_error: Exception) -> None:
@@ -187,15 +201,6 @@ class ProduceNode:
             self._schedule()
         # No pump here: answers that came together make lanes ready for one larger request.
 
-    def _note_answer_time(self, sent_at: float) -> None:
-        """Follow the shortest answer time, forgetting slowly: queueing must not look like distance."""
-        took_ms = (self._clock.monotonic() - sent_at) * 1000
-        if took_ms < self._shortest_ms or not self._shortest_ms:
-            self._shortest_ms = took_ms
-        else:
-            self._shortest_ms += (took_ms - self._shortest_ms) * 0.01
-        self._plan = DISTANT if self._shortest_ms >= DISTANT_MS else LOCAL
-
     def _throttle(self, throttle_ms: int) -> None:
         """The broker's quota is used up: send nothing for that long (KIP-219)."""
         loop = asyncio.get_running_loop()
@@ -208,7 +213,7 @@ class ProduceNode:
             self._on_lost(lane, sent)
 
     async def _connect(self) -> None:
-        """Open the connection; lanes wait, each failed try hands them back as refused nothing."""
+        """Open the connection; the lanes wait meanwhile, and go elsewhere when their leader does."""
         backoff = Backoff(
             self._cluster.settings.reconnect_backoff_ms,
             self._cluster.settings.reconnect_backoff_max_ms,
@@ -217,16 +222,29 @@ class ProduceNode:
             while self._ready:
                 try:
                     connection = await self._cluster.connection(self._node_id, "produce")
-                except RetriableError:
+                    self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
+                    self._plan = await self._plan_for(connection)
+                except Mm2pyError as error:
+                    if backoff.failures >= QUIET_FAILURES:
+                        for lane in self._ready:
+                            self._on_stall(lane, error)
                     await self._clock.sleep(backoff.next_s())
                     await self._move_lanes()
                     continue
-                self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
                 self._connection = connection
                 break
         finally:
             self._connecting = False
         self._pump()
+
+    async def _plan_for(self, connection: BrokerConnection) -> MergePlan:
+        """Measure the distance: the shortest of a few round trips of an empty request."""
+        shortest_s = float("inf")
+        for _ in range(PINGS):
+            began = self._clock.monotonic()
+            await connection.call(api_versions())
+            shortest_s = min(shortest_s, self._clock.monotonic() - began)
+        return DISTANT if shortest_s >= DISTANT_S else LOCAL
 
     async def _move_lanes(self) -> None:
         """The broker cannot be reached: lanes whose leader is elsewhere by now go there."""
