@@ -32,6 +32,7 @@ from mm2py_connectors.clients import (
     open_writer,
 )
 from mm2py_connectors.config import MirrorSourceTaskConfig
+from mm2py_connectors.covered_positions import CoveredPositions
 from mm2py_connectors.partition_deal import parse_partitions
 
 __all__ = ["MirrorSourceTask"]
@@ -87,6 +88,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._handed: dict[TopicPartition, int] = {}
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
+        self._covered = CoveredPositions()
         self._next_report = 0.0
 
     async def start(self) -> None:
@@ -104,6 +106,7 @@ class MirrorSourceTask(BatchSourceTask):
             positions = self._positions(
                 partitions, [committed_offset(s) for s in stored], props["auto.offset.reset"]
             )
+            self._covered.start(positions)
             await opened.reader.assign(positions)
         except BaseException:
             await opened.reader.close()
@@ -127,7 +130,8 @@ class MirrorSourceTask(BatchSourceTask):
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
         now = self._context.clock.monotonic()
-        if now >= self._next_report:
+        due = now >= self._next_report
+        if due:
             self._next_report = now + LAG_REPORT_S
             self._report_lag()
         if self._failed:
@@ -140,6 +144,9 @@ class MirrorSourceTask(BatchSourceTask):
                 self._delivered.setdefault(source, batches[0].runs[0][0] - 1)
                 first, count = batches[-1].runs[-1]
                 self._handed[source] = first + count - 1
+                self._covered.handed_out(source, sum(batch.count for batch in batches))
+        if due:
+            self._report_covered()
         return outgoing
 
     def delivered(self, delivery: Delivery) -> None:
@@ -147,18 +154,22 @@ class MirrorSourceTask(BatchSourceTask):
         runs = delivery.runs
         if not runs:
             return
-        self._delivered[delivery.source] = runs[-1].source_offset + runs[-1].records - 1
+        last = runs[-1].source_offset + runs[-1].records - 1
+        self._delivered[delivery.source] = last
+        self._covered.delivered(delivery.source, sum(run.records for run in runs), last)
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
         if self._syncs is not None:
             self._syncs.observe(delivery.source, runs)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Leave these out of the next Fetch."""
+        self._covered.held(partitions, on=True)
         if self._reader is not None:
             self._reader.reader.pause(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these again."""
+        self._covered.held(partitions, on=False)
         if self._reader is not None:
             self._reader.reader.resume(partitions)
 
@@ -223,6 +234,8 @@ class MirrorSourceTask(BatchSourceTask):
     # -- events of the reader ---------------------------------------------------------------------
 
     def _on_gap(self, gap: SourceGap) -> None:
+        if gap.cause != "retention":
+            self._covered.restarted(gap.partition)
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
         if gap.cause == "recreated" and self._config.recreate_policy == "stop":
@@ -297,6 +310,16 @@ class MirrorSourceTask(BatchSourceTask):
                 # Read but not acknowledged is lag too; offsets without records count only here.
                 behind += reader.position(source) - (delivered + 1)
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+
+    def _report_covered(self) -> None:
+        if self._reader is None:
+            return
+        reader = self._reader.reader
+        for source in self._targets:
+            if source not in self._failed:
+                offset = self._covered.look(source, reader.position(source))
+                if offset >= 0:
+                    self._context.report_covered(source, offset)
 
     # -- offset syncs -----------------------------------------------------------------------------
 

@@ -172,6 +172,10 @@ class TaskContext(Protocol):
         """Report records that were lost before they could be copied; goes into the loss ledger."""
         ...
 
+    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted data)."""
+        ...
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Report how far behind the source end a partition is, and its newest copied timestamp."""
         ...

@@ -1,10 +1,10 @@
 """Source positions of one task: what was acknowledged, and when it is written.
 
 Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow's offset store.
-Invariants, tests of the same names: 1 a position is the last acknowledged record, never later;
-2 it never passes a failed partition's failure; 3 a commit that fails loses nothing: its positions
-are pending again unless newer ones are; 4 an unchanged position is not written again;
-5 a position waits while the loss ledger has an event of its partition that is not acknowledged.
+Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where the
+task says that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
+fails loses nothing: its positions are pending again unless newer ones are; 4 an unchanged position is
+not written again; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged.
 """
 
 import asyncio

@@ -73,6 +73,10 @@ class PartitionListener(Protocol):
         """The task cannot go on with this partition."""
         ...
 
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Nothing up to this offset is left to copy."""
+        ...
+
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
         """The partition lost records and ``gap.policy=fail`` stops it there."""
         ...
@@ -204,6 +208,11 @@ class WorkerTaskContext:
                 " retention",
             )
             self._listener.gap_refused(gap.partition, error)
+
+    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Move the position behind what needs no copy."""
+        if self._listener is not None:
+            self._listener.partition_covered(partition, offset)
 
     def report_failure(self, partition: TopicPartition, error: Exception) -> None:
         """Put the record that a partition stopped at into the ledger; the state is logged already."""

@@ -170,6 +170,11 @@ class WorkerTask:
         """Act on a failure the task reported: what it handed out before may still arrive."""
         self._after_failure(partition, error)
 
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Commit a position behind the last record: the task has nothing under way before it."""
+        if partition not in self._failed:
+            self._committer.acknowledged(partition, offset)
+
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
         """Stop a partition that lost records, as ``gap.policy=fail`` asks."""
         if self._context.note_state(partition, PartitionState.FAILED, error):

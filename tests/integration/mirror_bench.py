@@ -68,6 +68,9 @@ class Context:
     def report_gap(self, gap: SourceGap) -> None:
         self.gaps.append(gap)
 
+    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Positions are not stored here."""
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         self.lags[partition] = lag_records
 

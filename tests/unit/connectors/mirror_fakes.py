@@ -242,6 +242,7 @@ class FakeTaskContext:
         self.gaps: list[SourceGap] = []
         self.lags: dict[TopicPartition, tuple[int, int]] = {}
         self.lag_reports = 0
+        self.covered: list[tuple[TopicPartition, int]] = []
 
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
@@ -256,6 +257,9 @@ class FakeTaskContext:
 
     def report_gap(self, gap: SourceGap) -> None:
         self.gaps.append(gap)
+
+    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+        self.covered.append((partition, offset))
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         self.lag_reports += 1

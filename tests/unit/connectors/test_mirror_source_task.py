@@ -353,3 +353,34 @@ def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
 
     asyncio.run(all_of_it())
     assert "no offset syncs are written" in caplog.text
+
+
+def test_a_quiet_partition_is_covered_up_to_the_readers_position() -> None:
+    bench = Bench(stored={T0: 9})
+
+    async def body() -> None:
+        async def a_second_later() -> None:
+            await bench.context.clock.advance(1.0)
+            await bench.task.poll(1)
+
+        bench.reader.answers = [[(T0, [a_batch(10, 20)])]]
+        await bench.task.poll(1)
+        bench.reader.positions[T0] = 35  # markers behind the batch
+        for _ in range(3):
+            await a_second_later()
+        assert bench.context.covered == [], "a batch is under way"
+        bench.task.delivered(delivery(T0, Run(10, 15, 100)))
+        bench.task.delivered(delivery(T0, Run(25, 5, 115)))
+        await a_second_later()
+        await a_second_later()
+        assert bench.context.covered == [(T0, 34)]
+        bench.reader.positions[T0] = 36
+        await a_second_later()
+        bench.task.hold([T0])
+        bench.task.release([T0])
+        await a_second_later()
+        assert bench.context.covered == [(T0, 34)]
+        await a_second_later()
+        assert bench.context.covered == [(T0, 34), (T0, 35)]
+
+    run(bench, body)

@@ -1,0 +1,68 @@
+"""How far a quiet partition is covered beyond its last record: markers, aborted data and holes behind it.
+
+Flow: batches handed out and delivered, position of the reader once a second -> offset up to which nothing is
+left to copy. Without it a restart would start at the last record, and what retention took meanwhile of markers
+and aborted data would look like lost records.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import final
+
+from mm2py.types import TopicPartition
+
+__all__ = ["CoveredPositions"]
+
+
+@final
+class CoveredPositions:
+    """Decides when the reader's position is a safe one.
+
+    A position counts when it was the same at two looks with a complete fetch between them (all that was
+    read below it has been handed out by then), the partition was not held meanwhile, and every record that
+    was handed out is delivered.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[TopicPartition, int] = {}
+        self._last: dict[TopicPartition, int] = {}
+        self._seen: dict[TopicPartition, int] = {}
+        self._held: set[TopicPartition] = set()
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Take positions that come from stored offsets; negative ones are not known yet."""
+        self._last = {tp: position - 1 for tp, position in positions.items() if position >= 0}
+
+    def handed_out(self, source: TopicPartition, records: int) -> None:
+        """Records left for the target."""
+        self._under_way[source] = self._under_way.get(source, 0) + records
+
+    def delivered(self, source: TopicPartition, records: int, last_offset: int) -> None:
+        """Records arrived; ``last_offset`` is the last of them."""
+        self._under_way[source] = self._under_way.get(source, 0) - records
+        self._last[source] = last_offset
+
+    def held(self, partitions: Collection[TopicPartition], *, on: bool) -> None:
+        """A held partition keeps back what was read of it: its position says nothing."""
+        for source in partitions:
+            self._seen.pop(source, None)
+        if on:
+            self._held.update(partitions)
+        else:
+            self._held.difference_update(partitions)
+
+    def restarted(self, source: TopicPartition) -> None:
+        """The source's offsets are others from now on: truncated, or another incarnation."""
+        self._seen.pop(source, None)
+        self._last[source] = -1
+
+    def look(self, source: TopicPartition, position: int) -> int:
+        """Return the offset up to which ``source`` is covered if that is news, else -1."""
+        if position < 0 or source in self._held:
+            return -1
+        before = self._seen.get(source)
+        self._seen[source] = position
+        last = self._last.setdefault(source, position - 1)
+        if before != position or position - 1 <= last or self._under_way.get(source, 0):
+            return -1
+        self._last[source] = position - 1
+        return position - 1
