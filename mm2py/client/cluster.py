@@ -23,10 +23,11 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
     RetriableServerError,
+    ServerError,
 )
-from mm2py.protocol.answers import MetadataResult
+from mm2py.protocol.answers import MetadataResult, ProducerIdResult
 from mm2py.protocol.call import Call
-from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, server_error
 from mm2py.protocol.framing import BufferPool
 from mm2py.protocol.group_messages import find_coordinator
 from mm2py.protocol.messages import metadata
@@ -46,6 +47,19 @@ COORDINATOR: Final = "coordinator"
 
 def _no_code(_: object) -> int:
     return 0
+
+
+def _no_producer_id(result: object, address: str) -> ServerError | None:
+    """Return why there is no producer id: such an answer is worth nothing to its caller."""
+    if not isinstance(result, ProducerIdResult) or not result.error_code:
+        return None
+    error = server_error(result.error_code, f"InitProducerId to {address}")
+    if error.code == CLUSTER_AUTHORIZATION_FAILED:
+        error.remedy = (
+            "grant the mirror's user the operation IdempotentWrite on the Cluster resource of the "
+            "target, or Write on its topics (kafka-acls --add --operation IdempotentWrite --cluster)"
+        )
+    return error
 
 
 class _Refresh:
@@ -338,6 +352,10 @@ class Cluster:
     ) -> R:
         connection = await connect()
         result = await connection.call(call)
+        if code_of is _no_code:
+            refusal = _no_producer_id(result, connection.address)
+            if refusal is not None:
+                raise refusal
         code = code_of(result)
         if code:
             error = server_error(code, f"{call.name} to {connection.address}")

@@ -22,6 +22,7 @@ __all__ = [
     "ConnectionSettings",
     "ConsumerSettings",
     "ProducerSettings",
+    "check_security",
     "client_value_problem",
     "connection_settings",
     "consumer_settings",
@@ -103,11 +104,7 @@ def connection_settings(props: Mapping[str, str], *, scope: str = "") -> Connect
         ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
     """
     read = PropertyReader(props, scope)
-    protocol = read.text("security.protocol", "plaintext").upper()
-    tls = tls_settings(read) if protocol in ("SSL", "SASL_SSL") else None
-    sasl = sasl_settings(read) if protocol.startswith("SASL_") else None
-    for each in (tls, sasl.oauth.tls if sasl is not None and sasl.oauth is not None else None):
-        _check_stores(read, each)
+    protocol, tls, sasl = _security(read)
     servers = props.get("bootstrap.servers", "")
     try:
         addresses = parse_bootstrap_servers(servers)
@@ -196,9 +193,26 @@ def client_value_problem(entry: ClientProperty, text: str) -> str:
     return ""
 
 
-def _check_stores(read: PropertyReader, tls: TlsSettings | None) -> None:
-    if tls is None:
-        return
+def check_security(props: Mapping[str, str]) -> None:
+    """Check what ``connection_settings`` takes from ``security.protocol``, ``ssl.*`` and ``sasl.*``.
+
+    Raises:
+        ConfigError: its message begins with the name of the property.
+    """
+    _security(PropertyReader(props))
+
+
+def _security(read: PropertyReader) -> tuple[str, TlsSettings | None, SaslSettings | None]:
+    protocol = read.text("security.protocol", "plaintext").upper()
+    tls = tls_settings(read) if protocol.endswith("SSL") else None
+    sasl = sasl_settings(read) if protocol.startswith("SASL_") else None
+    for each in (tls, sasl.oauth.tls if sasl is not None and sasl.oauth is not None else None):
+        if each is not None:
+            _check_stores(read, each)
+    return protocol, tls, sasl
+
+
+def _check_stores(read: PropertyReader, tls: TlsSettings) -> None:
     try:
         check_stores(tls)
     except ConfigError as error:

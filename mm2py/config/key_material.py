@@ -213,7 +213,8 @@ def _pem_key(store: StoreSettings, label: str, der: bytes) -> bytes:
     encrypted = label.startswith("ENCRYPTED")
     if encrypted and not store.key_password:
         raise ConfigError(
-            f"{_place(store)}: the private key is encrypted", remedy="set ssl.key.password"
+            f"ssl.key.password is missing for the encrypted private key of {_place(store)}",
+            remedy="set ssl.key.password",
         )
     password = (store.key_password or "").encode() if encrypted else None
     try:

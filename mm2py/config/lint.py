@@ -17,6 +17,7 @@ from mm2py.config.definitions import ConfigModel, ConnectorDefinition, check_con
 from mm2py.config.derivation import Effective, Value, texts
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint_keys import key_findings
+from mm2py.config.lint_security import security_findings
 from mm2py.config.lint_values import value_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
@@ -71,6 +72,7 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
     found += key_findings(config, catalog)
     found += value_findings(config, catalog)
     found += _client_findings(config, catalog)
+    found += security_findings(config)
     told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
     for source in config.clusters:
         for target in config.clusters:

@@ -8,16 +8,37 @@ import base64
 import json
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final, Self, final
+from typing import Final, Self, cast, final
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import Listener, Region
 from tests.certificates import PASSWORD, Authority, Issued
 
-__all__ = ["LISTENERS", "OAUTH", "PLAIN", "SCRAM", "SecuredRegion", "TokenEndpoint", "jaas"]
+__all__ = [
+    "CLIENT_WORD",
+    "DENIED_WORD",
+    "LISTENERS",
+    "OAUTH",
+    "PLAIN",
+    "PLAIN_WORD",
+    "SCRAM",
+    "SCRAM_WORD",
+    "SESSION_MS",
+    "SecuredRegion",
+    "TokenEndpoint",
+    "jaas",
+]
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
 PLAIN: Final = f"{_PACKAGE}plain.PlainLoginModule"
@@ -26,6 +47,8 @@ OAUTH: Final = f"{_PACKAGE}oauthbearer.OAuthBearerLoginModule"
 MECHANISMS: Final = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
 PLAIN_WORD: Final = 'p,=; "\\ w'
 SCRAM_WORD: Final = "scram-secret"
+DENIED_WORD: Final = "denied"
+CLIENT_WORD: Final = "client-secret"
 SESSION_MS: Final = 3_000
 
 LISTENERS: Final = {
@@ -100,6 +123,22 @@ class SecuredRegion:
         """Return the properties of the user that the broker was formatted with."""
         return self.properties(listener, mechanism, SCRAM, username="alice", password=SCRAM_WORD)
 
+    def pem_truststore(self) -> Path:
+        """Write the authority's certificate as PEM."""
+        file = self.folder / "ca.pem"
+        file.write_text(self.authority.pem(), encoding="ascii")
+        return file
+
+    def set_scram_user(self, name: str, password: str) -> None:
+        """Create a user for SCRAM-SHA-512, or change the password."""
+        admin = AdminClient({"bootstrap.servers": self.region.bootstrap_servers})
+        how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
+        change = UserScramCredentialUpsertion(name, how, password.encode())
+        # confluent-kafka's annotation leaves the future's result open.
+        answers = admin.alter_user_scram_credentials([change])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for answer in cast("dict[str, Future[None]]", answers).values():
+            answer.result(20)
+
     def _listener(self, name: str) -> Mapping[str, str]:
         found: dict[str, str] = {}
         if LISTENERS[name].endswith("SSL"):
@@ -144,7 +183,7 @@ class SecuredRegion:
 
 def _logins(mechanisms: str) -> dict[str, str]:
     modules = {
-        "PLAIN": jaas(PLAIN, user_alice=PLAIN_WORD, user_denied="denied"),
+        "PLAIN": jaas(PLAIN, user_alice=PLAIN_WORD, user_denied=DENIED_WORD),
         "SCRAM-SHA-256": jaas(SCRAM),
         "SCRAM-SHA-512": jaas(SCRAM),
         # Takes tokens without signature.
@@ -174,7 +213,7 @@ class TokenEndpoint:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 seen.bodies.append(body.decode())
                 seen.authorizations.append(self.headers["Authorization"])
-                wanted = "Basic " + base64.b64encode(b"mirror:client-secret").decode()
+                wanted = "Basic " + base64.b64encode(f"mirror:{CLIENT_WORD}".encode()).decode()
                 refused = self.headers["Authorization"] != wanted
                 answer: dict[str, object] = {"access_token": _token(lifetime_s)}
                 if refused:

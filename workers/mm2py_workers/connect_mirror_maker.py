@@ -14,6 +14,7 @@ from typing import Final, NoReturn, TextIO, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.findings import Finding, Severity
+from mm2py.config.jaas import jaas_secrets
 from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
@@ -165,7 +166,9 @@ def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:
         for key, value in config.raw.items()
         if any(word in key.lower() for word in _SECRET_WORDS) and "${" not in value.text
     }
-    return config.secrets | clear
+    whole = config.secrets | clear
+    # The log may quote a password without the JAAS text around it.
+    return whole.union(*map(jaas_secrets, whole))
 
 
 def _complain(

@@ -1,0 +1,408 @@
+"""Every kind of security against a real broker: what works, and what each mistake says at once."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mm2py.client.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Admin,
+    NewTopic,
+    PatternType,
+)
+from mm2py.client.cluster import Cluster
+from mm2py.client.connection import BrokerConnection
+from mm2py.client.log_reader import LogReader
+from mm2py.client.record_writer import RecordWriter
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import connection_settings, producer_settings
+from mm2py.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    FatalServerError,
+)
+from mm2py.protocol.framing import BufferPool
+from mm2py.protocol.messages import metadata
+from mm2py.protocol.records import NewRecord, Record
+from mm2py.types import TopicPartition
+from tests.certificates import Authority
+from tests.integration.secured import (
+    CLIENT_WORD,
+    DENIED_WORD,
+    OAUTH,
+    PLAIN,
+    PLAIN_WORD,
+    SCRAM,
+    SESSION_MS,
+    SecuredRegion,
+    TokenEndpoint,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+Properties = dict[str, str]
+SOON_S = 5.0
+"""Less than every timeout: the peer has answered."""
+
+WRONG = "no-way"
+ODD = "s3cret=,"
+
+STRANGER = Authority("A stranger")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredRegion]:
+    with SecuredRegion("secured", tmp_path_factory.mktemp("secured")) as region:
+        yield region
+
+
+def on_cluster(props: Mapping[str, str], body: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        settings = connection_settings({"client.id": "test", **props}, scope="cluster A")
+        cluster = Cluster(settings, alias="A")
+        try:
+            await cluster.connect()
+            await body(cluster)
+        finally:
+            await cluster.close()
+
+    asyncio.run(run())
+
+
+async def admin_data_and_groups(cluster: Cluster, props: Mapping[str, str]) -> None:
+    admin, topic = Admin(cluster), f"t-{secrets.token_hex(4)}"
+    assert await admin.create_topics([NewTopic(topic, 1, 1)]) == {topic: None}
+    writer = RecordWriter(cluster, producer_settings(props), clock=SYSTEM_CLOCK)
+    try:
+        await writer.start()
+        big = secrets.token_bytes(600_000)
+        records = [NewRecord(b"k", b"v", (), -1), NewRecord(None, big, (), -1)]
+        assert await writer.write(TopicPartition(topic, 0), records) == 0
+        found: list[Record] = []
+        reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)
+        await reader.read_to_end(lambda _, record: found.append(record))
+        await reader.close()
+        assert [(record.key, record.value) for record in found] == [(b"k", b"v"), (None, big)]
+    finally:
+        await writer.close()
+    assert (await admin.describe_group(f"g-{topic}")).members == ()
+
+
+GOOD: dict[str, Callable[[SecuredRegion], Properties]] = {
+    "ssl, pkcs12": lambda r: r.properties("TLS"),
+    "ssl, pem keystore, client certificate asked for": lambda r: {
+        **r.properties("MUTUAL"),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": r.client.chain_pem().replace("\n", " "),
+        "ssl.keystore.key": r.client.key_pem("pw"),
+        "ssl.key.password": "pw",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(r.pem_truststore()),
+    },
+    "ssl, pkcs12 keystore, client certificate asked for": lambda r: r.with_client_key("MUTUAL"),
+    "ssl, host name not checked": lambda r: {
+        **r.properties("OTHERHOST"),
+        "ssl.endpoint.identification.algorithm": "",
+    },
+    "plain": lambda r: r.properties("LOGIN", "PLAIN", PLAIN, username="alice", password=PLAIN_WORD),
+    "scram 256": lambda r: r.scram("LOGIN", "SCRAM-SHA-256"),
+    "scram 512": lambda r: r.scram("LOGIN"),
+    "unsigned token": lambda r: r.properties(
+        "LOGIN", "OAUTHBEARER", OAUTH, unsecuredLoginStringClaim_sub="bob"
+    ),
+    "tls plain": lambda r: r.properties(
+        "TLSLOGIN", "PLAIN", PLAIN, username="alice", password=PLAIN_WORD
+    ),
+    "tls scram 256": lambda r: r.scram("TLSLOGIN", "SCRAM-SHA-256"),
+    "tls scram 512": lambda r: r.scram("TLSLOGIN"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_data_group_and_admin_calls_work_over(secured: SecuredRegion, name: str) -> None:
+    props = GOOD[name](secured)
+    on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
+
+
+def test_a_token_is_fetched_once_for_all_connections_of_a_client(secured: SecuredRegion) -> None:
+    with TokenEndpoint() as endpoint:
+        props = token_properties(secured, endpoint, "TLSLOGIN")
+        on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
+        assert endpoint.seen.bodies == ["grant_type=client_credentials&scope=read+write"]
+
+
+def test_a_user_name_with_signs_of_the_scram_syntax_logs_in(secured: SecuredRegion) -> None:
+    secured.set_scram_user("odd=,name", ODD)
+    props = secured.properties("LOGIN", "SCRAM-SHA-512", SCRAM, username="odd=,name", password=ODD)
+    on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
+
+
+def token_properties(
+    region: SecuredRegion, endpoint: TokenEndpoint, listener: str, *, secret: str = CLIENT_WORD
+) -> Properties:
+    return {
+        **region.properties(
+            listener,
+            "OAUTHBEARER",
+            OAUTH,
+            clientId="mirror",
+            clientSecret=secret,
+            scope="read write",
+        ),
+        "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+        "sasl.login.callback.handler.class": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+        ),
+    }
+
+
+def at(region: SecuredRegion, props: Properties, listener: str) -> Properties:
+    servers = (
+        region.region.listener_servers(listener) if listener else region.region.bootstrap_servers
+    )
+    return {**props, "bootstrap.servers": servers}
+
+
+def without_stores(props: Properties) -> Properties:
+    return {key: value for key, value in props.items() if not key.startswith("ssl.")}
+
+
+def stranger_key() -> Properties:
+    issued = STRANGER.issue("client")
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": issued.chain_pem(),
+        "ssl.keystore.key": issued.key_pem(),
+    }
+
+
+BAD: dict[str, tuple[Callable[[SecuredRegion], Properties], str]] = {
+    "expired certificate": (lambda r: r.properties("EXPIRED"), "certificate of .* has expired"),
+    "wrong host name": (
+        lambda r: r.properties("OTHERHOST"), "ssl.endpoint.identification.algorithm",
+    ),
+    "not trusted by the system": (
+        lambda r: without_stores(r.properties("TLS")), "ssl.truststore.location",
+    ),
+    "not trusted by the truststore": (
+        lambda r: {
+            **without_stores(r.properties("TLS")),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": STRANGER.pem(),
+        },
+        "is not trusted .*ssl.truststore.location",
+    ),
+    "no client certificate": (
+        lambda r: r.properties("MUTUAL"), "with no certificate.*ssl.keystore.location",
+    ),
+    "client certificate of a stranger": (
+        lambda r: {**r.properties("MUTUAL"), **stranger_key()},
+        "with our certificate.*ssl.keystore.location",
+    ),
+    "wrong password, plain": (
+        lambda r: r.properties("LOGIN", "PLAIN", PLAIN, username="alice", password=WRONG),
+        r"refused the login of user alice by PLAIN.*\(58\); .*sasl.jaas.config",
+    ),
+    "wrong password, scram": (
+        lambda r: r.properties("TLSLOGIN", "SCRAM-SHA-256", SCRAM, username="alice", password=WRONG),
+        r"refused the login of user alice by SCRAM-SHA-256.*\(58\); .*sasl.jaas.config",
+    ),
+    "unknown user, scram": (
+        lambda r: r.properties("LOGIN", "SCRAM-SHA-512", SCRAM, username="who", password=WRONG),
+        r"refused the login of user who .*\(58\)",
+    ),
+    "mechanism": (
+        lambda r: r.properties("SCRAMONLY", "PLAIN", PLAIN, username="alice", password=PLAIN_WORD),
+        "does not take sasl.mechanism=PLAIN, only SCRAM-SHA-256",
+    ),
+    "plaintext at a TLS port": (
+        lambda r: at(r, {}, "TLS"), "is a TLS listener.*security.protocol to SSL",
+    ),
+    "sasl without TLS at a TLS port": (
+        lambda r: at(r, r.scram("LOGIN"), "TLSLOGIN"), "is a TLS listener.*security.protocol",
+    ),
+    "TLS at a plaintext port": (
+        lambda r: at(r, r.properties("TLS"), ""), "without TLS do; set security.protocol",
+    ),
+    "TLS at a sasl plaintext port": (
+        lambda r: at(r, r.scram("TLSLOGIN"), "LOGIN"), "without TLS do; set security.protocol",
+    ),
+    "no login at a sasl port": (
+        lambda r: at(r, {}, "LOGIN"), "SASL listeners do without a login: check security.protocol",
+    ),
+    "login at a plaintext port": (
+        lambda r: at(r, r.scram("LOGIN"), ""), "has no SASL; set security.protocol=PLAINTEXT",
+    ),
+    "login at a TLS port": (
+        lambda r: at(r, r.scram("TLSLOGIN"), "TLS"), "has no SASL; set security.protocol=SSL",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_named_at_once_with_the_property_to_change(
+    secured: SecuredRegion, name: str
+) -> None:
+    make, said = BAD[name]
+    props = make(secured)
+    started = time.monotonic()
+    with pytest.raises(ConnectionFailedError, match=said) as refusal:
+        on_cluster(props, nothing)
+    assert time.monotonic() - started < SOON_S
+    assert WRONG not in str(refusal.value)
+
+
+async def nothing(_: Cluster) -> None:
+    """Connecting is the test."""
+
+
+def test_a_token_endpoint_that_refuses_is_told_from_one_that_is_away(
+    secured: SecuredRegion,
+) -> None:
+    with TokenEndpoint() as endpoint:
+        props = token_properties(secured, endpoint, "LOGIN", secret=WRONG)
+        with pytest.raises(ConnectionFailedError, match=r"HTTP 401: unknown client.*clientSecret"):
+            on_cluster(props, nothing)
+        other = {
+            **props,
+            "sasl.oauthbearer.token.endpoint.url": endpoint.url.replace("http", "https"),
+        }
+        other["sasl.login.retry.backoff.max.ms"] = "200"
+        with pytest.raises(ConnectionFailedError, match=r"token endpoint .* does not answer"):
+            on_cluster(other, nothing)
+    with TokenEndpoint(lifetime_s=-10) as endpoint:
+        props = token_properties(secured, endpoint, "LOGIN")
+        with pytest.raises(ConnectionFailedError, match=r"token of client mirror .*\(58\)"):
+            on_cluster(props, nothing)
+
+
+def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegion) -> None:
+    def denied(kind: AclResourceType, name: str, operation: AclOperation) -> AclBinding:
+        return AclBinding(
+            kind, name, PatternType.LITERAL, "User:denied", "*", operation, AclPermission.DENY
+        )
+
+    acls = [
+        denied(AclResourceType.CLUSTER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE),
+        denied(AclResourceType.TOPIC, "*", AclOperation.WRITE),
+    ]
+
+    async def deny(cluster: Cluster) -> None:
+        assert await Admin(cluster).create_acls(acls) == [None, None]
+
+    on_cluster({"bootstrap.servers": secured.region.bootstrap_servers}, deny)
+    props = secured.properties("LOGIN", "PLAIN", PLAIN, username="denied", password=DENIED_WORD)
+
+    async def start(cluster: Cluster) -> None:
+        writer = RecordWriter(cluster, producer_settings(props), clock=SYSTEM_CLOCK)
+        with pytest.raises(FatalServerError, match="IdempotentWrite on the Cluster resource"):
+            await writer.start()
+        await writer.close()
+
+    on_cluster(props, start)
+
+
+async def opened(props: Properties) -> BrokerConnection:
+    settings = connection_settings({"client.id": "test", **props})
+    (host, port), *_ = settings.bootstrap_servers
+    return await BrokerConnection.open(host, port, settings, BufferPool())
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_a_login_is_renewed_under_load_without_losing_a_request(
+    secured: SecuredRegion, mechanism: str
+) -> None:
+    props = secured.scram("SHORT")
+    if mechanism == "OAUTHBEARER":
+        props = secured.properties(
+            "SHORT", "OAUTHBEARER", OAUTH, unsecuredLoginStringClaim_sub="bob"
+        )
+
+    async def run() -> int:
+        connection = await opened(props)
+        answered = 0
+
+        async def ask() -> None:
+            nonlocal answered
+            while time.monotonic() < end:
+                await connection.call(metadata(()))
+                answered += 1
+
+        # The broker ends a session after this time; it is renewed twice while it is used.
+        end = time.monotonic() + 2.2 * SESSION_MS / 1000
+        try:
+            await asyncio.gather(*(ask() for _ in range(4)))
+            assert not connection.closed
+        finally:
+            await connection.close()
+        return answered
+
+    assert asyncio.run(run()) > 100
+
+
+def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) -> None:
+    async def run() -> None:
+        ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        settings = connection_settings(secured.scram("SHORT"))
+        (host, port), *_ = settings.bootstrap_servers
+        await BrokerConnection.open(
+            host, port, settings, BufferPool(),
+            on_closed=lambda _, reason, in_flight: ended.put_nowait((reason, in_flight)),
+        )  # fmt: skip
+        async with asyncio.timeout(SESSION_MS / 1000):
+            assert await ended.get() == ("idle for a whole session", 0)
+
+    asyncio.run(run())
+
+
+def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
+    secured: SecuredRegion,
+) -> None:
+    secured.set_scram_user("leaver", ODD)
+    props = secured.properties("SHORT", "SCRAM-SHA-512", SCRAM, username="leaver", password=ODD)
+
+    async def run() -> None:
+        connection = await opened(props)
+        await asyncio.to_thread(secured.set_scram_user, "leaver", WRONG)
+
+        async def use() -> None:
+            while True:
+                await connection.call(metadata(()))
+
+        with pytest.raises(ConnectionFailedError, match=r"login not renewed: .*user leaver"):
+            await asyncio.wait_for(use(), 2 * SESSION_MS / 1000)
+        with pytest.raises(AuthenticationError, match="user leaver"):
+            await opened(props)
+
+    asyncio.run(run())
+
+
+def test_a_changed_truststore_counts_from_the_next_connection(
+    secured: SecuredRegion, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(STRANGER.pem())
+    props = {
+        **without_stores(secured.properties("TLS")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(file),
+    }
+
+    async def run() -> None:
+        cluster = Cluster(connection_settings(props), alias="A")
+        try:
+            with pytest.raises(ConnectionFailedError, match="is not trusted"):
+                await cluster.connect()
+            file.write_text(STRANGER.pem() + secured.authority.pem())
+            await cluster.connect()
+        finally:
+            await cluster.close()
+
+    asyncio.run(run())
