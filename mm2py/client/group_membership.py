@@ -1,8 +1,9 @@
 """Membership of a Connect group, as its only member (the guard against copying everything twice).
 
-Flow: ``acquire`` (wait until the group is empty, join, be alone, sync) -> heartbeats -> ``lost`` ->
-the caller stops its work -> ``release``. Speaks Connect's protocol, so Java workers and tools see a
-worker. Never joins a group that has members; sharing work with them is a later part.
+Flow: ``acquire`` (wait for an empty group, join, be alone, sync) -> heartbeats -> ``lost`` -> ``release``.
+No answer for a session timeout suspends; the next one resumes or loses it, as a coordinator that was away
+expired nobody. Invariant: nobody sends without a membership that was confirmed within a session timeout.
+Speaks Connect's protocol, so Java workers see a worker; it never joins a group that has members.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.clock import Clock
-from mm2py.errors import RetriableError
+from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol.answers import GroupProtocol, JoinResult
 from mm2py.protocol.call import Call
 from mm2py.protocol.connect_group import (
@@ -53,6 +54,9 @@ _REPORT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0
 """A stop does not wait longer for the coordinator: the session ends by itself soon after."""
 
+_LEAVE_UNREACHABLE_S: Final = 1.0
+"""The same where the coordinator did not answer lately."""
+
 _FREE: Final = frozenset({"Empty", "Dead"})
 _INCONSISTENT_GROUP_PROTOCOL: Final = 23
 _COORDINATOR_MOVED: Final = frozenset(
@@ -65,6 +69,10 @@ _CONFIG_OFFSET: Final = -1  # nothing of a shared config topic was read
 
 
 def _nobody_asks(_: Sequence[MemberDescription]) -> None:
+    return
+
+
+def _nobody_listens() -> None:
     return
 
 
@@ -104,6 +112,10 @@ class SoleMembership:
         self._generation = -1
         self._confirmed_at = 0.0
         self._connection: BrokerConnection | None = None
+        self._suspended = False
+        self._in_touch = asyncio.Event()
+        self._suspend: Callable[[], None] = _nobody_listens
+        self._resume: Callable[[], None] = _nobody_listens
         self._lost: asyncio.Future[str] | None = None
         self._beating: asyncio.Task[None] | None = None
 
@@ -133,8 +145,21 @@ class SoleMembership:
             self._generation,
         )
 
+    def listen(self, suspend: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Name who stops and goes on sending, until ``release``; suspended at once where that is due.
+
+        ``suspend`` is called when no heartbeat was answered for a session timeout, and before ``lost``
+        completes because the membership is over already.
+        """
+        self._suspend, self._resume = suspend, resume
+        if self._suspended:
+            suspend()
+
     async def lost(self) -> str:
-        """Return why the membership ended, or is about to: somebody else joins."""
+        """Return why the membership ended, or is about to: somebody else joins.
+
+        A coordinator that is silent ends nothing: see ``listen``.
+        """
         if self._lost is None:
             return "not a member"
         return await asyncio.shield(self._lost)
@@ -148,7 +173,9 @@ class SoleMembership:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result("released")
         self._lost = None
+        self._suspend = self._resume = _nobody_listens
         await self._leave()
+        self._suspended = False
 
     # ---- joining ----
 
@@ -275,13 +302,18 @@ class SoleMembership:
 
     async def _keep(self, lost: "asyncio.Future[str]") -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._beat(lost))
-            group.create_task(self._watch(lost))
+            watching = group.create_task(self._watch())
+            await self._beat(lost)
+            watching.cancel()
 
     async def _beat(self, lost: "asyncio.Future[str]") -> None:
         """Send heartbeats, also while the caller stops its work: the rebalance waits for us."""
+        backoff = self._backoff()
+        pause_s = interval_s = self._heartbeat_interval_ms / 1000
         while True:
-            await self._clock.sleep(self._heartbeat_interval_ms / 1000)
+            await self._clock.sleep(pause_s)
+            # An unanswered one is repeated sooner: what is left of the session is short.
+            pause_s = min(interval_s, backoff.next_s())
             sent_at = self._clock.monotonic()
             try:
                 code = await self._ask_once(
@@ -290,8 +322,13 @@ class SoleMembership:
                 )
             except RetriableError:
                 continue  # _watch counts the time
+            except Mm2pyError as error:
+                self._over(lost, str(error))
+                return
             if code in (NONE, REBALANCE_IN_PROGRESS):
-                self._confirmed_at = sent_at
+                backoff.reset()
+                pause_s = interval_s
+                self._confirm(sent_at)
                 if code == REBALANCE_IN_PROGRESS:
                     _complete(lost, "another worker is joining the group")
             elif code in _COORDINATOR_MOVED:
@@ -299,28 +336,62 @@ class SoleMembership:
             else:
                 if code == UNKNOWN_MEMBER_ID:
                     self._member_id = ""
-                _complete(lost, f"the coordinator answered {error_name(code)}")
+                self._over(lost, f"the coordinator answered {error_name(code)}")
                 return
 
-    async def _watch(self, lost: "asyncio.Future[str]") -> None:
-        """End the membership when the broker must have ended it, whether it can say so or not."""
-        while not lost.done():
-            left_s = self._confirmed_at + self._session_timeout_ms / 1000 - self._clock.monotonic()
-            if left_s <= 0:
-                _complete(lost, f"no heartbeat was answered for {self._session_timeout_ms} ms")
-                return
-            await self._clock.sleep(left_s)
+    async def _watch(self) -> None:
+        """Suspend when the broker may have ended the membership and cannot say so."""
+        while True:
+            left_s = self._left_s()
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+                continue
+            self._suspended = True
+            self._in_touch.clear()
+            log.warning(
+                "group coordinator is silent, the flow is suspended: it keeps what it holds and sends"
+                " nothing group=%s unanswered_ms=%d",
+                self._group_id,
+                (self._clock.monotonic() - self._confirmed_at) * 1000,
+            )
+            self._suspend()
+            await self._in_touch.wait()
+
+    def _left_s(self) -> float:
+        """Return for how long the last answered heartbeat still proves the membership."""
+        return self._confirmed_at + self._session_timeout_ms / 1000 - self._clock.monotonic()
+
+    def _confirm(self, sent_at: float) -> None:
+        silent_s = self._clock.monotonic() - self._confirmed_at
+        self._confirmed_at = sent_at
+        # An answer that took a session timeout proves nothing about now.
+        if self._suspended and self._left_s() > 0:
+            self._suspended = False
+            self._in_touch.set()
+            log.info(
+                "group membership is confirmed, the flow goes on group=%s unanswered_ms=%d",
+                self._group_id,
+                silent_s * 1000,
+            )
+            self._resume()
+
+    def _over(self, lost: "asyncio.Future[str]", reason: str) -> None:
+        """Somebody else may be the member by now: nothing more is sent while the caller stops."""
+        self._suspend()
+        _complete(lost, reason)
 
     async def _leave(self) -> None:
         member_id, self._member_id = self._member_id, ""
         connection, self._connection = self._connection, None
+        silent = self._suspended or connection is None or connection.closed
+        timeout_s = _LEAVE_UNREACHABLE_S if silent else _LEAVE_TIMEOUT_S
         if connection is not None:
             # A JoinGroup that waits in the broker would hold up everything behind it.
             connection.discard("left the group")
         if not member_id:
             return
         try:
-            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await self._cluster.call_coordinator(
                     self._group_id,
                     leave_group(self._group_id, member_id),
@@ -330,7 +401,7 @@ class SoleMembership:
             log.warning(
                 "the group was left without an answer, its session ends by itself group=%s cause=%s",
                 self._group_id,
-                str(error) or f"no answer within {_LEAVE_TIMEOUT_S:.0f} s",
+                str(error) or f"no answer within {timeout_s:.0f} s",
             )
 
     # ---- asking the coordinator ----

@@ -82,6 +82,14 @@ class RecordWriter:
         """Return why ``tp`` takes nothing at the moment, None when it does."""
         return self._stalled.get(tp)
 
+    def suspend(self) -> None:
+        """Send nothing from now on; what is posted waits."""
+        self._sender.suspend()
+
+    def resume(self) -> None:
+        """Send again, what waits first."""
+        self._sender.resume()
+
     async def flush(self, timeout_s: float) -> bool:
         """Wait until everything is acknowledged; False when that takes longer than ``timeout_s``."""
         return await self._sender.flush(timeout_s)

@@ -1,8 +1,9 @@
 """One flow on one node: waits for its clusters, joins its group alone, runs its connectors.
 
 Flow: clusters answer -> internal topics exist, sole membership of ``<source>-mm2`` -> offset store
-read -> worker. Membership lost: tasks stop and commit, the group is left, and it waits again. In this
-part the config and status topics are created but not written.
+read -> worker. Membership in doubt: tasks and positions are suspended until it is confirmed or lost. Lost:
+tasks stop and commit, the group is left, and it waits again. In this part the config and status topics are
+created but not written.
 """
 
 import asyncio
@@ -33,6 +34,10 @@ class Membership(Protocol):
         """Wait until this node is the group's only member."""
         ...
 
+    def listen(self, suspend: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Name who stops and goes on sending, until ``release``."""
+        ...
+
     async def lost(self) -> str:
         """Complete with the reason when that is over."""
         ...
@@ -51,6 +56,14 @@ class FlowStore(Protocol):
 
     async def stop(self) -> None:
         """Close its connections."""
+        ...
+
+    def suspend(self) -> None:
+        """Write nothing from now on."""
+        ...
+
+    def resume(self) -> None:
+        """Write again."""
         ...
 
 
@@ -81,6 +94,7 @@ class Herder:
         self._clock = clock
         self._stop = asyncio.Event()
         self._worker: Worker | None = None
+        self._suspended = False
         self._error: Exception | None = None
 
     @property
@@ -142,17 +156,36 @@ class Herder:
         log.info("flow starts connectors=%s", ",".join(self._parts.connectors))
         worker.start(self._parts.connectors)
         self._note_state()
+        self._parts.membership.listen(self._suspend, self._resume)
         try:
             reason = await self._or_stop(self._parts.membership.lost())
             if reason is not None:
                 log.warning("group membership lost, the flow stops and waits cause=%s", reason)
+                # What was acknowledged is committed, even where nothing more may be sent.
+                self._parts.membership.listen(worker.suspend, worker.resume)
+                self._parts.store.resume()
         finally:
             await worker.stop()
             self._worker = None
+            self._suspended = False
             log.info("flow stopped, positions are committed as far as the target took them")
 
-    def _note_state(self) -> None:
+    def _suspend(self) -> None:
         if self._worker is not None:
+            self._suspended = True
+            self._parts.store.suspend()
+            self._worker.suspend()
+            self._meter.state = "SUSPENDED"
+
+    def _resume(self) -> None:
+        if self._worker is not None:
+            self._suspended = False
+            self._parts.store.resume()
+            self._worker.resume()
+            self._note_state()
+
+    def _note_state(self) -> None:
+        if self._worker is not None and not self._suspended:
             state = self._worker.state()
             self._meter.state = "STARTING" if state is State.UNASSIGNED else state.value
 

@@ -65,6 +65,14 @@ class TaskHost(Protocol):
         """Tasks the host knows, failed ones included."""
         ...
 
+    def suspend(self) -> None:
+        """No task polls, sends or commits from now on, those that start later included."""
+        ...
+
+    def resume(self) -> None:
+        """Tasks go on."""
+        ...
+
 
 @final
 class InProcessTaskHost:
@@ -77,6 +85,7 @@ class InProcessTaskHost:
         self._tasks: dict[TaskId, WorkerTask | None] = {}
         self._refused: dict[TaskId, Status] = {}
         self._turns: dict[TaskId, asyncio.Lock] = {}
+        self._suspended = False
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; one of that name that still runs is stopped first."""
@@ -92,6 +101,8 @@ class InProcessTaskHost:
                     self._watcher(spec.id, self._refused[spec.id])
                     return
                 self._tasks[spec.id] = task
+                if self._suspended:
+                    task.suspend()
                 task.start()
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
@@ -107,6 +118,20 @@ class InProcessTaskHost:
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks the host knows."""
         return tuple(self._tasks)
+
+    def suspend(self) -> None:
+        """Suspend every task, those that start later included."""
+        self._suspended = True
+        for task in self._tasks.values():
+            if task is not None:
+                task.suspend()
+
+    def resume(self) -> None:
+        """Let every task go on."""
+        self._suspended = False
+        for task in self._tasks.values():
+            if task is not None:
+                task.resume()
 
     async def _end(self, task: TaskId, timeout_s: float) -> None:
         running = self._tasks.get(task)

@@ -102,6 +102,14 @@ class Worker:
         # A reconfiguration under way may have started one meanwhile.
         await asyncio.gather(*(self._host.stop_task(t, graceful_s) for t in self._host.tasks()))
 
+    def suspend(self) -> None:
+        """Let no task poll, send or commit until ``resume``; connectors go on looking around."""
+        self._host.suspend()
+
+    def resume(self) -> None:
+        """Let tasks go on."""
+        self._host.resume()
+
     def connector_status(self) -> Mapping[str, Status]:
         """State of each connector by name."""
         return {name: connector.status for name, connector in self._connectors.items()}

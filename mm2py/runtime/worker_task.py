@@ -2,7 +2,8 @@
 
 Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
 ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
-``buffer.memory``; a source partition whose target cannot drain is held alone. Knows no sockets.
+``buffer.memory``; a source partition whose target cannot drain is held alone. Suspended: no poll, no
+send, no commit until resumed. Knows no sockets.
 """
 
 import asyncio
@@ -74,8 +75,19 @@ class TargetSender(Protocol):
         """Bytes waiting for one target partition."""
         ...
 
+    def suspend(self) -> None:
+        """Send nothing from now on, retries included; answers are still taken."""
+        ...
+
+    def resume(self) -> None:
+        """Send again, from where it was suspended."""
+        ...
+
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is waiting or in flight; False when time ran out."""
+        """Wait until nothing is waiting or in flight; False when time ran out.
+
+        While suspended: until nothing is in flight; False when something waits.
+        """
         ...
 
     async def close(self) -> None:
@@ -129,6 +141,7 @@ class WorkerTask:
         self._failed: set[TopicPartition] = set()
         self._stalls = StallLog()
         self._starved = False
+        self._suspended = False
         self._room = asyncio.Event()
         self._stop = asyncio.Event()
         self._error: Exception | None = None
@@ -165,6 +178,17 @@ class WorkerTask:
             )
             running.cancel()
             await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
+
+    def suspend(self) -> None:
+        """Stop polling, sending and committing; everything that is in hand stays there."""
+        self._suspended = True
+        self._sender.suspend()
+
+    def resume(self) -> None:
+        """Go on after ``suspend``."""
+        self._suspended = False
+        self._sender.resume()
+        self._room.set()
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
         """Act on a failure the task reported: what it handed out before may still arrive."""
@@ -229,7 +253,7 @@ class WorkerTask:
             if self._error is not None:
                 raise self._error
             budget = limit - sender.buffered_bytes
-            if budget < self._least_budget:
+            if budget < self._least_budget or self._suspended:
                 await self._wait_for_room()
                 continue
             try:
@@ -250,8 +274,10 @@ class WorkerTask:
         self._starved = False
 
     def _has_room(self) -> bool:
+        if self._error is not None:
+            return True
         free = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
-        return free >= self._least_budget or self._error is not None
+        return free >= self._least_budget and not self._suspended
 
     # ---------------------------------------------------------------- hot path, both ways
 
@@ -366,7 +392,8 @@ class WorkerTask:
         pause_s = self._settings.offset_flush_interval_ms / 1000
         try:
             while not await wait_or_stop(self._clock, pause_s, self._stop):
-                await self._commit()
+                if not self._suspended:
+                    await self._commit()
         except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
             self._crash(error)
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, final
 
+from mm2py.errors import RetriableError
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.storage.offset_entries import OffsetMap
 from mm2py.types import TopicPartition
@@ -17,6 +18,7 @@ __all__ = [
     "KafkaOffsetBackingStore",
     "LogEnd",
     "OffsetMap",
+    "OffsetWriter",
     "RecordSink",
     "murmur2",
     "partition_of",
@@ -53,6 +55,18 @@ class RecordSink(Protocol):
         ...
 
 
+class OffsetWriter(RecordSink, Protocol):
+    """A sink of positions, which must not write while the flow's membership is in doubt."""
+
+    def suspend(self) -> None:
+        """Send nothing from now on."""
+        ...
+
+    def resume(self) -> None:
+        """Send again."""
+        ...
+
+
 @final
 class KafkaOffsetBackingStore:
     """The offset topic of one flow (Java's class of the same name).
@@ -69,7 +83,7 @@ class KafkaOffsetBackingStore:
         topic: str,
         *,
         prepare: Callable[[], Awaitable[int]],
-        writer: Callable[[], RecordSink],
+        writer: Callable[[], OffsetWriter],
         reader: Callable[[], LogEnd],
     ) -> None:
         self._topic = topic
@@ -77,7 +91,8 @@ class KafkaOffsetBackingStore:
         self._open_writer = writer
         self._open_reader = reader
         self._partitions = 0
-        self._writer: RecordSink | None = None
+        self._writer: OffsetWriter | None = None
+        self._suspended = False
         self._reader: LogEnd | None = None
         self._offsets = OffsetMap()
         self._reading = asyncio.Lock()
@@ -87,6 +102,7 @@ class KafkaOffsetBackingStore:
         await self.stop()
         self._partitions = await self._prepare()
         self._offsets = OffsetMap()
+        self._suspended = False
         self._writer, self._reader = self._open_writer(), self._open_reader()
         await self._writer.start()
         await self._read()
@@ -100,15 +116,35 @@ class KafkaOffsetBackingStore:
         if reader is not None:
             await reader.close()
 
+    def suspend(self) -> None:
+        """Write nothing from now on: what is under way waits, ``set`` refuses."""
+        self._suspended = True
+        if self._writer is not None:
+            self._writer.suspend()
+
+    def resume(self) -> None:
+        """Write again, what waited first."""
+        self._suspended = False
+        if self._writer is not None:
+            self._writer.resume()
+
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest value of each key; reads the topic to its end first."""
         await self._read()
         return [self._offsets.get(key) for key in keys]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write values, None as a tombstone; returns when all are acknowledged."""
+        """Write values, None as a tombstone; returns when all are acknowledged.
+
+        Raises:
+            RetriableError: nothing may be written now.
+        """
         if self._writer is None:
             raise RuntimeError("the offset store is not started")
+        if self._suspended:
+            raise RetriableError(
+                f"positions are not written to {self._topic} while the membership is in doubt"
+            )
         writer = self._writer
         by_partition: dict[int, list[NewRecord]] = {}
         for key, value in values.items():

@@ -61,6 +61,14 @@ class TargetLink:
         """Bytes of one target partition that are not acknowledged."""
         return self._sender.backlog_bytes(target)
 
+    def suspend(self) -> None:
+        """Send nothing from now on, retries included."""
+        self._sender.suspend()
+
+    def resume(self) -> None:
+        """Send again, from where it was suspended."""
+        self._sender.resume()
+
     async def flush(self, timeout_s: float) -> bool:
         """Wait until everything is acknowledged; False when time ran out."""
         return await self._sender.flush(timeout_s)

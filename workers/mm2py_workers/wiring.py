@@ -180,6 +180,14 @@ class _FlowStores:
         await self.ledger.stop()
         await self.offsets.stop()
 
+    def suspend(self) -> None:
+        """Write no positions; a ledger record is true whoever writes it."""
+        self.offsets.suspend()
+
+    def resume(self) -> None:
+        """Write positions again."""
+        self.offsets.resume()
+
 
 def _worker_factory(
     flow: _Flow,

@@ -261,3 +261,49 @@ def test_a_refused_permission_stalls_the_partition_until_it_is_given() -> None:
         assert not rig.failed
 
     play(body)
+
+
+def test_a_suspended_sender_sends_nothing_and_goes_on_where_it_was() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        rig.sender.suspend()
+        sent = rig.broker.count(PRODUCE)
+        for _ in range(5):
+            rig.enqueue(FIRST)
+            rig.enqueue(SECOND)
+        assert not await rig.sender.flush(10), "returns at once: nothing is under way"
+        await asyncio.sleep(0.05)  # long enough for the new lane to find its leader
+        assert rig.broker.count(PRODUCE) == sent
+        rig.sender.resume()
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(6))
+        assert rig.stored(SECOND) == list(range(5))
+
+    play(body)
+
+
+def test_answers_under_way_count_while_suspended_and_retries_wait_for_the_resumption() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(SECOND)
+        await rig.flushed()
+        hold = rig.broker.hold(PRODUCE)
+        rig.enqueue(FIRST)
+        await hold.arrived.wait()
+        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+        rig.sender.suspend()
+        flushing = asyncio.create_task(rig.sender.flush(10))
+        await asyncio.sleep(0)
+        assert not flushing.done(), "the answer may still come"
+        rig.enqueue(FIRST)
+        sent = rig.broker.count(PRODUCE)
+        hold.release()
+        assert not await flushing
+        assert rig.broker.count(PRODUCE) == sent
+        assert rig.delivered == [(SECOND, 0, 0)]
+        rig.sender.resume()
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0, 1]
+        assert rig.sender.buffered_bytes == 0
+
+    play(body)

@@ -7,6 +7,7 @@ from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.clock import Clock
+from mm2py.errors import RetriableError
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
@@ -96,6 +97,7 @@ class FakeSender:
         self.closed = 0
         self.started = 0
         self.flush_result: bool | None = None
+        self.suspended = False
         self._next: dict[TopicPartition, int] = {}
 
     def __call__(
@@ -121,7 +123,7 @@ class FakeSender:
     def enqueue(self, source: TopicPartition, target: TopicPartition, batch: RecordBatch) -> None:
         self.waiting.append(Outgoing(source, target, batch))
         self.sent.append(self.waiting[-1])
-        if self.acknowledge:
+        if self.acknowledge and not self.suspended:
             self.acknowledge_all()
 
     def acknowledge_all(self) -> None:
@@ -142,9 +144,19 @@ class FakeSender:
     def backlog_bytes(self, target: TopicPartition) -> int:
         return sum(len(item.batch.data) for item in self.waiting if item.target == target)
 
+    def suspend(self) -> None:
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
+        if self.acknowledge:
+            self.acknowledge_all()
+
     async def flush(self, timeout_s: float) -> bool:
         if self.flush_result is not None:
             return self.flush_result
+        if self.suspended:
+            return not self.waiting
         self.acknowledge_all()
         return True
 
@@ -214,12 +226,19 @@ class FakeStore:
         self.started = 0
         self.stopped = 0
         self.hangs = False
+        self.suspended = False
 
     async def start(self) -> None:
         self.started += 1
 
     async def stop(self) -> None:
         self.stopped += 1
+
+    def suspend(self) -> None:
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         return await self.inner.get(keys)
@@ -229,6 +248,8 @@ class FakeStore:
             await asyncio.Event().wait()
         if self.errors:
             raise self.errors.pop(0)
+        if self.suspended:
+            raise RetriableError("suspended")
         self.writes.append(dict(values))
         await self.inner.set(values)
 

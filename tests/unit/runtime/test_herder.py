@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -24,6 +25,8 @@ class FakeMembership:
         self.events = events
         self.hangs = False
         self.gone = asyncio.Event()
+        self.suspend: Callable[[], None] | None = None
+        self.resume: Callable[[], None] | None = None
 
     async def acquire(self) -> None:
         if self.hangs:
@@ -32,6 +35,9 @@ class FakeMembership:
             finally:
                 self.events.append("acquire cancelled")
         self.events.append("acquire")
+
+    def listen(self, suspend: Callable[[], None], resume: Callable[[], None]) -> None:
+        self.suspend, self.resume = suspend, resume
 
     async def lost(self) -> str:
         await self.gone.wait()
@@ -134,6 +140,45 @@ def test_lost_membership_stops_the_work_and_waits_again() -> None:
         stage.herder.stop()
         await running
         assert stage.store.stopped == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_membership_in_doubt_suspends_the_flow_and_its_positions_until_it_is_confirmed() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        running = asyncio.create_task(stage.herder.run())
+        await until(lambda: stage.herder.worker is not None and bool(stage.membership.suspend))
+        first = stage.herder.worker
+        assert stage.membership.suspend is not None
+        assert stage.membership.resume is not None
+        stage.membership.suspend()
+        assert (stage.meter.state, stage.store.suspended) == ("SUSPENDED", True)
+        stage.membership.resume()
+        assert stage.meter.state != "SUSPENDED"
+        assert not stage.store.suspended
+        assert stage.herder.worker is first
+        assert "release" not in stage.events
+        stage.herder.stop()
+        await running
+
+    asyncio.run(scenario())
+
+
+def test_positions_are_committed_when_a_membership_in_doubt_is_lost() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        running = asyncio.create_task(stage.herder.run())
+        await until(lambda: stage.herder.worker is not None and bool(stage.membership.suspend))
+        first = stage.herder.worker
+        assert stage.membership.suspend is not None
+        stage.membership.suspend()
+        stage.membership.gone.set()
+        await until(lambda: stage.herder.worker is not None and stage.herder.worker is not first)
+        assert not stage.store.suspended
+        assert stage.events.count("acquire") == 2
+        stage.herder.stop()
+        await running
 
     asyncio.run(scenario())
 

@@ -41,6 +41,12 @@ class FakeHost:
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(self.running)
 
+    def suspend(self) -> None:
+        self.events.append("suspend")
+
+    def resume(self) -> None:
+        self.events.append("resume")
+
     def say(self, task: TaskId, state: State, cause: Exception | None = None) -> None:
         self.states[task] = Status(state, cause)
         self.watcher(task, self.states[task])
@@ -225,3 +231,16 @@ def test_plugins_are_found_by_java_name_simple_name_and_entry_point() -> None:
 def test_an_unknown_connector_class_is_refused_with_what_is_installed(name: str) -> None:
     with pytest.raises(ConfigError, match="use one of FakeConnector"):
         _plugins().find(name)
+
+
+def test_suspension_reaches_the_host() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        stage.worker.start({"c": CONFIG})
+        await until(lambda: len(stage.host.running) == 2)
+        stage.worker.suspend()
+        stage.worker.resume()
+        assert stage.host.events[-2:] == ["suspend", "resume"]
+        await stage.worker.stop()
+
+    asyncio.run(scenario())

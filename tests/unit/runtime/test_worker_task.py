@@ -355,3 +355,40 @@ def test_the_flow_counts_records_and_bytes_and_keeps_them_after_the_task() -> No
         assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 200, 0)
 
     asyncio.run(scenario())
+
+
+def test_a_suspended_task_polls_sends_and_commits_nothing_until_it_is_resumed() -> None:
+    async def scenario() -> None:
+        bench = Bench(FakeTask([outgoing("orders", 0, 3)]))
+        bench.running.start()
+        await until(lambda: bench.position("orders") == b'{"offset":2}')
+        bench.running.suspend()
+        sleeps = len(bench.clock.sleeps)
+        await until(lambda: len(bench.clock.sleeps) > sleeps + 3)
+        polls = bench.task.polls
+        bench.task.rounds.append([outgoing("orders", 3, 2)])
+        bench.committer.acknowledged(ORDERS, 3)
+        await until(lambda: len(bench.clock.sleeps) > sleeps + 8)
+        assert bench.task.polls == polls
+        assert bench.position("orders") == b'{"offset":2}'
+        bench.running.resume()
+        await until(lambda: bench.position("orders") == b'{"offset":4}')
+        assert bench.statuses.words == ["RUNNING"]
+        await bench.running.stop(1.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_suspended_task_commits_at_its_end_what_was_acknowledged_and_no_more() -> None:
+    async def scenario() -> None:
+        bench = Bench(FakeTask([outgoing("orders", 0, 3)], [outgoing("orders", 3, 2)]))
+        bench.sender.acknowledge = False
+        bench.running.start()
+        await until(lambda: len(bench.sender.waiting) == 2)
+        bench.sender.acknowledge_first()
+        bench.running.suspend()
+        await bench.running.stop(1.0)
+        assert bench.position("orders") == b'{"offset":2}'
+        assert len(bench.sender.waiting) == 1
+
+    asyncio.run(scenario())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.storage.memory import MemoryOffsetBackingStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore, murmur2, partition_of
@@ -30,6 +30,12 @@ class Log:
 
     async def close(self) -> None:
         self.events.append("close")
+
+    def suspend(self) -> None:
+        self.events.append("suspend")
+
+    def resume(self) -> None:
+        self.events.append("resume")
 
     async def write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> int:
         await asyncio.sleep(0)
@@ -71,6 +77,22 @@ def _store(log: Log, partitions: int = 25) -> KafkaOffsetBackingStore:
 )
 def test_murmur2_is_javas(data: bytes, signed: int) -> None:
     assert murmur2(data) == signed & 0xFFFFFFFF
+
+
+def test_a_suspended_store_refuses_positions_and_goes_on_afterwards() -> None:
+    async def scenario() -> None:
+        log = Log()
+        store = _store(log)
+        await store.start()
+        store.suspend()
+        with pytest.raises(RetriableError, match="membership is in doubt"):
+            await store.set({KEY: b'{"offset":41}'})
+        store.resume()
+        await store.set({KEY: b'{"offset":42}'})
+        assert log.events == ["start", "suspend", "resume"]
+        assert [value for _, _, value in log.records] == [b'{"offset":42}']
+
+    asyncio.run(scenario())
 
 
 def test_a_written_value_is_read_back_after_a_restart() -> None:
