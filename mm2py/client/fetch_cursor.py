@@ -50,6 +50,7 @@ class Cursor:
 
     __slots__ = (
         "cause",
+        "damaged",
         "diverged_to",
         "epochs",
         "failed",
@@ -102,6 +103,7 @@ class Cursor:
         self.diverged_to = -1
         self.lost = (-1, -1)
         self.cause = ""
+        self.damaged = False  # the cause lies in the source's bytes, not in an answer of the broker
 
     @property
     def fetchable(self) -> bool:
@@ -143,6 +145,7 @@ class Cursor:
             self.suspect = result.problem.offset
             return verdict, result
         self.cause = result.problem.text
+        self.damaged = True
         return Verdict.FAILED, result
 
     def seek(self, position: int) -> None:
@@ -216,4 +219,5 @@ class Cursor:
         if code in codes.RETRIABLE and code != codes.CORRUPT_MESSAGE:
             return Verdict.MOVE
         self.cause = f"the source answered {codes.error_name(code)} ({code})"
+        self.damaged = code == codes.CORRUPT_MESSAGE
         return Verdict.FAILED

@@ -15,7 +15,7 @@ from mm2py.client.cluster import Cluster, Leader
 from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
-from mm2py.errors import Mm2pyError, PartitionError
+from mm2py.errors import Mm2pyError, PartitionError, ProtocolError
 from mm2py.protocol.answers import EpochEnd, EpochQuery
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.messages import offset_for_leader_epoch
@@ -54,6 +54,8 @@ class FetchLosses:
             offset=cursor.position,
             remedy="repair or skip the record on the source, then restart the flow",
         )
+        if cursor.damaged:
+            error.__cause__ = ProtocolError(cause)
         self._on_failed(cursor.tp, error)
 
     def skipped(self, cursor: Cursor) -> None:
@@ -191,13 +193,14 @@ class FetchLosses:
                 cursor.tp, position, start - 1, "retention", "deleted before it was copied"
             )
         else:
+            # What lies below the position was copied; nobody knows what was behind it.
             gap = SourceGap(
                 cursor.tp,
-                end,
+                position,
                 position - 1,
                 "recreated",
-                f"the source log ends at {end}: the topic was recreated or truncated; "
-                "its present content is copied from its beginning",
+                f"the source log ends at {end}, before offset {position}: the topic was recreated or "
+                "truncated; its present content is copied from its beginning",
             )
         cursor.seek(start)
         self._on_gap(gap)

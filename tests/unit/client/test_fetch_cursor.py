@@ -69,6 +69,7 @@ def test_a_damaged_batch_is_read_once_more_and_then_fails_the_partition() -> Non
     assert cursor.position == 5
     assert cursor.take(answer(records=damaged), CountingLease())[0] is Verdict.FAILED
     assert "CRC" in cursor.cause
+    assert cursor.damaged
 
 
 def test_a_batch_that_was_damaged_on_the_way_only_is_taken_the_second_time() -> None:

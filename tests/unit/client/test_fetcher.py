@@ -64,7 +64,7 @@ def test_a_position_behind_the_log_end_starts_over_and_says_so() -> None:
         rig.fill(FIRST, range(3))
         await rig.fetcher.assign({FIRST: 9})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
-        assert rig.gaps == [(FIRST, 3, 8, "recreated")]
+        assert rig.gaps == [(FIRST, 9, 8, "recreated")]
         assert rig.read[FIRST] == [0, 1, 2]
 
     play(body)
