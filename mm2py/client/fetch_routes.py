@@ -178,8 +178,8 @@ class FetchRoutes:
     async def _settle(self, cursor: Cursor, missing: dict[str, Mm2pyError]) -> None:
         """Place one cursor; a topic without leaders is asked for once per round."""
         tp = cursor.tp
+        leader = self._cluster.known_leader(tp)
         try:
-            leader = self._cluster.known_leader(tp)
             if leader is None:
                 if tp.topic in missing:
                     raise missing[tp.topic]
@@ -187,8 +187,9 @@ class FetchRoutes:
             if cursor.topic_id in (NO_TOPIC_ID, leader.topic_id):
                 await self._validate(cursor, leader)
         except Mm2pyError as error:
-            if self._cluster.known_leader(tp) is None:
+            if leader is None:
                 missing[tp.topic] = error
+            self._cluster.leader_moved(tp)  # whoever that was, the next round asks again
             self._on_stalled(tp, error)
             return
         if cursor not in self._homeless:

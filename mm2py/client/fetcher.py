@@ -8,6 +8,7 @@ Per partition the batches are in offset order. Control, empty and aborted batche
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from typing import Final, final
 
 from mm2py.api.context import SourceGap
@@ -166,11 +167,9 @@ class Fetcher:
         if not self._batches:
             self._arrived.clear()
             self._routes.wake()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(max_wait_ms / 1000):
                     await self._arrived.wait()
-            except TimeoutError:
-                return []
         batches, self._batches = self._batches, []
         return batches
 

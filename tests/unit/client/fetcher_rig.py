@@ -78,6 +78,7 @@ class Rig:
     async def until(self, done: Callable[[], bool]) -> None:
         """Take what arrives until ``done``."""
         async with asyncio.timeout(10):
+            await self.take()  # what arrived before belongs to it
             while not done():
                 await self.take()
 
