@@ -28,11 +28,12 @@ _REPEAT_S: Final = 10.0
 class _Reachability:
     """What is known of one address, shared by all purposes."""
 
-    __slots__ = ("backoff", "lost_at", "not_before", "repeat_at", "up")
+    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "up")
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self.up: bool | None = None
+        self.refused = False
         self.not_before = 0.0
         self.lost_at = 0.0
         self.repeat_at = 0.0
@@ -115,7 +116,7 @@ class ConnectionPool:
         except (AuthenticationError, ConfigError) as error:
             # Java tries again too: users, certificates and key stores are repaired while it runs.
             refused = ConnectionFailedError(error.message, remedy=error.remedy)
-            self._failed(broker, state, refused)
+            self._failed(broker, state, refused, refused=True)
             raise refused from error
         except RetriableError as error:
             self._failed(broker, state, error)
@@ -129,13 +130,21 @@ class ConnectionPool:
         if not task.cancelled():
             task.exception()  # every waiter may have been cancelled: then nobody else looks at it
 
-    def _failed(self, broker: BrokerAddress, state: _Reachability, error: RetriableError) -> None:
+    def _failed(
+        self,
+        broker: BrokerAddress,
+        state: _Reachability,
+        error: RetriableError,
+        *,
+        refused: bool = False,
+    ) -> None:
         now = self._clock.monotonic()
         state.not_before = now + state.backoff.next_s()
+        known, state.refused = state.refused is refused or not refused, refused
         if state.up is not False:
             state.lost_at = now
-        elif now < state.repeat_at:
-            return
+        elif known and now < state.repeat_at:
+            return  # a broker that is there again and refuses us is worth a line at once
         state.up = False
         state.repeat_at = now + _REPEAT_S
         log.warning(

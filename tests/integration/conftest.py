@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region, start_regions
+from tests.integration.secured import SecuredRegion
 
 __all__ = ["CreateTopic", "NewRegion", "Pair"]
 
@@ -76,6 +77,13 @@ def region_b(regions: Pair) -> KafkaAddress:
 def region_three() -> Iterator[Region]:
     """A cluster of three nodes; a test that stops a node starts it again before it ends."""
     with Region("three", nodes=3) as region:
+        yield region
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredRegion]:
+    """A cluster with a listener for every kind of security; a test that stops it starts it again."""
+    with SecuredRegion("secured", tmp_path_factory.mktemp("secured")) as region:
         yield region
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "DENIED_WORD",
     "LISTENERS",
     "OAUTH",
+    "ODD_WORD",
     "PLAIN",
     "PLAIN_WORD",
     "SCRAM",
@@ -47,6 +48,7 @@ OAUTH: Final = f"{_PACKAGE}oauthbearer.OAuthBearerLoginModule"
 MECHANISMS: Final = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
 PLAIN_WORD: Final = 'p,=; "\\ w'
 SCRAM_WORD: Final = "scram-secret"
+ODD_WORD: Final = "s3cret=,"
 DENIED_WORD: Final = "denied"
 CLIENT_WORD: Final = "client-secret"
 SESSION_MS: Final = 3_000

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,7 @@ from tests.integration.secured import (
     CLIENT_WORD,
     DENIED_WORD,
     OAUTH,
+    ODD_WORD,
     PLAIN,
     PLAIN_WORD,
     SCRAM,
@@ -52,15 +53,8 @@ SOON_S = 5.0
 """Less than every timeout: the peer has answered."""
 
 WRONG = "no-way"
-ODD = "s3cret=,"
 
 STRANGER = Authority("A stranger")
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredRegion]:
-    with SecuredRegion("secured", tmp_path_factory.mktemp("secured")) as region:
-        yield region
 
 
 def on_cluster(props: Mapping[str, str], body: Callable[[Cluster], Awaitable[None]]) -> None:
@@ -139,8 +133,10 @@ def test_a_token_is_fetched_once_for_all_connections_of_a_client(secured: Secure
 
 
 def test_a_user_name_with_signs_of_the_scram_syntax_logs_in(secured: SecuredRegion) -> None:
-    secured.set_scram_user("odd=,name", ODD)
-    props = secured.properties("LOGIN", "SCRAM-SHA-512", SCRAM, username="odd=,name", password=ODD)
+    secured.set_scram_user("odd=,name", ODD_WORD)
+    props = secured.properties(
+        "LOGIN", "SCRAM-SHA-512", SCRAM, username="odd=,name", password=ODD_WORD
+    )
     on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
 
 
@@ -365,8 +361,10 @@ def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) -> Non
 def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
     secured: SecuredRegion,
 ) -> None:
-    secured.set_scram_user("leaver", ODD)
-    props = secured.properties("SHORT", "SCRAM-SHA-512", SCRAM, username="leaver", password=ODD)
+    secured.set_scram_user("leaver", ODD_WORD)
+    props = secured.properties(
+        "SHORT", "SCRAM-SHA-512", SCRAM, username="leaver", password=ODD_WORD
+    )
 
     async def run() -> None:
         connection = await opened(props)
