@@ -14,7 +14,7 @@ from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
 
-PRODUCE = 0
+PRODUCE, EPOCH_ENDS = 0, 23
 SOURCE = TopicPartition("t", 0)
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
 LONG_AGO_MS = 1_000_000
@@ -28,6 +28,7 @@ class Rig:
         self.delivered: list[tuple[TopicPartition, int, int]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, bool]] = []
+        self.doubts: list[tuple[TopicPartition, int, int]] = []
         self.settled = asyncio.Event()
         self.sender = Sender(
             cluster,
@@ -36,6 +37,7 @@ class Rig:
             on_delivered=self._on_delivered,
             on_failed=self._on_failed,
             on_stalled=lambda target, error: self.stalled.append((target, error is not None)),
+            on_doubt=lambda source, first, last, _: self.doubts.append((source, first, last)),
         )
         self._next: dict[TopicPartition, int] = {}
 
@@ -305,5 +307,24 @@ def test_answers_under_way_count_while_suspended_and_retries_wait_for_the_resump
         await rig.flushed()
         assert rig.stored(FIRST) == [0, 1]
         assert rig.sender.buffered_bytes == 0
+
+    play(body)
+
+
+def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_named() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST, 2)
+        await rig.flushed()
+        # Forgotten by the broker: only its log could tell whether they were written.
+        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+        rig.broker.fail_next(EPOCH_ENDS, codes.TOPIC_AUTHORIZATION_FAILED)
+        rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
+        await rig.flushed()
+        assert rig.doubts == [(SOURCE, 2, 4)]
+        assert rig.failed == []
+        rig.enqueue(FIRST, 1)
+        await rig.flushed()
+        assert rig.stored(FIRST)[-1] == 5
+        assert rig.doubts == [(SOURCE, 2, 4)]
 
     play(body)
