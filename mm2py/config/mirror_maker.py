@@ -83,6 +83,8 @@ class MirrorMakerConfig:
         except ConfigError as error:
             self.providers = Providers.of({}, {})
             findings.append(self._provider_finding(error))
+        self.unreadable = False
+        """Whether a config provider cannot read what a ``${...}`` names; the finding says which."""
         self.findings = [*findings, *self._structure()]
         """Findings of loading: what was normalised, and what refuses the start."""
 
@@ -277,6 +279,7 @@ class MirrorMakerConfig:
                 )
             except ConfigError as error:
                 problem, remedy = error.message, error.remedy
+                self.unreadable = True
             if problem:
                 found.append(Finding(Severity.ERROR, value.line, value.key, problem, remedy))
         return found

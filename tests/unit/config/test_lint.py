@@ -205,3 +205,17 @@ def test_load_checked_raises_the_first_error_and_hands_out_the_rest(say: Say) ->
 
 def test_the_example_has_no_findings() -> None:
     assert lint(EXAMPLE, CONNECTORS) == []
+
+
+def test_a_secrets_file_that_is_missing_is_told_with_the_line_that_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\n"
+        "A->B.enabled = true\nconfig.providers = file\n"
+        "config.providers.file.class = FileConfigProvider\n"
+        "A.ssl.key.password = ${file:/nowhere/secrets:key}\n"
+    )
+    with pytest.raises(ConfigError, match=r":7: A\.ssl\.key\.password: .*/nowhere/secrets"):
+        load_checked(file, CONNECTORS)
