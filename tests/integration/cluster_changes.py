@@ -12,7 +12,7 @@ from confluent_kafka.admin._acl import (
     AclOperation,
     AclPermissionType,
 )
-from confluent_kafka.admin._config import ConfigEntry, ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions
@@ -27,6 +27,8 @@ __all__ = [
     "grow",
     "leader_of",
     "permit_writing",
+    "replicas_of",
+    "set_config",
     "topics_of",
 ]
 
@@ -42,6 +44,7 @@ class _Admin(Protocol):
     def list_topics(self, *, timeout: float) -> ClusterMetadata: ...
     def create_partitions(self, new: list[NewPartitions], /) -> Answers: ...
     def describe_configs(self, resources: list[ConfigResource], /) -> Answers: ...
+    def incremental_alter_configs(self, resources: list[ConfigResource], /) -> Answers: ...
     def delete_topics(self, topics: list[str], /) -> Answers: ...
     def delete_records(self, before: list[TopicPartition], /) -> Answers: ...
     def create_acls(self, acls: list[AclBinding], /) -> Answers: ...
@@ -70,6 +73,12 @@ def grow(region: KafkaAddress, topic: str, partitions: int) -> None:
     _results(admin.create_partitions([NewPartitions(topic, partitions)]))
 
 
+def replicas_of(region: KafkaAddress, topic: str) -> int:
+    """Return the replication factor of a topic."""
+    admin = _admin(region)
+    return len(admin.list_topics(timeout=TIMEOUT_S).topics[topic].partitions[0].replicas)
+
+
 def leader_of(region: KafkaAddress, topic: str, partition: int) -> int:
     """Return the id of the node that leads a partition."""
     admin = _admin(region)
@@ -84,6 +93,14 @@ def configs_of(region: KafkaAddress, topic: str) -> dict[str, str]:
     (entries,) = _results(admin.describe_configs([resource]))
     found = cast("Mapping[str, ConfigEntry]", entries)
     return {name: str(entry.value) for name, entry in found.items()}
+
+
+def set_config(region: KafkaAddress, topic: str, name: str, value: str) -> None:
+    """Change one config of a topic."""
+    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change])
+    admin = _admin(region)
+    _results(admin.incremental_alter_configs([resource]))
 
 
 def delete_topic(region: KafkaAddress, topic: str) -> None:

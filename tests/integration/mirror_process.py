@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar, final
@@ -24,6 +24,7 @@ __all__ = ["COMMAND", "Flow", "Mirror", "run_to_end", "until", "write_file", "wr
 COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
 READY: Final = "source task started"
 STOP_TIMEOUT_S: Final = 35.0
+REFUSAL_TIMEOUT_S: Final = 40.0
 POLL_S: Final = 0.05
 _TAIL_LINES: Final = 60
 
@@ -171,9 +172,11 @@ class Mirror:
         self.wait_for_log(READY, timeout_s)
 
     def check_running(self) -> None:
-        """Fail if the process has ended."""
+        """Fail if the process has ended or met a defect of its own."""
         code = self._process.poll()
         assert code is None, f"{self.name} ended with {code}"
+        defects = self.lines("internal error|by a defect")
+        assert not defects, defects[0]
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, without waiting."""
@@ -205,14 +208,12 @@ class Mirror:
             self.kill()
 
 
-def run_to_end(
-    file: Path, *arguments: str, timeout_s: float = 20.0, options: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
-    """Run the command on a file that it should refuse."""
+def run_to_end(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command with something that it should refuse."""
     return subprocess.run(
-        [COMMAND, *options, str(file), *arguments],
+        [COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=REFUSAL_TIMEOUT_S,
     )

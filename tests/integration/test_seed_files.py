@@ -1,0 +1,131 @@
+"""The property files of the vendors' guides run: hosts replaced, security lines left out, nothing else changed."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress, Region
+from tests.integration.cluster_changes import replicas_of, topics_of
+from tests.integration.mirror_process import Flow, Mirror, run_to_end, until
+from tests.integration.traffic import Sent, assert_equal, wait_for_copy, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+
+SEEDS = Path(__file__).parents[1] / "data" / "config"
+GUIDE_TOPIC = "toa.evehicles-latest-dev"
+Unique = Callable[[str], str]
+
+
+class CreateTopic(Protocol):
+    def __call__(
+        self, region: KafkaAddress, topic: str, partitions: int = ..., *, replicas: int = ...
+    ) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Region]:
+    """The cluster the files call source or primary; they ask for three replicas on both sides."""
+    with Region("primary", nodes=3) as region:
+        yield region
+
+
+def seed(name: str, source: KafkaAddress, target: KafkaAddress) -> str:
+    text = (SEEDS / f"seed_{name}.properties").read_text(encoding="latin-1")
+    for prefix, region in (("src", source), ("dest", target)):
+        hosts = rf"wn0-{prefix}[- ]kafka\S*"
+        text = re.sub(hosts, region.bootstrap_servers, text)
+    lines = [line for line in text.splitlines() if not re.search(r"\.(ssl|sasl|security)\.", line)]
+    return "\n".join(lines) + "\n"
+
+
+def write_records(region: KafkaAddress, topic: str) -> None:
+    write(region, topic, (Sent(n % 3, b"%d" % n, b"%d" % (n % 7)) for n in range(300)))
+
+
+@pytest.mark.parametrize("name", ["mm2_guide", "mm2_guide_ssl"])
+def test_the_guide_copies_its_one_topic_with_three_replicas(
+    primary: Region,
+    region_three: Region,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    if GUIDE_TOPIC not in topics_of(primary):
+        create_topic(primary, GUIDE_TOPIC, 3, replicas=3)
+    write_records(primary, GUIDE_TOPIC)
+    file = tmp_path / f"{name}.properties"
+    file.write_text(seed(name, primary, region_three), encoding="latin-1")
+    flow = Flow(primary, region_three, "source", "destination", file)
+    with Mirror(file) as mirror:
+        truth, copy = wait_for_copy(mirror, flow, GUIDE_TOPIC)
+        assert_equal(truth, copy)
+        assert replicas_of(region_three, flow.remote(GUIDE_TOPIC)) == 3
+        mirror.wait_for_log("not in this version: .*part 4")
+        assert mirror.lines(r"WARNING .*topics\.blacklist: .*quotes")
+        # Java makes them in both directions unless told otherwise.
+        until(lambda: "source.heartbeats" in topics_of(region_three), 20, "heartbeats")
+        assert mirror.stop() == 0
+        assert not mirror.lines("ERROR")
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target", "both_ways"),
+    [
+        ("mm2_migration_first", "source", "destination", False),
+        ("mm2_migration_steps", "source", "destination", True),
+        ("mm2_migration_final", "primary-kafka-cluster", "secondary-kafka-cluster", True),
+    ],
+)
+def test_the_migration_guide_copies_every_topic(
+    primary: Region,
+    region_three: Region,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    name: str,
+    source: str,
+    target: str,
+    both_ways: bool,
+) -> None:
+    text = seed(name, primary, region_three)
+    if name == "mm2_migration_first":
+        # Its brokers stand behind a comment sign on one line.
+        text = re.sub(
+            r"# .* (source\.bootstrap\.servers = .*) (destination\.boot.*)", r"\1\n\2", text
+        )
+    file = tmp_path / f"{name}.properties"
+    file.write_text(text, encoding="latin-1")
+    forth, back = unique("forth"), unique("back")
+    create_topic(primary, forth, 3, replicas=3)
+    create_topic(region_three, back, 3, replicas=3)
+    write_records(primary, forth)
+    write_records(region_three, back)
+    there = Flow(primary, region_three, source, target, file)
+    return_flow = Flow(region_three, primary, target, source, file)
+    with Mirror(file) as mirror:
+        truth, copy = wait_for_copy(mirror, there, forth)
+        assert_equal(truth, copy)
+        # Replication.factor is no property: ours is 2, as Java's.
+        assert mirror.lines(r"WARNING .*Replication\.factor: .*replication\.factor")
+        assert replicas_of(region_three, there.remote(forth)) == 2
+        if both_ways:
+            truth, copy = wait_for_copy(mirror, return_flow, back)
+            assert_equal(truth, copy)
+            assert mirror.lines("not in this version: .*sync.group.offsets")
+        else:
+            assert return_flow.remote(back) not in topics_of(primary)
+        assert mirror.stop() == 0
+        assert not mirror.lines("ERROR")
+    mine = [t for t in {**topics_of(primary), **topics_of(region_three)} if forth in t or back in t]
+    loops = [t for t in mine if t.count(".") > 1]
+    assert not loops
+
+
+def test_the_guide_with_its_brokers_in_a_comment_is_refused(tmp_path: Path) -> None:
+    file = SEEDS / "seed_mm2_migration_first.properties"
+    ended = run_to_end(file)
+    assert ended.returncode == 1
+    assert f"{file}:2: source.bootstrap.servers: is missing" in ended.stderr
