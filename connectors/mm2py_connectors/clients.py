@@ -21,6 +21,7 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
 __all__ = [
+    "BYTE_RATE",
     "AdminFactory",
     "AdminSession",
     "MirrorAdmin",
@@ -186,6 +187,10 @@ READER_BUFFER_BYTES: Final = 32 << 20
 """Receive buffers of one task; Java bounds the same data by the producer's ``buffer.memory``."""
 
 
+BYTE_RATE: Final = "flow.max.bytes.per.second"
+"""Beside a reader's client properties: what its task may read per second, 0 for no limit."""
+
+
 def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:
     """Build an admin client; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(connection_settings(props), alias=alias, clock=clock)
@@ -203,6 +208,7 @@ def open_reader(
         settings,
         clock=clock,
         buffer_bytes=READER_BUFFER_BYTES,
+        bytes_per_s=int(props.get(BYTE_RATE, "0")),
         on_gap=events.on_gap,
         on_failed=events.on_failed,
         on_stalled=events.on_stalled,

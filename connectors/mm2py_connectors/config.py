@@ -279,6 +279,18 @@ class MirrorSourceConfig(MirrorConnectorConfig):
             part=7,
         ),
     ] = ("legacy",)
+    flow_max_bytes_per_second: Annotated[
+        int,
+        Option(
+            _LONG,
+            "Most bytes of batches, as they lie on the source, that the flow reads per second; 0 is no "
+            "limit. Its tasks get equal parts.",
+            low=0,
+            unit="bytes/s",
+            ours=True,
+            java_default="no limit",
+        ),
+    ] = 0
     gap_policy: Annotated[
         str,
         Option(

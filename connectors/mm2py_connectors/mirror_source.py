@@ -126,14 +126,19 @@ class MirrorSourceConnector(Connector):
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         """Deal the known partitions round robin, as Java; a partition that stays keeps its task."""
+        hands = self._deal.deal(max_tasks)
+        props = self._props
+        if self._config.flow_max_bytes_per_second and hands:
+            share = max(1, self._config.flow_max_bytes_per_second // len(hands))
+            props = props | {"flow.max.bytes.per.second": str(share)}
         return [
-            self._props
+            props
             | {
                 "task.class": TASK_CLASS,
                 ASSIGNED_PARTITIONS: format_partitions(partitions),
                 "task.index": str(index),
             }
-            for index, partitions in enumerate(self._deal.deal(max_tasks))
+            for index, partitions in enumerate(hands)
         ]
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> BatchSourceTask:

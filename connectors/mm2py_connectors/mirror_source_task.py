@@ -23,6 +23,7 @@ from mm2py.mirror.source_offsets import committed_offset, mirror_source_partitio
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
+    BYTE_RATE,
     ReaderEvents,
     ReaderFactory,
     ReaderSession,
@@ -98,6 +99,7 @@ class MirrorSourceTask(BatchSourceTask):
             [self.source_partition(tp) for tp in partitions]
         )
         props = self._client_props("source", "consumer", "replication-consumer")
+        props[BYTE_RATE] = str(self._config.flow_max_bytes_per_second)
         alias = self._config.source_cluster_alias
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled)
         opened = self._readers(props, alias, self._context.clock, events)
