@@ -1,0 +1,90 @@
+"""Quotas, byte rates and the shares of competing partitions, without a clock of their own."""
+
+import pytest
+
+from mm2py.client.fetch_cursor import Cursor
+from mm2py.client.fetch_share import LEAST_BYTES, shares
+from mm2py.client.pacing import ByteRate, Throttle
+from mm2py.types import TopicPartition
+
+MIB = 1 << 20
+
+
+class Hand:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_throttle_lasts_as_long_as_the_longest_answer_asked() -> None:
+    clock = Hand()
+    throttle = Throttle(clock)
+    assert throttle.remaining_s() == 0
+    throttle.honour(0)
+    throttle.honour(500)
+    throttle.honour(100)
+    assert throttle.remaining_s() == pytest.approx(0.5)
+    clock.now += 0.6
+    assert throttle.remaining_s() == 0
+
+
+def test_a_byte_rate_is_kept_on_average_whatever_the_size_of_an_answer() -> None:
+    clock = Hand()
+    rate = ByteRate(1000, clock)
+    spent = 0
+    for size in (1, 5000, 20, 900, 3000) * 10:
+        clock.now += rate.delay_s()
+        assert rate.room_bytes() > 0
+        rate.spend(size)
+        spent += size
+    # Less than one largest answer and what may be saved up.
+    assert spent - 5250 <= (clock.now - 100) * 1000 <= spent + 250
+
+
+def test_a_rate_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        ByteRate(0, Hand())
+
+
+def cursors(lags_ms: list[int], now_ms: int) -> list[Cursor]:
+    made: list[Cursor] = []
+    for index, lag in enumerate(lags_ms):
+        cursor = Cursor(TopicPartition("t", index), 0)
+        cursor.newest_ms = now_ms - lag
+        made.append(cursor)
+    return made
+
+
+def test_few_partitions_are_not_limited_and_an_old_limit_is_taken_back() -> None:
+    backlogged = cursors([10, 20], 5000)
+    assert list(shares(backlogged, MIB, 4 * MIB, 5000)) == []
+    backlogged[0].share_bytes = LEAST_BYTES
+    assert list(shares(backlogged, MIB, 4 * MIB, 5000)) == [(backlogged[0], 0)]
+
+
+def test_the_partition_furthest_behind_gets_most_and_nobody_nothing() -> None:
+    now_ms = 10_000_000
+    backlogged = cursors([3_600_000] + [2_000] * 15, now_ms)
+    found = dict(shares(backlogged, MIB, 4 * MIB, now_ms))
+    assert found[backlogged[0]] == MIB
+    assert {found[cursor] for cursor in backlogged[1:]} == {LEAST_BYTES}
+
+
+def test_equal_lags_get_equal_shares_that_fill_the_answer() -> None:
+    now_ms = 10_000_000
+    backlogged = cursors([60_000] * 8, now_ms)
+    found = dict(shares(backlogged, MIB, 4 * MIB, now_ms))
+    assert set(found.values()) == {4 * MIB // 8}
+    for cursor, share in found.items():
+        cursor.share_bytes = share
+    assert list(shares(backlogged, MIB, 4 * MIB, now_ms + 500)) == []
