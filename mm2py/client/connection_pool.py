@@ -140,10 +140,11 @@ class ConnectionPool:
     ) -> None:
         now = self._clock.monotonic()
         state.not_before = now + state.backoff.next_s()
-        known, state.refused = state.refused is refused or not refused, refused
+        newly_refused = refused and not state.refused
+        state.refused = refused
         if state.up is not False:
             state.lost_at = now
-        elif known and now < state.repeat_at:
+        elif not newly_refused and now < state.repeat_at:
             return  # a broker that is there again and refuses us is worth a line at once
         state.up = False
         state.repeat_at = now + _REPEAT_S
@@ -158,6 +159,7 @@ class ConnectionPool:
     def _succeeded(self, broker: BrokerAddress, state: _Reachability) -> None:
         state.backoff.reset()
         state.not_before = 0.0
+        state.refused = False
         if state.up is not True:
             log.info("broker connected cluster=%s address=%s", self._alias, broker)
         state.up = True

@@ -21,7 +21,7 @@ _SECRET_OPTIONS: Final = re.compile(r"password|secret", re.IGNORECASE)
 
 # java.io.StreamTokenizer as JaasConfig sets it up. A number is a token without text there.
 _TOKEN: Final = re.compile(
-    r"""(?P<blank>[\x00-\x20]+|/\*.*?(?:\*/|$)|/[^\r\n]*)
+    r"""(?P<blank>[\x00-\x20]+|/\*.*?(?:\*/|$)|//[^\r\n]*|/(?:.[^\r\n]*)?)
     |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\r\n])*)(?P=quote)?
     |(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)
     |(?P<number>[0-9.\-][0-9.]*)
@@ -93,12 +93,12 @@ def jaas_secrets(text: str) -> frozenset[str]:
 
 def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
     options: dict[str, str] = {}
-    for key, _ in tokens:
-        if key == ";":
+    for key, named in tokens:
+        if (key, named) == (";", None):
             return options
-        sign = next(tokens, ("", None))[0]
-        value = next(tokens, ("", None))[1] if sign == "=" else None
-        if value is None:
+        sign = next(tokens, ("", None))
+        value = next(tokens, ("", None))[1] if sign == ("=", None) else None
+        if named is None or value is None:
             raise ConfigError(
                 f"has no value for option {key}",
                 remedy=f'put it in double quotes: {key}="..."',

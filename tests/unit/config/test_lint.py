@@ -101,6 +101,8 @@ class Say:
         ("B.producer.batch.size = 1", "INFO: .*has no effect"),
         ("A.consumer.interceptor.classes = x.Y", "WARNING: .*Java interceptors"),
         ("A.ssl.engine.factory.class = x.Y", "ERROR: .*is refused"),
+        ("A.security.protocol = SASL_SSL", "ERROR: .*sasl.mechanism is missing"),
+        ("B.consumer.security.protocol = sasl_plaintext", "ERROR: .*sasl.mechanism is missing"),
         ("A.consumer.auto.offset.reset = by_duration:P1D", "ERROR: .*must be one of earliest"),
         ("A.consumer.fetch.max.wait.msx = 1", "did you mean A.consumer.fetch.max.wait.ms?"),
         ("A->B.producer.override.compression.type = lzo", "ERROR: .*must be one of none, gzip"),

@@ -8,7 +8,7 @@ import pytest
 
 from mm2py.embedded.ports import HOST, brokers_listed, free_ports
 from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region
-from mm2py.embedded.server_properties import NodePorts, server_properties
+from mm2py.embedded.server_properties import Listener, NodePorts, server_properties
 from mm2py.errors import ConfigError
 
 NODES = [NodePorts(1, 15001, 15002), NodePorts(2, 15003, 15004), NodePorts(3, 15005, 15006)]
@@ -45,6 +45,16 @@ def test_three_nodes_know_each_other_and_replicate_internal_topics(tmp_path: Pat
     )
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:15003,CONTROLLER://127.0.0.1:15004"
     assert properties["offsets.topic.replication.factor"] == "3"
+
+
+def test_more_listeners_are_opened_with_their_own_properties(tmp_path: Path) -> None:
+    node = NodePorts(1, 15001, 15002, (15003,))
+    more = [Listener("LOGIN", "SASL_PLAINTEXT", {"sasl.enabled.mechanisms": "PLAIN"})]
+    properties = read(server_properties(node, [node], tmp_path / "data", {}, more))
+    assert properties["listeners"].endswith(",LOGIN://127.0.0.1:15003")
+    assert properties["advertised.listeners"].endswith(",LOGIN://127.0.0.1:15003")
+    assert properties["listener.security.protocol.map"].endswith(",LOGIN:SASL_PLAINTEXT")
+    assert properties["listener.name.login.sasl.enabled.mechanisms"] == "PLAIN"
 
 
 def test_old_records_are_kept_unless_the_caller_says_otherwise(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+import asyncio
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mm2py.client.tls import TlsContexts, tls_failure
+from mm2py.config.security import StoreSettings, TlsSettings
+from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
+from tests.certificates import Authority, Issued
+
+AUTHORITY = Authority()
+OWN = AUTHORITY.issue("own")
+
+
+def keystore(issued: Issued, key_password: str = "") -> StoreSettings:
+    return StoreSettings(
+        name="ssl.keystore",
+        type="PEM",
+        certificates=issued.chain_pem(),
+        key=issued.key_pem(key_password),
+        key_password=key_password or None,
+    )
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Iterator[Path]:
+    """The folder in which temporary files would appear."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
+    yield tmp_path
+    tempfile.tempdir = before
+
+
+async def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
+    """Connect over loopback and return the name that the server has seen of the client."""
+    seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        certificate = writer.get_extra_info("peercert")
+        seen.set_result(str(certificate["subject"]))
+        writer.close()
+        await writer.wait_closed()
+        del reader
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening:
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=client, server_hostname="127.0.0.1"
+        )
+        name = await seen
+        writer.close()
+        await writer.wait_closed()
+    return name
+
+
+@pytest.mark.parametrize("key_password", ["", "secret"])
+def test_our_certificate_is_shown_and_its_key_leaves_no_file(
+    temporary: Path, key_password: str
+) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_verify_locations(cadata=AUTHORITY.pem())
+    server.verify_mode = ssl.CERT_REQUIRED
+    files = temporary / "server"
+    files.mkdir()
+    (files / "key.pem").write_text(OWN.key_pem())
+    (files / "chain.pem").write_text(OWN.chain_pem())
+    server.load_cert_chain(files / "chain.pem", files / "key.pem")
+    trust = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
+    client = AUTHORITY.issue("the client")
+    contexts = TlsContexts(TlsSettings(truststore=trust, keystore=keystore(client, key_password)))
+    assert "the client" in asyncio.run(shake_hands(server, contexts.current()))
+    assert [path.name for path in temporary.iterdir()] == ["server"]
+
+
+def test_a_broker_certificate_in_the_truststore_is_trusted_without_its_authority() -> None:
+    trust = StoreSettings(name="ssl.truststore", type="PEM", certificates=OWN.chain_pem())
+    context = TlsContexts(TlsSettings(truststore=trust, check_hostname=False)).current()
+    assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert not context.check_hostname
+
+
+def test_a_context_is_made_anew_only_when_a_file_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(AUTHORITY.pem())
+    trust = StoreSettings(name="ssl.truststore", type="PEM", location=str(file))
+    contexts = TlsContexts(TlsSettings(truststore=trust))
+    first = contexts.current()
+    assert contexts.current() is first
+    file.write_text(AUTHORITY.pem() + OWN.chain_pem())
+    assert contexts.current() is not first
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"ssl\.truststore\.location"):
+        contexts.current()
+
+
+def _ssl_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, reason)
+    error.reason = reason
+    return error
+
+
+def _distrust(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "x")
+    error.verify_code, error.verify_message = code, "told"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (_distrust(10), AuthenticationError, "expired"),
+        (_distrust(9), AuthenticationError, "clocks"),
+        (_distrust(62), AuthenticationError, "ssl.endpoint.identification.algorithm"),
+        (_distrust(64), AuthenticationError, "advertised.listeners"),
+        (_distrust(20), AuthenticationError, r"\(told\).*ssl.truststore.location.*system"),
+        (_ssl_error("WRONG_VERSION_NUMBER"), ConnectionFailedError, "without TLS"),
+        (_ssl_error("TLSV1_ALERT_UNKNOWN_CA"), AuthenticationError, "ssl.keystore.location"),
+        (_ssl_error("NO_SHARED_CIPHER"), ConnectionFailedError, "NO_SHARED_CIPHER"),
+        (ConnectionResetError(), ConnectionFailedError, "hung up during the TLS handshake"),
+        (ssl.SSLEOFError(), ConnectionFailedError, "hung up during the TLS handshake"),
+        (OSError("odd"), ConnectionFailedError, "h:1 failed: odd"),
+    ],
+)
+def test_a_failed_handshake_names_what_to_change(
+    error: Exception, kind: type[Exception], said: str
+) -> None:
+    told = tls_failure(error, "h:1", TlsSettings())
+    assert isinstance(told, kind)
+    with pytest.raises(kind, match=said):
+        raise told
