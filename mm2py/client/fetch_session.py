@@ -94,17 +94,12 @@ class FetchSession:
         for cursor in touched:
             known = self._asked.get(cursor)
             if cursor in cursors and cursor.fetchable:
-                wanted = self._wanted(cursor, max_bytes)
-                key = self._key(cursor)
-                if known is None or known.key != key:
+                if known is None or known.wanted.topic_id != cursor.topic_id:
                     if known is not None:
                         gone.append(known)
-                    self._learn(cursor, key, wanted)
-                elif known.wanted == wanted:
-                    continue
-                else:
-                    known.wanted = wanted
-                changed.append(wanted)
+                    changed.append(self._learn(cursor, max_bytes))
+                elif _update(known.wanted, cursor, max_bytes):
+                    changed.append(known.wanted)
             elif known is not None:
                 gone.append(known)
                 del self._asked[cursor]
@@ -142,17 +137,15 @@ class FetchSession:
             # Within a session the broker rotates; outside nobody may be last for ever (KIP-74).
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
-        partitions: list[FetchPartition] = []
-        for cursor in _by_topic(fetchable):
-            wanted = self._wanted(cursor, max_bytes)
-            self._learn(cursor, self._key(cursor), wanted)
-            partitions.append(wanted)
+        partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
         return Plan(self._id, self._epoch, partitions, [])
 
-    def _learn(self, cursor: Cursor, key: Key, wanted: FetchPartition) -> None:
-        asked = Asked(cursor, key, wanted)
-        self._asked[cursor] = asked
-        self._by_key[key] = asked
+    def _learn(self, cursor: Cursor, max_bytes: int) -> FetchPartition:
+        wanted = FetchPartition(cursor.tp.topic, cursor.topic_id, cursor.tp.partition, -1)
+        _update(wanted, cursor, max_bytes)
+        key = cursor.tp.topic if self._by_name else cursor.topic_id, cursor.tp.partition
+        self._asked[cursor] = self._by_key[key] = Asked(cursor, key, wanted)
+        return wanted
 
     def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
         topics: dict[str | bytes, ForgottenTopic] = {}
@@ -169,20 +162,22 @@ class FetchSession:
             topic.partitions = [*topic.partitions, wanted.partition]
         return list(topics.values())
 
-    def _key(self, cursor: Cursor) -> Key:
-        return cursor.tp.topic if self._by_name else cursor.topic_id, cursor.tp.partition
 
-    @staticmethod
-    def _wanted(cursor: Cursor, max_bytes: int) -> FetchPartition:
-        return FetchPartition(
-            topic=cursor.tp.topic,
-            topic_id=cursor.topic_id,
-            partition=cursor.tp.partition,
-            position=cursor.position,
-            current_leader_epoch=cursor.leader_epoch,
-            last_fetched_epoch=cursor.last_epoch,
-            max_bytes=min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes,
-        )
+def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
+    """Bring what the broker is told up to date; returns whether that changes anything."""
+    most = min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes
+    if (
+        wanted.position == cursor.position
+        and wanted.current_leader_epoch == cursor.leader_epoch
+        and wanted.last_fetched_epoch == cursor.last_epoch
+        and wanted.max_bytes == most
+    ):
+        return False
+    wanted.position = cursor.position
+    wanted.current_leader_epoch = cursor.leader_epoch
+    wanted.last_fetched_epoch = cursor.last_epoch
+    wanted.max_bytes = most
+    return True
 
 
 def _by_topic(cursors: Iterable[Cursor]) -> list[Cursor]:
