@@ -49,6 +49,7 @@ class Cursor:
     """One assigned partition: position, leader, and the facts of the last answer."""
 
     __slots__ = (
+        "batch_bytes",
         "cause",
         "damaged",
         "diverged_to",
@@ -98,6 +99,7 @@ class Cursor:
         self.moves = 0  # leaders that sent us on since the last answer with a result
         self.filled = False  # its last answer had data and did not reach the end
         self.share_bytes = 0  # of an answer while many compete; 0 for the configured limit
+        self.batch_bytes = 0  # size of the batch read last
         self.newest_ms = -1  # timestamp of what was read last
         self.suspect = -1  # offset of a batch whose CRC did not match once
         self.diverged_to = -1
@@ -133,7 +135,9 @@ class Cursor:
             self._learn_epochs(result, asked_for)
         verdict = Verdict.GO_ON
         if result.batches:
-            self.newest_ms = result.batches[-1].max_timestamp
+            newest = result.batches[-1]
+            self.newest_ms = newest.max_timestamp
+            self.batch_bytes = len(newest.data)
             first = result.batches[0].base_offset
             if asked_for < first and asked_for < fetched.log_start_offset:
                 self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)

@@ -33,7 +33,9 @@ def shares(
     equal = answer_bytes // 4 // len(backlogged)
     rest, total = answer_bytes - answer_bytes // 4, sum(lags)
     for cursor, lag in zip(backlogged, lags, strict=True):
-        share = max(LEAST_BYTES, equal + rest * lag // total)
-        share = min(limit, share - share % LEAST_BYTES)  # in steps: not sent anew for every tick
+        # Room for two batches like the last: a broker leaves out what would be cut (KIP-74).
+        share = max(2 * cursor.batch_bytes, equal + rest * lag // total)
+        steps = -(-share // LEAST_BYTES)  # whole steps, so that it is not sent anew for every tick
+        share = min(limit, steps * LEAST_BYTES)
         if share != cursor.share_bytes:
             yield cursor, share

@@ -1,6 +1,7 @@
 """The Fetcher on one real broker: retention, recreated topics, transactions, many idle partitions."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -53,6 +54,50 @@ def test_records_deleted_under_a_paused_partition_are_one_gap_with_its_exact_ran
             await found.until(lambda: found.fetcher.position(tp) == 50)
             assert found.gaps == [(10, 36, "retention")]
             assert found.offsets[tp] == [*range(10), *range(37, 50)]
+
+    asyncio.run(run())
+
+
+def test_twenty_random_cuts_are_twenty_gaps_with_their_exact_ranges(
+    region_a: KafkaAddress, create_topic: CreateTopic, unique: Name
+) -> None:
+    """T8 of users-and-faults.md: half of the partitions hold transactions, some of them aborted."""
+
+    async def run() -> None:
+        chance = random.Random(8)
+        topic = unique("cuts")
+        create_topic(region_a, topic, 20)
+        tps = [TopicPartition(topic, index) for index in range(20)]
+
+        async def write() -> None:
+            for tp in tps[:10]:
+                await produce(region_a, tp, range(chance.randrange(5, 40)))
+            await asyncio.gather(
+                *(
+                    asyncio.to_thread(
+                        transact, region_a, tp, unique("txn"), ["commit", "abort", "commit"]
+                    )
+                    for tp in tps[10:]
+                )
+            )
+
+        await write()
+        async with reading(region_a, COMMITTED) as found:
+            await found.fetcher.assign(dict.fromkeys(tps, 0))
+            await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
+            assert found.gaps == []
+            found.fetcher.pause(tps)
+            await write()
+            expected: list[tuple[int, int, str]] = []
+            for tp in tps:
+                first = found.fetcher.position(tp)
+                cut = first + chance.randrange(1, 6)
+                await asyncio.to_thread(delete_records, region_a, topic, tp.partition, cut)
+                expected.append((first, cut - 1, "retention"))
+            found.fetcher.resume(tps)
+            await found.until(lambda: len(found.gaps) == 20)
+            await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
+            assert sorted(found.gaps) == sorted(expected)
 
     asyncio.run(run())
 

@@ -80,6 +80,14 @@ def test_the_partition_furthest_behind_gets_most_and_nobody_nothing() -> None:
     assert {found[cursor] for cursor in backlogged[1:]} == {LEAST_BYTES}
 
 
+def test_a_share_has_room_for_batches_of_the_size_seen_last() -> None:
+    backlogged = cursors([2_000] * 32, 5000)
+    backlogged[0].batch_bytes = 400_000
+    found = dict(shares(backlogged, MIB, 4 * MIB, 5000))
+    assert 800_000 <= found[backlogged[0]] <= MIB
+    assert found[backlogged[1]] == LEAST_BYTES
+
+
 def test_equal_lags_get_equal_shares_that_fill_the_answer() -> None:
     now_ms = 10_000_000
     backlogged = cursors([60_000] * 8, now_ms)
