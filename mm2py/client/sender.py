@@ -14,7 +14,7 @@ from mm2py.client.admin import Admin
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
-from mm2py.client.sender_node import ProduceNode
+from mm2py.client.sender_node import NodeEvents, ProduceNode
 from mm2py.client.sender_repair import refusal, repaired
 from mm2py.client.sender_resolve import batches_of_producer
 from mm2py.clock import Clock
@@ -200,9 +200,7 @@ class Sender:
                 self._cluster,
                 self._settings,
                 clock=self._clock,
-                on_answer=self._answered,
-                on_lost=self._lost,
-                on_stall=self._stall,
+                events=NodeEvents(self._answered, self._lost, self._stall, self._ready),
                 spawn=self._spawn,
             )
             node.suspended = self._suspended

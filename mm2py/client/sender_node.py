@@ -7,6 +7,7 @@ A lost connection reports every batch under way as lost, oldest request first.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from mm2py.client.backoff import Backoff
@@ -21,7 +22,7 @@ from mm2py.protocol.messages import api_versions
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["ProduceNode"]
+__all__ = ["NodeEvents", "ProduceNode"]
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,19 @@ class OnAnswer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class NodeEvents:
+    """Whom a node tells what."""
+
+    on_answer: OnAnswer
+    on_lost: Callable[[SenderLane, Sent], None]
+    """The connection went away before the answer of this batch."""
+    on_stall: Callable[[SenderLane, Exception], None]
+    """The broker cannot be reached for now."""
+    on_moved: Callable[[SenderLane], None]
+    """Another broker leads the partition: ``lane.leader`` names it."""
+
+
 @final
 class ProduceNode:
     """Sends what the lanes of one leader have; lives as long as the Sender."""
@@ -82,18 +96,17 @@ class ProduceNode:
         settings: ProducerSettings,
         *,
         clock: Clock,
-        on_answer: OnAnswer,
-        on_lost: Callable[[SenderLane, Sent], None],
-        on_stall: Callable[[SenderLane, Exception], None],
+        events: NodeEvents,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         self._node_id = node_id
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._on_answer = on_answer
-        self._on_lost = on_lost
-        self._on_stall = on_stall
+        self._on_answer = events.on_answer
+        self._on_lost = events.on_lost
+        self._on_stall = events.on_stall
+        self._on_moved = events.on_moved
         self._spawn = spawn
         self._ready: dict[SenderLane, None] = {}
         self._connection: BrokerConnection | None = None
@@ -144,7 +157,11 @@ class ProduceNode:
         size = 0
         ready = self._ready
         for lane in list(ready):
-            if lane.leader != self._node_id or not lane.can_send():
+            if lane.leader != self._node_id:
+                del ready[lane]
+                self._on_moved(lane)
+                continue
+            if not lane.can_send():
                 del ready[lane]  # it comes back with its next answer or batch
                 continue
             sent = lane.take(self._plan)
@@ -255,7 +272,9 @@ class ProduceNode:
             except Mm2pyError:
                 continue  # nobody leads it now; the next round asks again
             if leader.node_id != self._node_id:
+                self._ready.pop(lane, None)
                 lane.leader = leader.node_id
+                self._on_moved(lane)
 
 
 def _takes_more(connection: BrokerConnection) -> bool:

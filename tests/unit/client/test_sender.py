@@ -12,6 +12,7 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
+from mm2py.testing.broker_state import FakeCluster
 from mm2py.types import TopicPartition
 
 PRODUCE, EPOCH_ENDS = 0, 23
@@ -77,18 +78,22 @@ class Rig:
         assert await self.sender.flush(10)
 
 
+def cluster_of(*brokers: FakeBroker) -> Cluster:
+    settings = ConnectionSettings(
+        bootstrap_servers=tuple(("127.0.0.1", broker.port) for broker in brokers),
+        reconnect_backoff_ms=1,
+        reconnect_backoff_max_ms=5,
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=5,
+        default_api_timeout_ms=5000,
+    )
+    return Cluster(settings, alias="B")
+
+
 def play(body: Callable[[Rig], Awaitable[None]]) -> None:
     async def run() -> None:
         async with FakeBroker(topics={"copy": 2}) as broker:
-            settings = ConnectionSettings(
-                bootstrap_servers=(("127.0.0.1", broker.port),),
-                reconnect_backoff_ms=1,
-                reconnect_backoff_max_ms=5,
-                retry_backoff_ms=1,
-                retry_backoff_max_ms=5,
-                default_api_timeout_ms=5000,
-            )
-            cluster = Cluster(settings, alias="B")
+            cluster = cluster_of(broker)
             rig = Rig(broker, cluster)
             await cluster.connect()
             await rig.sender.start()
@@ -328,3 +333,32 @@ def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_named() 
         assert rig.doubts == [(SOURCE, 2, 4)]
 
     play(body)
+
+
+def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
+    async def run() -> None:
+        shared = FakeCluster()
+        async with (
+            FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}) as dying,
+            FakeBroker(node_id=2, cluster=shared) as heir,
+        ):
+            cluster = cluster_of(dying, heir)
+            await cluster.connect()
+            rig = Rig(dying, cluster)
+            await rig.sender.start()
+            rig.enqueue(FIRST)
+            rig.enqueue(SECOND)
+            await rig.flushed()
+            await dying.stop()
+            for _ in range(3):
+                rig.enqueue(FIRST)
+            shared.move_leader(FIRST, heir.node_id)
+            shared.move_leader(SECOND, heir.node_id)
+            rig.enqueue(SECOND)
+            await rig.flushed()
+            assert rig.stored(FIRST) == [0, 1, 2, 3]
+            assert rig.stored(SECOND) == [0, 1]
+            await rig.sender.close()
+            await cluster.close()
+
+    asyncio.run(run())
