@@ -21,6 +21,7 @@ from mm2py.client.connection_socket import (
     reason_of,
 )
 from mm2py.client.credentials import Credentials
+from mm2py.client.greeting import Farewell, is_tls_record, unwelcome
 from mm2py.client.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
@@ -50,12 +51,6 @@ _RCVLOWAT_CAP_BYTES: Final = 512 * 1024
 
 _UNLIMITED_MS: Final = 2**31 - 1
 
-_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""How an alert or a handshake record begins: a frame of more than 350 MB, were it Kafka's."""
-
-_TLS_REMEDY: Final = (
-    "set security.protocol to SSL or SASL_SSL, or name a port without TLS in bootstrap.servers"
-)
 _SASL_HINT: Final = (
     " on the first request, as SASL listeners do without a login: check security.protocol"
 )
@@ -168,7 +163,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         try:
             await self._negotiate()
         except ConnectionFailedError as error:
-            raise self._unwelcome(error) from None
+            first_bytes = b"" if self._greeting is None else bytes(self._greeting[:2])
+            by_peer = self._closed_reason == reason_of(None)
+            end = Farewell(self.address, first_bytes, self._cause, by_peer)
+            raise unwelcome(end, self._settings) or error from None
         self._greeted = True
         self._greeting = None
         # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
@@ -183,25 +181,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if found.error_code:
             raise server_error(found.error_code, f"ApiVersions to {self.address}")
         self.versions = found.versions
-
-    def _unwelcome(self, error: ConnectionFailedError) -> Mm2pyError:
-        """Say why a broker does not even answer ApiVersions, where that can be told."""
-        tls = self._settings.tls
-        if tls is not None:
-            if isinstance(self._cause, ssl.SSLError):
-                # TLS 1.3: the broker looks at our certificate after our side of the handshake.
-                return tls_failure(self._cause, self.address, tls)
-            return error
-        if self._greeting is not None and bytes(self._greeting[:2]) in _TLS_RECORDS:
-            return ConnectionFailedError(
-                f"{self.address} is a TLS listener, spoken to without TLS", remedy=_TLS_REMEDY
-            )
-        if isinstance(self._cause, ConnectionError) or self._closed_reason == reason_of(None):
-            return ConnectionFailedError(
-                f"{self.address} hung up on the first request, as TLS listeners do without TLS",
-                remedy=_TLS_REMEDY,
-            )
-        return error
 
     @property
     def address(self) -> str:
@@ -413,13 +392,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise
 
     def _is_tls_greeting(self, nbytes: int) -> bool:
-        greeting = self._greeting
-        return (
-            self._settings.tls is None
-            and nbytes > 1
-            and greeting is not None
-            and bytes(greeting[:2]) in _TLS_RECORDS
-        )
+        if self._settings.tls is not None or nbytes < 2 or self._greeting is None:
+            return False
+        return is_tls_record(bytes(self._greeting[:2]))
 
     def _hint(self, lost: Mapping[int, object]) -> str:
         """Name SASL where a broker answers ApiVersions and hangs up on what follows it."""

@@ -280,20 +280,29 @@ def test_a_token_endpoint_that_refuses_is_told_from_one_that_is_away(
 
 
 def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegion) -> None:
-    def denied(kind: AclResourceType, name: str, operation: AclOperation) -> AclBinding:
-        return AclBinding(
-            kind, name, PatternType.LITERAL, "User:denied", "*", operation, AclPermission.DENY
-        )
+    def acl(
+        kind: AclResourceType,
+        name: str,
+        operation: AclOperation,
+        user: str,
+        permission: AclPermission,
+    ) -> AclBinding:
+        return AclBinding(kind, name, PatternType.LITERAL, user, "*", operation, permission)
 
+    topic, cluster = (AclResourceType.TOPIC, "*"), (AclResourceType.CLUSTER, "kafka-cluster")
+    deny, everyone = ("User:denied", AclPermission.DENY), ("User:*", AclPermission.ALLOW)
     acls = [
-        denied(AclResourceType.CLUSTER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE),
-        denied(AclResourceType.TOPIC, "*", AclOperation.WRITE),
+        acl(*cluster, AclOperation.IDEMPOTENT_WRITE, *deny),
+        acl(*topic, AclOperation.WRITE, *deny),
+        # A resource with an ACL is closed to all whom no ACL lets in: the other tests go on.
+        acl(*cluster, AclOperation.ALL, *everyone),
+        acl(*topic, AclOperation.ALL, *everyone),
     ]
 
-    async def deny(cluster: Cluster) -> None:
-        assert await Admin(cluster).create_acls(acls) == [None, None]
+    async def create(cluster: Cluster) -> None:
+        assert await Admin(cluster).create_acls(acls) == [None] * 4
 
-    on_cluster({"bootstrap.servers": secured.region.bootstrap_servers}, deny)
+    on_cluster({"bootstrap.servers": secured.region.bootstrap_servers}, create)
     props = secured.properties("LOGIN", "PLAIN", PLAIN, username="denied", password=DENIED_WORD)
 
     async def start(cluster: Cluster) -> None:

@@ -42,7 +42,7 @@ _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
 )
 _SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 _MASK: Final = "********"
-_SECRET_WORDS: Final = ("password", "jaas", "secret", "keystore.key")
+_SECRET_WORDS: Final = ("password", "passphrase", "jaas", "secret", "keystore.key")
 
 
 def lint_file(path: Path | str, *, console: Console | None = None) -> int:

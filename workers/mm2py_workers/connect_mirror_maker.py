@@ -38,7 +38,7 @@ SETTLE_S: Final = 5.0
 """After this long what start-up made is there and the garbage collector is told to forget it."""
 
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-_SECRET_WORDS: Final = ("password", "secret", "jaas", "keystore.key")
+_SECRET_WORDS: Final = ("password", "passphrase", "secret", "jaas", "keystore.key")
 
 
 @final
