@@ -4,7 +4,10 @@ Flow: ``Authority`` -> ``issue`` -> ``Issued`` -> PEM texts, PKCS12 files. Writt
 """
 
 import datetime
+import hashlib
 import ipaddress
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -23,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from mm2py.clock import SYSTEM_CLOCK
 
-__all__ = ["PASSWORD", "Authority", "Issued"]
+__all__ = ["PASSWORD", "Authority", "Issued", "write_jks"]
 
 PASSWORD: Final = "store-secret"  # noqa: S105 - of test stores
 _DAY: Final = datetime.timedelta(days=1)
@@ -57,6 +60,60 @@ class Issued:
             )
         )
         return file
+
+
+def write_jks(
+    file: Path,
+    *,
+    trusted: Sequence[x509.Certificate] = (),
+    own: Issued | None = None,
+    password: str = PASSWORD,
+    key_password: str = "",
+) -> Path:
+    """Write a JKS store as ``keytool -storetype JKS`` does."""
+    entries = [
+        struct.pack(">I", 2) + _head(f"ca{n}") + _jks_certificate(one)
+        for n, one in enumerate(trusted)
+    ]
+    if own is not None:
+        protected = _protected(own, (key_password or password).encode("utf-16-be"))
+        chain = _jks_certificate(own.certificate) + _jks_certificate(own.issuer)
+        entry = struct.pack(">I", 1) + _head("own") + _sized(protected)
+        entries.append(entry + struct.pack(">I", 2) + chain)
+    content = struct.pack(">III", 0xFEEDFEED, 2, len(entries)) + b"".join(entries)
+    secret = password.encode("utf-16-be") + b"Mighty Aphrodite"
+    file.write_bytes(content + _sha1(secret + content))
+    return file
+
+
+def _sha1(data: bytes) -> bytes:
+    return hashlib.sha1(data).digest()  # noqa: S324 - JKS is made of it
+
+
+def _head(alias: str) -> bytes:
+    return struct.pack(">H", len(alias)) + alias.encode() + bytes(8)
+
+
+def _sized(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def _jks_certificate(one: x509.Certificate) -> bytes:
+    return struct.pack(">H", 5) + b"X.509" + _sized(one.public_bytes(Encoding.DER))
+
+
+def _protected(own: Issued, secret: bytes) -> bytes:
+    key = own.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    digest = salt = bytes(range(20))
+    stream = b""
+    while len(stream) < len(key):
+        digest = _sha1(secret + digest)
+        stream += digest
+    hidden = bytes(a ^ b for a, b in zip(key, stream, strict=False))
+    octets = salt + hidden + _sha1(secret + key)
+    algorithm = bytes.fromhex("300e060a2b060104012a021101010500")
+    inner = algorithm + b"\x04\x82" + struct.pack(">H", len(octets)) + octets
+    return b"\x30\x82" + struct.pack(">H", len(inner)) + inner
 
 
 @final

@@ -23,7 +23,7 @@ from confluent_kafka.admin._scram import (
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import Listener, Region
-from tests.certificates import PASSWORD, Authority, Issued
+from tests.certificates import PASSWORD, Authority, Issued, write_jks
 
 __all__ = [
     "CLIENT_WORD",
@@ -119,6 +119,19 @@ class SecuredRegion:
             "ssl.keystore.type": "PKCS12",
             "ssl.keystore.location": str(self.client.pkcs12(self.folder / "client.p12")),
             "ssl.keystore.password": PASSWORD,
+        }
+
+    def with_jks_stores(self, listener: str) -> dict[str, str]:
+        """Return the properties with JKS stores, whose key has a password of its own."""
+        trust = write_jks(self.folder / "trust.jks", trusted=[self.authority.certificate])
+        keys = write_jks(self.folder / "keys.jks", own=self.client, key_password=ODD_WORD)
+        return {
+            **{k: v for k, v in self.properties(listener).items() if not k.startswith("ssl.")},
+            "ssl.truststore.location": str(trust),
+            "ssl.truststore.password": PASSWORD,
+            "ssl.keystore.location": str(keys),
+            "ssl.keystore.password": PASSWORD,
+            "ssl.key.password": ODD_WORD,
         }
 
     def scram(self, listener: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:

@@ -101,6 +101,7 @@ GOOD: dict[str, Callable[[SecuredRegion], Properties]] = {
         "ssl.truststore.location": str(r.pem_truststore()),
     },
     "ssl, pkcs12 keystore, client certificate asked for": lambda r: r.with_client_key("MUTUAL"),
+    "ssl, jks stores, client certificate asked for": lambda r: r.with_jks_stores("MUTUAL"),
     "ssl, host name not checked": lambda r: {
         **r.properties("OTHERHOST"),
         "ssl.endpoint.identification.algorithm": "",

@@ -11,7 +11,7 @@ from mm2py.config.jks import JksError, JksPasswordError, read_jks
 from mm2py.config.key_material import read_identity, read_trusted
 from mm2py.config.security import StoreSettings
 from mm2py.errors import ConfigError
-from tests.certificates import Authority
+from tests.certificates import Authority, write_jks
 
 DATA = Path(__file__).parents[2] / "data" / "security"
 PASSWORD = "store-secret"  # noqa: S105 - of the fixtures, which keytool of Java 17 wrote
@@ -131,6 +131,25 @@ def test_broken_stores_name_the_property(tmp_path: Path) -> None:
         read_trusted(broken)
 
 
+def test_a_jks_store_may_hold_both_kinds_and_the_first_key_is_ours(tmp_path: Path) -> None:
+    file = tmp_path / "both.jks"
+    write_jks(file, trusted=[AUTHORITY.certificate], own=OWN, key_password=PASSWORD + "-own")
+    assert [subject(der) for der in read_trusted(trust(file))] == ["CN=Test CA"]
+    found = read_identity(keys(file, own=PASSWORD + "-own"))
+    assert [subject(der) for der in found.chain] == ["CN=own", "CN=Test CA"]
+
+
+@pytest.mark.java
+@pytest.mark.skipif(shutil.which("keytool") is None, reason="needs a JDK")
+def test_keytool_reads_the_stores_that_these_tests_write(tmp_path: Path) -> None:
+    file = write_jks(tmp_path / "own.jks", own=OWN)
+    command = f"keytool -importkeystore -srckeystore {file} -srcstorepass {PASSWORD} -noprompt"
+    command += f" -srcstoretype JKS -destkeystore {tmp_path / 'own.p12'} -deststorepass {PASSWORD}"
+    subprocess.run([*command.split(), "-deststoretype", "PKCS12"], check=True, capture_output=True)
+    assert subject(read_identity(keys(tmp_path / "own.p12")).chain[0]) == "CN=own"
+
+
+@pytest.mark.java
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="needs a JDK")
 @pytest.mark.parametrize("kind", ["JKS", "PKCS12", "JCEKS"])
 def test_stores_that_keytool_writes_today_are_read(tmp_path: Path, kind: str) -> None:
