@@ -92,8 +92,13 @@ class MirrorAdmin(Protocol):
 class SourceReader(Protocol):
     """The reading that a task needs (``Fetcher``)."""
 
-    async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Replace the assignment."""
+    async def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    ) -> None:
+        """Replace the assignment; ``topic_ids``: the incarnation that a position belongs to."""
         ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -112,6 +117,14 @@ class SourceReader(Protocol):
 
     def position(self, tp: TopicPartition) -> int:
         """Next offset wanted, negative while unknown."""
+        ...
+
+    def incarnation(self, tp: TopicPartition) -> bytes:
+        """Topic id that the position belongs to, all zero while unknown."""
+        ...
+
+    def waiting(self, tp: TopicPartition) -> int:
+        """Records that were read and not returned yet."""
         ...
 
     def lag(self, tp: TopicPartition) -> int:

@@ -55,6 +55,10 @@ class CoveredPositions:
         self._seen.pop(source, None)
         self._last[source] = -1
 
+    def under_way(self, source: TopicPartition) -> int:
+        """Return how many records were handed out and not delivered."""
+        return self._under_way.get(source, 0)
+
     def look(self, source: TopicPartition, position: int) -> int:
         """Return the offset up to which ``source`` is covered if that is news, else -1."""
         if position < 0 or source in self._held:

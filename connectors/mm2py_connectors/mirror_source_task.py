@@ -20,6 +20,7 @@ from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import committed_offset, mirror_source_partition
+from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
@@ -90,6 +91,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
         self._covered = CoveredPositions()
+        self._ids: dict[TopicPartition, bytes] = {}
+        self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
 
     async def start(self) -> None:
@@ -109,7 +112,10 @@ class MirrorSourceTask(BatchSourceTask):
                 partitions, [committed_offset(s) for s in stored], props["auto.offset.reset"]
             )
             self._covered.start(positions)
-            await opened.reader.assign(positions)
+            known = await self._context.incarnations()
+            # Without a stored position any incarnation is read from its beginning.
+            self._ids = {tp: known[tp] for tp in known if positions.get(tp, -1) >= 0}
+            await opened.reader.assign(positions, topic_ids=self._ids)
         except BaseException:
             await opened.reader.close()
             await opened.session.close()
@@ -158,7 +164,10 @@ class MirrorSourceTask(BatchSourceTask):
             return
         last = runs[-1].source_offset + runs[-1].records - 1
         self._delivered[delivery.source] = last
-        self._covered.delivered(delivery.source, sum(run.records for run in runs), last)
+        records = sum(run.records for run in runs)
+        self._covered.delivered(delivery.source, records, last)
+        if self._renewed:
+            self._note_renewed(delivery.source, records)
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
         if self._syncs is not None:
             self._syncs.observe(delivery.source, runs)
@@ -238,6 +247,9 @@ class MirrorSourceTask(BatchSourceTask):
     def _on_gap(self, gap: SourceGap) -> None:
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
+        if gap.cause == "recreated" and self._reader is not None:
+            old = self._covered.under_way(gap.partition)
+            self._renewed[gap.partition] = old + self._reader.reader.waiting(gap.partition)
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
         if gap.cause == "recreated" and self._config.recreate_policy == "stop":
@@ -313,11 +325,27 @@ class MirrorSourceTask(BatchSourceTask):
                 behind += reader.position(source) - (delivered + 1)
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 
+    def _note_renewed(self, source: TopicPartition, records: int) -> None:
+        """The first record behind those of the old incarnation ties the position to the new one."""
+        old = self._renewed.pop(source, None)
+        if old is None or self._reader is None:
+            return
+        if records <= old:
+            self._renewed[source] = old - records
+            return
+        topic_id = self._reader.reader.incarnation(source)
+        self._ids[source] = topic_id
+        self._context.report_incarnation(source, topic_id, stored=False)
+
     def _report_covered(self) -> None:
         if self._reader is None:
             return
         reader = self._reader.reader
         for source in self._targets:
+            topic_id = reader.incarnation(source)
+            if topic_id != self._ids.get(source, NO_TOPIC_ID) and source not in self._renewed:
+                self._ids[source] = topic_id
+                self._context.report_incarnation(source, topic_id, stored=True)
             if source not in self._failed:
                 offset = self._covered.look(source, reader.position(source))
                 if offset >= 0:

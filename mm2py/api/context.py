@@ -1,6 +1,6 @@
 """What the runtime lends to connectors and tasks, and nothing more."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -96,6 +96,14 @@ class EventSink(Protocol):
         """Wait until every event is acknowledged; False when that takes longer than ``timeout_s``."""
         ...
 
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return which topic id stored positions belong to, as far as that is known."""
+        ...
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Keep which topic id the stored position of a partition belongs to."""
+        ...
+
 
 class SourceGap:
     """Records of a source partition that are gone before they were copied.
@@ -170,6 +178,20 @@ class TaskContext(Protocol):
 
     def report_gap(self, gap: SourceGap) -> None:
         """Report records that were lost before they could be copied; goes into the loss ledger."""
+        ...
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return which topic id stored positions belong to, as far as that is known."""
+        ...
+
+    def report_incarnation(
+        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
+    ) -> None:
+        """Report which topic id a partition's position belongs to.
+
+        ``stored``: the position that is stored already. Otherwise the one reported last: it is noted when
+        that is stored, because a position of one incarnation must never be taken for one of another.
+        """
         ...
 
     def report_covered(self, partition: TopicPartition, offset: int) -> None:

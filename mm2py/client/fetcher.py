@@ -97,11 +97,11 @@ class Fetcher:
         self,
         positions: Mapping[TopicPartition, int],
         *,
-        topic_ids: Mapping[str, bytes] | None = None,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
     ) -> None:
         """Replace the assignment; EARLIEST and LATEST are looked up, in the background where needed.
 
-        ``topic_ids`` says which incarnation of a topic the positions belong to, where that was kept:
+        ``topic_ids`` says which incarnation of its topic a position belongs to, where that was kept:
         another one is then copied from its beginning. Without it a topic that was recreated while
         nobody read it is only noticed if it is shorter than the position.
         """
@@ -111,8 +111,7 @@ class Fetcher:
         self._discard(self._cursors)
         ids = topic_ids or {}
         self._cursors = {
-            tp: Cursor(tp, position, ids.get(tp.topic, NO_TOPIC_ID))
-            for tp, position in positions.items()
+            tp: Cursor(tp, position, ids.get(tp, NO_TOPIC_ID)) for tp, position in positions.items()
         }
         for cursor in self._cursors.values():
             self._routes.seek(cursor)
@@ -182,6 +181,12 @@ class Fetcher:
         """Topic id that the position of ``tp`` belongs to, all zero while unknown."""
         cursor = self._cursors.get(tp)
         return cursor.topic_id if cursor is not None else NO_TOPIC_ID
+
+    def waiting(self, tp: TopicPartition) -> int:
+        """Records of ``tp`` that were read and not returned by ``fetch`` yet."""
+        read = [batches for source, batches in self._batches if source == tp]
+        read.append(self._parked.get(tp, []))
+        return sum(batch.count for batches in read for batch in batches)
 
     def lag(self, tp: TopicPartition) -> int:
         """Offsets between our position and the end that may be read; -1 while unknown."""

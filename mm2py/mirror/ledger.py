@@ -1,10 +1,14 @@
 """The loss ledger: format of its records, and which events are in it already (docs/formats.md).
 
+It also keeps which incarnation of a topic the offsets of a partition belong to.
+
 Flow: ``LossEvent`` -> ``KnownEvents.unrecorded`` -> ``encode_ledger_record`` -> ``mm2py-ledger.<source>.internal``
 -> ``decode_ledger_record``. No I/O. A record of a version that we do not know is kept as it is, never refused.
 """
 
 import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
@@ -14,16 +18,21 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "LEDGER_VERSION",
+    "IncarnationRecord",
     "KnownEvents",
     "LedgerRecord",
     "UnknownLedgerRecord",
     "decode_ledger_record",
+    "encode_incarnation",
     "encode_ledger_record",
     "ledger_topic",
 ]
 
 LEDGER_VERSION: Final = 1
 
+_INCARNATION: Final = "incarnation"
+_ID_BYTES: Final = 16
+_KINDS: Final = frozenset(kind.value for kind in EventKind)
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -41,6 +50,16 @@ class LedgerRecord:
     time_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncarnationRecord:
+    """From here on positions and events of a partition belong to the topic with this id (KIP-516)."""
+
+    partition: TopicPartition
+    topic_id: bytes
+    flow: str
+    time_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownLedgerRecord:
     """A record that this version cannot read: what it is kept as, and why."""
@@ -53,7 +72,7 @@ class UnknownLedgerRecord:
 def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
     """Return key (``topic-partition``) and value (version byte, then JSON in a fixed member order)."""
     event = record.event
-    members = {
+    members: dict[str, str | int] = {
         "kind": event.kind.value,
         "topic": event.partition.topic,
         "partition": event.partition.partition,
@@ -65,13 +84,30 @@ def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
         "flow": record.flow,
         "task": event.task,
     }
+    return _encoded(event.partition, members)
+
+
+def encode_incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
+    """Return key and value; the id in Kafka's text form."""
+    members: dict[str, str | int] = {
+        "kind": _INCARNATION,
+        "topic": record.partition.topic,
+        "partition": record.partition.partition,
+        "id": urlsafe_b64encode(record.topic_id).decode().rstrip("="),
+        "time": record.time_ms,
+        "flow": record.flow,
+    }
+    return _encoded(record.partition, members)
+
+
+def _encoded(partition: TopicPartition, members: dict[str, str | int]) -> tuple[bytes, bytes]:
     text = json.dumps(members, separators=(",", ":"))
-    return str(event.partition).encode(), bytes((LEDGER_VERSION,)) + text.encode("ascii")
+    return str(partition).encode(), bytes((LEDGER_VERSION,)) + text.encode("ascii")
 
 
 def decode_ledger_record(
     key: bytes | None, value: bytes | None
-) -> LedgerRecord | UnknownLedgerRecord:
+) -> LedgerRecord | IncarnationRecord | UnknownLedgerRecord:
     """Read a record; members it does not know are ignored, what it cannot read is kept as bytes."""
     raw = value or b""
     try:
@@ -80,7 +116,7 @@ def decode_ledger_record(
         return UnknownLedgerRecord(key or b"", raw, error.message)
 
 
-def _decoded(value: bytes) -> LedgerRecord:
+def _decoded(value: bytes) -> LedgerRecord | IncarnationRecord:
     if not value:
         raise ProtocolError("empty value")
     if value[0] != LEDGER_VERSION:
@@ -93,20 +129,33 @@ def _decoded(value: bytes) -> LedgerRecord:
         raise ProtocolError("not a JSON object behind the version byte")
     members = cast("dict[str, object]", found)
     word = _text(members, "kind")
-    try:
-        kind = EventKind(word)
-    except ValueError:
-        raise ProtocolError(f"kind {word!r} is not known") from None
+    if word != _INCARNATION and word not in _KINDS:
+        raise ProtocolError(f"kind {word!r} is not known")
+    partition = TopicPartition(_text(members, "topic"), _number(members, "partition"))
+    flow, time_ms = _text(members, "flow"), _number(members, "time")
+    if word == _INCARNATION:
+        topic_id = _topic_id(_text(members, "id"))
+        return IncarnationRecord(partition=partition, topic_id=topic_id, flow=flow, time_ms=time_ms)
     event = LossEvent(
-        kind=kind,
-        partition=TopicPartition(_text(members, "topic"), _number(members, "partition")),
+        kind=EventKind(word),
+        partition=partition,
         first_offset=_number(members, "first"),
         last_offset=_number(members, "last"),
         policy=_text(members, "policy"),
         cause=_text(members, "cause"),
         task=_text(members, "task"),
     )
-    return LedgerRecord(event=event, flow=_text(members, "flow"), time_ms=_number(members, "time"))
+    return LedgerRecord(event=event, flow=flow, time_ms=time_ms)
+
+
+def _topic_id(text: str) -> bytes:
+    try:
+        found = urlsafe_b64decode(text + "==")
+    except (ValueError, Base64Error):
+        found = b""
+    if len(found) != _ID_BYTES:
+        raise ProtocolError("member id is not a topic id")
+    return found
 
 
 def _text(members: dict[str, object], name: str) -> str:

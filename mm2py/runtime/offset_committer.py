@@ -76,6 +76,7 @@ class OffsetCommitter:
         self._pending: dict[TopicPartition, int] = {}
         self._keys: dict[TopicPartition, bytes] = {}
         self._failed: set[TopicPartition] = set()
+        self._then: dict[TopicPartition, Callable[[], None]] = {}
         self._failing = False
         self._turn = asyncio.Lock()
 
@@ -93,6 +94,10 @@ class OffsetCommitter:
         """Freeze a partition where it is: later records may be acknowledged, but one before is not."""
         self._failed.add(partition)
 
+    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
+        """Call ``done`` once, when what is acknowledged of ``partition`` by now is written."""
+        self._then[partition] = done
+
     async def commit(self) -> bool:
         """Write what changed; False if that failed, and then it stays pending.
 
@@ -102,6 +107,8 @@ class OffsetCommitter:
             taken = self._take()
             if not taken:
                 return True
+            # Taken now as well: what is asked for while the write is under way is about later positions.
+            then = {p: self._then.pop(p) for p in tuple(self._then) if p in taken}
             written = False
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -113,6 +120,10 @@ class OffsetCommitter:
                 if not written:
                     for partition, position in taken.items():
                         self._pending.setdefault(partition, position)
+                    self._then = then | self._then
+            if written:
+                for done in then.values():
+                    done()
             if written and self._failing:
                 self._failing = False
                 log.info("offset commits work again partitions=%d", len(taken))

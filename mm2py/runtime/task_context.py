@@ -5,7 +5,7 @@ It knows nothing of Kafka.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
@@ -65,6 +65,13 @@ class NoLedger(EventSink):
         """Nothing to wait for."""
         return True
 
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Nothing is known."""
+        return {}
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Nothing is kept."""
+
 
 class PartitionListener(Protocol):
     """Who acts when a task reports a failed partition."""
@@ -75,6 +82,10 @@ class PartitionListener(Protocol):
 
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
         """Nothing up to this offset is left to copy."""
+        ...
+
+    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
+        """Call ``done`` once a position that is not older than the last one reported is stored."""
         ...
 
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
@@ -208,6 +219,21 @@ class WorkerTaskContext:
                 " retention",
             )
             self._listener.gap_refused(gap.partition, error)
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return which topic id stored positions belong to, as far as that is known."""
+        return await self._events.incarnations()
+
+    def report_incarnation(
+        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
+    ) -> None:
+        """Keep which topic id a partition's stored position belongs to, as soon as it does."""
+        if stored:
+            self._events.note_incarnation(partition, topic_id)
+        elif self._listener is not None:
+            self._listener.after_commit(
+                partition, lambda: self._events.note_incarnation(partition, topic_id)
+            )
 
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         """Move the position behind what needs no copy."""

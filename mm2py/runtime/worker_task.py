@@ -199,6 +199,10 @@ class WorkerTask:
         if partition not in self._failed:
             self._committer.acknowledged(partition, offset)
 
+    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
+        """Call ``done`` when the position of now, or a later one, is stored."""
+        self._committer.after_commit(partition, done)
+
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
         """Stop a partition that lost records, as ``gap.policy=fail`` asks."""
         if self._context.note_state(partition, PartitionState.FAILED, error):

@@ -8,7 +8,7 @@ delays positions of the partitions concerned, never records.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent
@@ -16,10 +16,12 @@ from mm2py.client.backoff import Backoff
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import (
+    IncarnationRecord,
     KnownEvents,
     LedgerRecord,
     UnknownLedgerRecord,
     decode_ledger_record,
+    encode_incarnation,
     encode_ledger_record,
 )
 from mm2py.observability.metrics import FlowMeter
@@ -33,6 +35,9 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 200
 LONGEST_RETRY_MS: Final = 30_000
+LOOK_S: Final = 5.0
+"""How long a task waits for the ledger to be read; without it a recreated topic may go unnoticed."""
+STOP_FLUSH_S: Final = 1.0
 MAX_RECORDS: Final = 500
 """Most events of one batch; a broken source topic of a thousand partitions must not make one too large."""
 
@@ -68,7 +73,9 @@ class LedgerStore(EventSink):
         self._reported: set[tuple[EventKind, TopicPartition, int, int]] = set()
         self._known: KnownEvents | None = None
         self._early: deque[tuple[LossEvent, int]] = deque()
-        self._queue: deque[LedgerRecord] = deque()
+        self._queue: deque[LedgerRecord | IncarnationRecord] = deque()
+        self._incarnations: dict[TopicPartition, bytes] = {}
+        self._looked = asyncio.Event()
         self._unwritten: dict[TopicPartition, int] = {}
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -85,6 +92,8 @@ class LedgerStore(EventSink):
         """Close it; safe twice. Events that are not acknowledged will be noticed again after a restart."""
         running, self._running = self._running, None
         if running is not None:
+            if self._known is not None:
+                await self.flush(STOP_FLUSH_S)
             running.cancel()
             await asyncio.wait({running})
         if self._unwritten:
@@ -128,6 +137,34 @@ class LedgerStore(EventSink):
             return False
         return True
 
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return which topic id stored positions belong to; what is known if the ledger cannot be read."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._looked.wait()
+        except TimeoutError:
+            log.warning(
+                "ledger is not read yet, a topic that was recreated meanwhile may go unnoticed topic=%s",
+                self._topic,
+            )
+        return dict(self._incarnations)
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Keep which topic id the stored position of a partition belongs to."""
+        if self._incarnations.get(partition) == topic_id:
+            return
+        self._incarnations[partition] = topic_id
+        self._queue.append(
+            IncarnationRecord(
+                partition=partition,
+                topic_id=topic_id,
+                flow=str(self._meter.flow),
+                time_ms=self._clock.now_ms(),
+            )
+        )
+        self._idle.clear()
+        self._work.set()
+
     # -- bookkeeping ------------------------------------------------------------------------------
 
     def _wait_for(self, partition: TopicPartition) -> None:
@@ -138,8 +175,6 @@ class LedgerStore(EventSink):
         left = self._unwritten.pop(partition) - 1
         if left:
             self._unwritten[partition] = left
-        if not self._unwritten:
-            self._idle.set()
 
     def _accept(self, known: KnownEvents, event: LossEvent, now_ms: int) -> None:
         for part in known.take(event):
@@ -159,6 +194,8 @@ class LedgerStore(EventSink):
         self._early.clear()
         self._queue.clear()
         self._unwritten.clear()
+        self._incarnations.clear()
+        self._looked.clear()
         self._idle.set()
 
     # -- the writing side -------------------------------------------------------------------------
@@ -171,7 +208,10 @@ class LedgerStore(EventSink):
             while True:
                 try:
                     if writer is None:
-                        writer = await self._open()
+                        try:
+                            writer = await self._open()
+                        finally:
+                            self._looked.set()
                     await self._write_all(writer)
                 except Mm2pyError as error:
                     if not failing:
@@ -193,15 +233,20 @@ class LedgerStore(EventSink):
         await self._prepare()
         known, flow = KnownEvents(), str(self._meter.flow)
         events = strange = 0
+        incarnations: dict[TopicPartition, bytes] = {}
 
         def take(_partition: int, record: Record) -> None:
             nonlocal events, strange
             found = decode_ledger_record(record.key, record.value)
-            events += 1
             if isinstance(found, UnknownLedgerRecord):
                 strange += 1
-            elif found.flow == flow:
-                known.note(found.event)
+            elif isinstance(found, IncarnationRecord):
+                if found.flow == flow:
+                    incarnations[found.partition] = found.topic_id
+            else:
+                events += 1
+                if found.flow == flow:
+                    known.note(found.event)
 
         reader = self._open_reader()
         try:
@@ -222,6 +267,8 @@ class LedgerStore(EventSink):
                 strange,
             )
         log.info("ledger read topic=%s events=%d", self._topic, events)
+        # Queued since the task could not wait any longer: newer than what was read.
+        self._incarnations = incarnations | self._incarnations
         self._known = known
         while self._early:
             event, at_ms = self._early.popleft()
@@ -232,11 +279,14 @@ class LedgerStore(EventSink):
     async def _write_all(self, writer: RecordSink) -> None:
         while self._queue:
             batch = [self._queue[i] for i in range(min(MAX_RECORDS, len(self._queue)))]
-            records = [NewRecord(*encode_ledger_record(record)) for record in batch]
+            records = [NewRecord(*_encoded(record)) for record in batch]
             await writer.write(TopicPartition(self._topic, 0), records)
             for record in batch:
                 self._queue.popleft()
-                self._settled(record.event.partition)
+                if isinstance(record, LedgerRecord):
+                    self._settled(record.event.partition)
+        if not self._early:
+            self._idle.set()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         error = None if running.cancelled() else running.exception()
@@ -251,3 +301,9 @@ class LedgerStore(EventSink):
             sum(self._unwritten.values()),
             error,
         )
+
+
+def _encoded(record: LedgerRecord | IncarnationRecord) -> tuple[bytes, bytes]:
+    if isinstance(record, LedgerRecord):
+        return encode_ledger_record(record)
+    return encode_incarnation(record)

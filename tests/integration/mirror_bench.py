@@ -68,6 +68,14 @@ class Context:
     def report_gap(self, gap: SourceGap) -> None:
         self.gaps.append(gap)
 
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return {}
+
+    def report_incarnation(
+        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
+    ) -> None:
+        """Incarnations are not kept here."""
+
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         """Positions are not stored here."""
 

@@ -123,7 +123,7 @@ def test_a_topic_recreated_under_the_same_name_is_copied_from_its_beginning(
             assert found.gaps == [(20, 19, "recreated")]
         # The same after a restart, for who kept the topic id beside the position.
         async with reading(region_a) as found:
-            await found.fetcher.assign({tp: 20}, topic_ids={tp.topic: old})
+            await found.fetcher.assign({tp: 20}, topic_ids={tp: old})
             await found.until(lambda: found.fetcher.position(tp) == 50)
             assert found.values[tp] == [str(n) for n in range(1000, 1050)]
             assert found.gaps == [(20, 19, "recreated")]

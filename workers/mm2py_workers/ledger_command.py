@@ -128,7 +128,7 @@ async def read_ledger(cluster: Cluster, flow: FlowName) -> Ledger:
         found = decode_ledger_record(record.key, record.value)
         if isinstance(found, UnknownLedgerRecord):
             ledger.unknown.append((record.offset, found))
-        elif found.flow == str(flow):
+        elif isinstance(found, LedgerRecord) and found.flow == str(flow):
             ledger.records.append(found)
 
     reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)

@@ -67,7 +67,7 @@ def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_that_was
         old = rig.broker.cluster.topics["t"].topic_id
         rig.broker.create_topic("t", 2)
         rig.fill(FIRST, range(100, 110))
-        await rig.fetcher.assign({FIRST: 4}, topic_ids={"t": old})
+        await rig.fetcher.assign({FIRST: 4}, topic_ids={FIRST: old})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
         assert rig.read[FIRST] == list(range(100, 110))
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
@@ -79,7 +79,7 @@ def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> 
     async def body(rig: Rig) -> None:
         rig.fill(FIRST, range(3))
         kept = rig.broker.cluster.topics["t"].topic_id
-        await rig.fetcher.assign({FIRST: 9}, topic_ids={"t": kept})
+        await rig.fetcher.assign({FIRST: 9}, topic_ids={FIRST: kept})
         await rig.until(lambda: bool(rig.gaps))
         assert rig.gaps == [(FIRST, 3, 8, "truncation")]
         rig.fill(FIRST, range(3, 5))

@@ -112,14 +112,28 @@ class FakeReader:
         self.events = events
         self.positions: dict[TopicPartition, int] = {}
         self.lags: dict[TopicPartition, int] = {}
+        self.topic_ids: dict[TopicPartition, bytes] = {}
+        self.unread: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.dropped: list[TopicPartition] = []
         self.answers: list[list[tuple[TopicPartition, list[RecordBatch]]]] = []
         self.asked: list[tuple[int, int]] = []
         self.closed = 0
 
-    async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    ) -> None:
         self.positions = dict(positions)
+        self.topic_ids = dict(topic_ids or {})
+
+    def incarnation(self, tp: TopicPartition) -> bytes:
+        return self.topic_ids.get(tp, bytes(16))
+
+    def waiting(self, tp: TopicPartition) -> int:
+        return self.unread.get(tp, 0)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused |= set(partitions)
@@ -243,6 +257,8 @@ class FakeTaskContext:
         self.lags: dict[TopicPartition, tuple[int, int]] = {}
         self.lag_reports = 0
         self.covered: list[tuple[TopicPartition, int]] = []
+        self.known_ids: dict[TopicPartition, bytes] = {}
+        self.ids: list[tuple[TopicPartition, bytes, bool]] = []
 
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
@@ -257,6 +273,14 @@ class FakeTaskContext:
 
     def report_gap(self, gap: SourceGap) -> None:
         self.gaps.append(gap)
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return self.known_ids
+
+    def report_incarnation(
+        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
+    ) -> None:
+        self.ids.append((partition, topic_id, stored))
 
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         self.covered.append((partition, offset))

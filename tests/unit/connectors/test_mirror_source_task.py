@@ -384,3 +384,38 @@ def test_a_quiet_partition_is_covered_up_to_the_readers_position() -> None:
         assert bench.context.covered == [(T0, 34), (T0, 35)]
 
     run(bench, body)
+
+
+def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
+    bench = Bench(stored={T0: 9})
+    old, new = b"o" * 16, b"n" * 16
+    bench.context.known_ids = {T0: old, T1: old}
+
+    async def body() -> None:
+        async def a_second_later() -> None:
+            await bench.context.clock.advance(1.0)
+            await bench.task.poll(1)
+
+        assert bench.reader.topic_ids == {T0: old}, "without a position any incarnation will do"
+        bench.reader.topic_ids[T1] = new
+        await a_second_later()
+        await a_second_later()
+        assert bench.context.ids == [(T1, new, True)]
+        # Two records of the old one are under way, one is read, when the topic is another.
+        bench.reader.answers = [[(T0, [a_batch(10, 2)])], [(T0, [a_batch(12, 1), a_batch(0, 3)])]]
+        await bench.task.poll(1)
+        bench.reader.unread[T0] = 1
+        bench.reader.topic_ids[T0] = new
+        bench.reader.events.on_gap(SourceGap(T0, 13, 12, "recreated", "new topic id"))
+        await a_second_later()
+        bench.task.delivered(delivery(T0, Run(10, 2, 100)))
+        bench.task.delivered(delivery(T0, Run(12, 1, 102)))
+        await a_second_later()
+        assert bench.context.ids == [(T1, new, True)], "the position is still the old one's"
+        bench.task.delivered(delivery(T0, Run(0, 1, 103)))
+        assert bench.context.ids[1:] == [(T0, new, False)]
+        bench.task.delivered(delivery(T0, Run(1, 2, 104)))
+        await a_second_later()
+        assert len(bench.context.ids) == 2
+
+    run(bench, body)

@@ -7,10 +7,12 @@ import pytest
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.mirror.ledger import (
+    IncarnationRecord,
     KnownEvents,
     LedgerRecord,
     UnknownLedgerRecord,
     decode_ledger_record,
+    encode_incarnation,
     encode_ledger_record,
     ledger_topic,
 )
@@ -28,6 +30,13 @@ GOLDEN_2_VALUE = (
     b'\x01{"kind":"too-large","topic":"caf\\u00e9","partition":0,"first":7,"last":7,'
     b'"policy":"partition.failure.policy=isolate","cause":"one record needs \\"more\\"",'
     b'"time":1700000000001,"flow":"A->B","task":"MirrorSourceConnector-1"}'
+)
+GOLDEN_3_VALUE = (
+    b'\x01{"kind":"incarnation","topic":"orders-eu","partition":3,"id":"AAECAwQFBgcICQoLDA0ODw",'
+    b'"time":1700000000000,"flow":"A->B"}'
+)
+GOLDEN_3 = IncarnationRecord(
+    partition=ORDERS, topic_id=bytes(range(16)), flow="A->B", time_ms=1_700_000_000_000
 )
 
 
@@ -69,6 +78,7 @@ def test_the_topic_is_named_after_the_source() -> None:
 
 def test_records_are_written_as_documented() -> None:
     assert encode_ledger_record(golden()) == (GOLDEN_KEY, GOLDEN_VALUE)
+    assert encode_incarnation(GOLDEN_3) == (GOLDEN_KEY, GOLDEN_3_VALUE)
     assert encode_ledger_record(golden_2()) == ("café-0".encode(), GOLDEN_2_VALUE)
 
 
@@ -78,7 +88,7 @@ def test_the_golden_vectors_of_the_documentation_are_these() -> None:
         bytes.fromhex(found) for found in re.findall(r"^    ([0-9a-f ]+)$", text, re.MULTILINE)
     ]
     joined = b"".join(hexes)
-    for vector in (GOLDEN_KEY, GOLDEN_VALUE, "café-0".encode(), GOLDEN_2_VALUE):
+    for vector in (GOLDEN_KEY, GOLDEN_VALUE, "café-0".encode(), GOLDEN_2_VALUE, GOLDEN_3_VALUE):
         assert vector in joined
 
 
@@ -88,6 +98,10 @@ def test_the_golden_vectors_of_the_documentation_are_these() -> None:
 )
 def test_records_are_read_as_documented(key: bytes, value: bytes, record: LedgerRecord) -> None:
     assert decode_ledger_record(key, value) == record
+
+
+def test_an_incarnation_is_read_as_documented() -> None:
+    assert decode_ledger_record(GOLDEN_KEY, GOLDEN_3_VALUE) == GOLDEN_3
 
 
 def test_members_of_later_programs_are_ignored() -> None:
@@ -107,6 +121,8 @@ def test_members_of_later_programs_are_ignored() -> None:
         (b'\x01{"kind":"eaten"}', "kind 'eaten' is not known"),
         (GOLDEN_VALUE.replace(b"1999", b"true"), "member last is not a 64-bit number"),
         (GOLDEN_VALUE.replace(b"1999", b"9" * 30), "member last is not a 64-bit number"),
+        (GOLDEN_3_VALUE.replace(b"AAEC", b"AA"), "member id is not a topic id"),
+        (GOLDEN_3_VALUE.replace(b"AAEC", b"\\u00e9"), "member id is not a topic id"),
         (b"\x01" + b"[" * 100_000, "not JSON behind the version byte"),
     ],
 )

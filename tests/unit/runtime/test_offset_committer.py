@@ -140,3 +140,29 @@ def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() -> None:
     unwritten.clear()
     assert asyncio.run(committer.commit())
     assert store.written()[KEY] == b'{"offset":42}'
+
+
+def test_what_follows_a_commit_waits_until_that_partitions_position_is_written() -> None:
+    store = FakeStore()
+    unwritten = {ORDERS}
+    done: list[str] = []
+    committer = OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=_source_partition,
+        source_offset=offset_of,
+        timeout_ms=5_000,
+        withheld=lambda: unwritten,
+    )
+    committer.acknowledged(ORDERS, 1)
+    committer.acknowledged(TopicPartition("bills", 0), 1)
+    committer.after_commit(ORDERS, lambda: done.append("orders"))
+    asyncio.run(committer.commit())
+    assert done == [], "its position is withheld"
+    unwritten.clear()
+    store.errors = [ConnectionFailedError("away")]
+    assert not asyncio.run(committer.commit())
+    assert done == []
+    asyncio.run(committer.commit())
+    asyncio.run(committer.commit())
+    assert done == ["orders"]

@@ -1,6 +1,6 @@
 """What a task's context makes of gaps, failures and doubts: kind, range, policy."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -30,6 +30,12 @@ class Events(EventSink):
 
     async def flush(self, timeout_s: float) -> bool:
         return True
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return {}
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        pass
 
     def seen(self) -> list[tuple[EventKind, int, int, str]]:
         return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]

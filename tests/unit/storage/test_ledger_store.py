@@ -240,3 +240,37 @@ def test_two_recreations_that_end_alike_are_two_events() -> None:
             assert await bench.store.flush(5)
 
     assert len(play(body).log.records) == 4
+
+
+def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None:
+    old, new = bytes(range(16)), bytes(range(1, 17))
+
+    async def first(bench: Bench) -> None:
+        assert await bench.store.incarnations() == {}
+        bench.store.note_incarnation(ORDERS, old)
+        bench.store.note_incarnation(BILLS, old)
+        bench.store.note_incarnation(BILLS, old)
+        bench.store.note_incarnation(BILLS, new)
+        assert not bench.store.unwritten()
+        assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
+
+    async def second(bench: Bench) -> None:
+        assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
+        bench.store.note_incarnation(BILLS, new)
+
+    bench = play(first)
+    assert len(bench.log.records) == 3
+    assert bench.log.ranges() == []
+    assert bench.meter.snapshot().events == {}
+    play(second, bench.log)
+    assert len(bench.log.records) == 3
+
+
+def test_a_ledger_that_cannot_be_read_stops_no_task() -> None:
+    log = Log()
+    log.open_errors = [ConfigError("may not create it")] * 1000
+
+    async def body(bench: Bench) -> None:
+        assert await bench.store.incarnations() == {}
+
+    play(body, log)
