@@ -49,6 +49,7 @@ class Cursor:
     """One assigned partition: position, leader, and the facts of the last answer."""
 
     __slots__ = (
+        "attempts",
         "batch_bytes",
         "cause",
         "damaged",
@@ -63,12 +64,10 @@ class Cursor:
         "leader",
         "leader_epoch",
         "lost",
-        "moves",
         "newest_ms",
         "node",
         "paused",
         "position",
-        "refused",
         "replica",
         "replica_until",
         "share_bytes",
@@ -95,8 +94,7 @@ class Cursor:
         self.last_stable_offset = -1
         self.paused = False
         self.failed = False  # given up or replaced: no task may bring it back
-        self.refused = False  # it needs a pause before the next attempt
-        self.moves = 0  # leaders that sent us on since the last answer with a result
+        self.attempts = 0  # refusals and lost brokers since the last good answer
         self.filled = False  # its last answer had data and did not reach the end
         self.share_bytes = 0  # of an answer while many compete; 0 for the configured limit
         self.batch_bytes = 0  # size of the batch read last
@@ -118,7 +116,7 @@ class Cursor:
         """Apply one answer; the batches returned each hold a reference to ``lease``."""
         if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
             return self._without_data(fetched), None
-        self.moves = 0
+        self.attempts = 0
         self.high_watermark = fetched.high_watermark
         self.last_stable_offset = fetched.last_stable_offset
         if not fetched.records:

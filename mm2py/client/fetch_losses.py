@@ -170,7 +170,6 @@ class FetchLosses:
         if start.offset <= cursor.position <= end.offset:
             # The broker we asked was behind, or it does not know our last epoch.
             await self.check_epoch(cursor)
-            cursor.refused = True
         else:
             self._reset_to(cursor, start.offset, end.offset)
         return True

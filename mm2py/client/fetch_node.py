@@ -39,7 +39,7 @@ RESPONSE_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
 
 TOPIC_ID_VERSION: Final = 13
 SESSION_VERSION: Final = 7
-NEWEST: Final = 17
+NEWEST: Final = 18
 SESSION_CODES: Final = frozenset(
     {
         codes.FETCH_SESSION_ID_NOT_FOUND,

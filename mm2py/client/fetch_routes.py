@@ -50,8 +50,10 @@ class FetchRoutes:
         self._admin = Admin(cluster)
         self._nodes: dict[int, FetchNode] = {}
         self._homeless: dict[Cursor, None] = {}
+        self._patient: dict[Cursor, None] = {}
         self._away: dict[Cursor, None] = {}
         self._router: asyncio.Task[None] | None = None
+        self._pause: asyncio.Task[None] | None = None
 
     @property
     def nodes(self) -> Iterable[FetchNode]:
@@ -65,6 +67,7 @@ class FetchRoutes:
             node.remove(cursor)
         cursor.node = cursor.leader = -1
         self._homeless.pop(cursor, None)
+        self._patient.pop(cursor, None)
         self._away.pop(cursor, None)
 
     def touch(self, cursor: Cursor) -> None:
@@ -78,10 +81,13 @@ class FetchRoutes:
         for node in self._nodes.values():
             node.wake()
 
-    def seek(self, cursor: Cursor, hint: tuple[int, int] | None = None) -> None:
-        """Take the cursor from its broker and find out who leads now.
+    def seek(
+        self, cursor: Cursor, hint: tuple[int, int] | None = None, *, pause: bool = False
+    ) -> None:
+        """Take the cursor from its broker and find out who leads now, after a pause if asked.
 
-        ``hint`` is (node, epoch) as the broker that refused us named it (KIP-951).
+        ``hint`` is (node, epoch) as the broker that refused us named it (KIP-951). The pause grows
+        with ``cursor.attempts`` and holds up nobody else.
         """
         moved, epoch = cursor.leader >= 0, cursor.leader_epoch
         self.leave(cursor)
@@ -92,9 +98,8 @@ class FetchRoutes:
                 self._cluster.leader_moved(cursor.tp, *hint)
             else:
                 self._cluster.leader_moved(cursor.tp)
-        self._homeless[cursor] = None
-        if self._router is None or self._router.done():
-            self._router = self._spawn(self._route())
+        (self._patient if pause else self._homeless)[cursor] = None
+        self._start()
 
     def read_from(self, cursor: Cursor, node_id: int) -> None:
         """Read from a follower for ``metadata.max.age.ms``, then ask the leader again (KIP-392)."""
@@ -114,8 +119,8 @@ class FetchRoutes:
         """A broker is away."""
         for cursor in cursors:
             self._on_stalled(cursor.tp, error)
-            cursor.refused = True
-            self.seek(cursor)
+            cursor.attempts += 1
+            self.seek(cursor, pause=True)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -130,14 +135,27 @@ class FetchRoutes:
             self._spawn(node.run())
         node.add(cursor)
 
-    async def _route(self) -> None:
-        """Give every homeless cursor its leader and position, until none is left."""
+    def _start(self) -> None:
+        if self._homeless and (self._router is None or self._router.done()):
+            self._router = self._spawn(self._route())
+        if self._patient and (self._pause is None or self._pause.done()):
+            self._pause = self._spawn(self._wait())
+
+    async def _wait(self) -> None:
+        """Let those who were refused try again, each round after a pause."""
         settings = self._cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        while self._patient:
+            backoff.failures = max(0, min(cursor.attempts for cursor in self._patient) - 1)
+            await self._clock.sleep(backoff.next_s())
+            self._homeless.update(self._patient)
+            self._patient.clear()
+            self._start()
+
+    async def _route(self) -> None:
+        """Give every homeless cursor its leader and position; who gets none waits for another round."""
         while self._homeless:
             waiting = list(self._homeless)
-            if any(cursor.refused for cursor in waiting) or backoff.failures:
-                await self._clock.sleep(backoff.next_s())
             unknown = [c for c in waiting if self._cluster.known_leader(c.tp) is None]
             if unknown:
                 await self._prefetch(unknown)
@@ -146,7 +164,11 @@ class FetchRoutes:
             for cursor in waiting:
                 if cursor in self._homeless and cursor.position >= 0:
                     await self._settle(cursor, missing)
-            backoff.failures += 1
+                if cursor in self._homeless:
+                    del self._homeless[cursor]
+                    cursor.attempts += 1
+                    self._patient[cursor] = None
+            self._start()
 
     async def _prefetch(self, cursors: list[Cursor]) -> None:
         """Ask for all leaders at once; one by one each would refresh the metadata."""
@@ -195,13 +217,12 @@ class FetchRoutes:
         if cursor not in self._homeless:
             return
         if cursor.topic_id not in (NO_TOPIC_ID, leader.topic_id):
-            # Placed in the next round, if the new beginning is known and nobody objected.
-            await self._losses.incarnation_ended(cursor, leader)
-            return
+            known = await self._losses.incarnation_ended(cursor, leader)
+            if not known or cursor not in self._homeless:
+                return
         del self._homeless[cursor]
         cursor.topic_id = leader.topic_id
         cursor.leader, cursor.leader_epoch = leader.node_id, leader.epoch
-        cursor.refused = False
         self._on_stalled(tp, None)
         self._place(cursor, leader.node_id)
 

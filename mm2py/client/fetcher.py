@@ -234,29 +234,27 @@ class Fetcher:
     def _follow(self, cursor: Cursor, verdict: Verdict, part: FetchedPartition) -> None:
         routes = self._routes
         match verdict:
-            case Verdict.MOVE:
-                cursor.moves += 1
-                cursor.refused = cursor.moves > 1  # nobody is asked again and again without a pause
-                routes.seek(cursor, part.current_leader)
+            case Verdict.MOVE | Verdict.RECREATED:
+                # Nobody is asked again and again without a pause.
+                cursor.attempts += 1
+                routes.seek(cursor, part.current_leader, pause=cursor.attempts > 1)
             case Verdict.REPLICA:
                 routes.read_from(cursor, cursor.replica)
             case Verdict.LEADER:
                 # The leader may name the same follower again at once, so there is a pause.
-                cursor.refused = True
-                routes.seek(cursor)
+                cursor.attempts += 1
+                routes.seek(cursor, pause=True)
             case Verdict.RESET:
                 routes.leave(cursor)
                 self._spawn(self._reset(cursor))
             case Verdict.TRUNCATED:
                 self._losses.truncated(cursor, cursor.diverged_to)
-            case Verdict.RECREATED:
-                routes.seek(cursor)
             case Verdict.REFUSED:
-                cursor.refused = True
+                cursor.attempts += 1
                 self._on_stalled(
                     cursor.tp, codes.server_error(part.error_code, f"reading {cursor.tp}")
                 )
-                routes.seek(cursor)
+                routes.seek(cursor, pause=True)
             case Verdict.FAILED:
                 routes.leave(cursor)
                 self._losses.give_up(cursor, cursor.cause)
@@ -264,8 +262,9 @@ class Fetcher:
                 return
 
     async def _reset(self, cursor: Cursor) -> None:
+        cursor.attempts += 1
         await self._losses.find_out(cursor)
-        self._routes.seek(cursor)
+        self._routes.seek(cursor, pause=cursor.attempts > 1)
 
     def _look_after(self, now: float) -> None:
         self._routes.recheck(now)

@@ -194,6 +194,24 @@ def test_a_follower_that_dies_costs_nothing_but_time() -> None:
     play(body, rack="east")
 
 
+def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -> None:
+    missing = TopicPartition("later", 0)
+
+    async def body(rig: Rig) -> None:
+        await rig.fetcher.assign({missing: 0, FIRST: 0})
+        for number in range(5):
+            rig.fill(FIRST, range(number, number + 1))
+            rig.broker.cluster.move_leader(FIRST, 1)
+            await rig.until(lambda: rig.fetcher.position(FIRST) == number + 1)  # noqa: B023 - awaited here
+        assert missing in [tp for tp, _ in rig.stalled]
+        rig.broker.create_topic("later")
+        rig.fill(missing, range(3))
+        await rig.until(lambda: rig.read.get(missing) == [0, 1, 2])
+        assert rig.gaps == []
+
+    play(body)
+
+
 # ---- pace ----
 
 
