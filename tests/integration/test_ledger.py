@@ -285,7 +285,47 @@ def test_holes_markers_and_aborted_data_are_no_losses(scene: Scene) -> None:
 # -- other events -----------------------------------------------------------------------------------
 
 
-def test_a_recreated_topic_is_one_event_per_partition_and_is_copied_from_its_beginning(
+class Turns:
+    """A topic that is deleted and created again; every incarnation has more records than the last."""
+
+    def __init__(self, flow: Flow, topic: str, create: CreateTopic) -> None:
+        self.flow, self.topic, self._create = flow, topic, create
+        self.wanted: dict[int, list[bytes | None]] = {}
+        self._turn = 0
+
+    def next(self, partitions: int) -> None:
+        source, topic = self.flow.source, self.topic
+        if self._turn:
+            delete_topic(source, topic)
+            until(lambda: topic not in topics_of(source), 20, "deletion")
+        self._create(source, topic, partitions)
+        self._turn += 1
+        records = [
+            Sent(n % partitions, b"%d:%d" % (self._turn, n)) for n in range(600 * self._turn)
+        ]
+        write(source, topic, records)
+        for record in records:
+            self.wanted.setdefault(record.partition, []).append(record.value)
+
+    def wait_for_copy(self, mirror: Mirror) -> None:
+        remote, copy = self.flow.remote(self.topic), dict[int, list[bytes | None]]()
+
+        def arrived() -> bool:
+            now = ends(self.flow.target, remote)
+            if sum(now.values()) < sum(map(len, self.wanted.values())):
+                return False
+            logs = read(self.flow.target, remote)
+            copy.update({p: [r.value for r in log.records] for p, log in logs.items()})
+            return True
+
+        def state() -> str:
+            return f"{ends(self.flow.target, remote)}, ledger {entries(self.flow)}"
+
+        until(arrived, 40, state, alive=mirror)
+        assert copy == self.wanted
+
+
+def test_every_incarnation_of_a_topic_is_copied_whole_and_in_order(
     region_a: KafkaAddress,
     region_b: KafkaAddress,
     unique: Unique,
@@ -293,27 +333,29 @@ def test_a_recreated_topic_is_one_event_per_partition_and_is_copied_from_its_beg
     tmp_path: Path,
 ) -> None:
     topic = unique("again")
-    create_topic(region_a, topic, 2)
     flow = write_flow(tmp_path, region_a, region_b, topic)
-    write(region_a, topic, (Sent(n % 2, b"old %d" % n) for n in range(200)))
+    turns = Turns(flow, topic, create_topic)
+    turns.next(3)
     with Mirror(flow.file) as mirror:
-        wait_for_copy(mirror, flow, topic)
-        delete_topic(region_a, topic)
-        until(lambda: topic not in topics_of(region_a), 20, "deletion")
-        create_topic(region_a, topic, 2)
-        # More than the old topic had: the position alone would show nothing.
-        write(region_a, topic, (Sent(n % 2, b"new %d" % n) for n in range(500)))
-        wait_for_copy(mirror, flow, topic)
-        found = wait_for_entries(flow, 2, mirror)
-        copy = read(region_b, flow.remote(topic))
+        turns.wait_for_copy(mirror)
+        # As many partitions, fewer, more: a partition comes back after its topic had none of that number.
+        for partitions in (3, 2, 4):
+            turns.next(partitions)
+            turns.wait_for_copy(mirror)
+        wait_for_entries(flow, 3 + 2 + 3, mirror)
+        until(lambda: sorted(committed_positions(flow, topic)) == [0, 1, 2, 3], 10, "commit")
         assert mirror.stop() == 0
-    for partition in range(2):
-        values = [record.value for record in copy[partition].records]
-        wanted = [b"old %d" % n for n in range(partition, 200, 2)]
-        assert values == wanted + [b"new %d" % n for n in range(partition, 500, 2)]
-    assert sorted(found, key=lambda e: e.partition) == [
-        Entry("recreated", p, 100, 99, "recreate.policy=continue") for p in range(2)
-    ]
+    # While nobody looks, and to more than the stored position: only its id tells.
+    turns.next(4)
+    with Mirror(flow.file) as mirror:
+        turns.wait_for_copy(mirror)
+        found = wait_for_entries(flow, 3 + 2 + 3 + 4, mirror)
+        assert mirror.stop() == 0
+    assert {(entry.kind, entry.policy) for entry in found} == {
+        ("recreated", "recreate.policy=continue")
+    }
+    assert all(entry.last == entry.first - 1 for entry in found), "all that was there was copied"
+    assert sorted(entry.partition for entry in found) == [0] * 4 + [1] * 4 + [2] * 3 + [3]
 
 
 def test_a_too_large_record_is_one_event_however_often_it_is_met(
