@@ -327,8 +327,9 @@ class SoleMembership:
                 return
             if code in (NONE, REBALANCE_IN_PROGRESS):
                 backoff.reset()
-                pause_s = interval_s
                 self._confirm(sent_at)
+                # A slow answer leaves little of the session it proves: ask again before that is over.
+                pause_s = min(interval_s, max(pause_s, self._left_s() / 2))
                 if code == REBALANCE_IN_PROGRESS:
                     _complete(lost, "another worker is joining the group")
             elif code in _COORDINATOR_MOVED:

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from mm2py.client.admin import Admin
 from mm2py.client.backoff import Backoff
-from mm2py.client.cluster import Cluster
+from mm2py.client.cluster import ADMIN, Cluster
 from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.sender_node import NodeEvents, ProduceNode
 from mm2py.client.sender_repair import refusal, repaired
@@ -24,6 +24,7 @@ from mm2py.errors import (
     Mm2pyError,
     PartitionError,
     ProtocolError,
+    RetriableServerError,
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
@@ -165,11 +166,15 @@ class Sender:
     async def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``.
 
-        While the Sender is suspended it waits for the answers under way alone.
+        While the Sender is suspended it waits for the answers under way alone, and then finds out from the
+        target's log which batches of unknown outcome are there.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
+                if self._suspended:
+                    doubtful = [lane for lane in self._lanes.values() if _in_doubt(lane)]
+                    await asyncio.gather(*(self._look_up(lane) for lane in doubtful))
         except TimeoutError:
             return False
         return self.buffered_bytes == 0
@@ -361,6 +366,25 @@ class Sender:
         if lane.bump_wanted:
             await self._bump(lane)
 
+    async def _look_up(self, lane: SenderLane) -> None:
+        """Deliver what is in the target's log of a lane that may not send its unknown batches again."""
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while _in_doubt(lane):
+            try:
+                # One attempt to connect first: a call would repeat it until the API timeout.
+                self._cluster.leader_moved(lane.target)
+                leader = await self._cluster.leader(lane.target)
+                await self._cluster.connection(leader.node_id, ADMIN)
+                found = await batches_of_producer(
+                    self._cluster, lane.target, lane.producer_id, lane.epoch, lane.acked_end
+                )
+                if _in_doubt(lane):
+                    self._delivered(lane, lane.resolved(found))
+            except RetriableServerError:
+                await self._clock.sleep(backoff.next_s())  # no leader just now
+            except (Mm2pyError, ValueError):
+                return  # nobody to ask: the doubt stays
+
     async def _bump(self, lane: SenderLane) -> None:
         if lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
             lane.new_epoch(lane.producer_id, lane.epoch + 1)
@@ -454,6 +478,11 @@ class Sender:
             for lane in list(self._lanes.values()):
                 if lane.state is not LaneState.FAILED:
                     self._fail(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
+
+
+def _in_doubt(lane: SenderLane) -> bool:
+    waiting = lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING)
+    return waiting and not lane.under_way and lane.has_unknown()
 
 
 def _release(batch: RecordBatch) -> None:

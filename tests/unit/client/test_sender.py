@@ -307,7 +307,7 @@ def test_answers_under_way_count_while_suspended_and_retries_wait_for_the_resump
         hold.release()
         assert not await flushing
         assert rig.broker.count(PRODUCE) == sent
-        assert rig.delivered == [(SECOND, 0, 0)]
+        assert rig.delivered == [(SECOND, 0, 0), (FIRST, 0, 0)], "found in the log, not sent again"
         rig.sender.resume()
         await rig.flushed()
         assert rig.stored(FIRST) == [0, 1]
@@ -362,3 +362,39 @@ def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
             await cluster.close()
 
     asyncio.run(run())
+
+
+def test_a_flush_while_suspended_finds_in_the_log_what_was_stored_without_an_answer() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
+        await rig.flushed()
+        hold = rig.broker.hold(PRODUCE)
+        rig.enqueue(FIRST)
+        await hold.arrived.wait()
+        rig.sender.suspend()
+        rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
+        hold.release()
+        assert not await rig.sender.flush(10)
+        assert rig.stored(FIRST) == [0, 1]
+        assert rig.delivered[-1] == (FIRST, 1, 1)
+        assert rig.stored(SECOND) == [0]
+
+    play(body)
+
+
+def test_a_flush_while_suspended_does_not_wait_for_a_target_that_is_away() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        hold = rig.broker.hold(PRODUCE)
+        rig.enqueue(FIRST)
+        await hold.arrived.wait()
+        rig.sender.suspend()
+        await rig.broker.stop()
+        async with asyncio.timeout(2):
+            assert not await rig.sender.flush(10)
+
+    play(body)
