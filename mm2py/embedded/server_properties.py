@@ -3,7 +3,7 @@
 Tuned for a quick start and a small memory, see the reasons beside the lines. Writes no file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,8 @@ class Listener:
     name: str
     protocol: str  # SSL, SASL_PLAINTEXT, SASL_SSL or PLAINTEXT
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    advertise: Callable[[int], int] = int
+    """From the port it listens on to the one that clients are told, which is a proxy's in front of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ def server_properties(
     more = [
         f",{each.name}://{HOST}:{port}" for each, port in zip(listeners, node.more, strict=True)
     ]
+    told = [
+        f",{each.name}://{HOST}:{each.advertise(port)}"
+        for each, port in zip(listeners, node.more, strict=True)
+    ]
     protocols = [f",{each.name}:{each.protocol}" for each in listeners]
     properties = {
         "process.roles": "broker,controller",
@@ -52,7 +58,7 @@ def server_properties(
         ),
         "listeners": f"PLAINTEXT://{HOST}:{node.broker},CONTROLLER://{HOST}:{node.controller}"
         + "".join(more),
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.broker}" + "".join(more),
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.broker}" + "".join(told),
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
         + "".join(protocols),
