@@ -25,7 +25,7 @@ COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
 READY: Final = "source task started"
 STOP_TIMEOUT_S: Final = 35.0
 REFUSAL_TIMEOUT_S: Final = 40.0
-POLL_S: Final = 0.05
+POLL_S: Final = 0.1
 _TAIL_LINES: Final = 60
 
 T = TypeVar("T")

@@ -80,10 +80,12 @@ def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is
             lambda: f"the other partitions, {ends(region_b, remote)}",
             alive=mirror,
         )
-        assert ends(region_b, remote)[1] == 101
         assert mirror.stop() == 0
         assert len(mirror.lines("ERROR")) == 1
-    assert committed_positions(flow, topic) == {0: 199, 1: 100, 2: 199}
+    # The record before it came in the same batch and may have been kept back with it.
+    copied = ends(region_b, remote)[1]
+    assert copied in (100, 101)
+    assert committed_positions(flow, topic) == {0: 199, 1: copied - 1, 2: 199}
     set_config(region_b, remote, "max.message.bytes", "100000")
     with Mirror(flow.file, name="cured") as mirror:
         truth, copy = wait_for_copy(mirror, flow, topic)

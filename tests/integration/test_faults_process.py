@@ -15,9 +15,9 @@ from tests.integration.traffic import (
     assert_equal,
     assert_resumed,
     committed_positions,
-    ends,
     read,
     wait_for_copy,
+    wait_for_progress,
     write,
 )
 
@@ -47,15 +47,6 @@ def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: P
     return write_flow(tmp_path, region_a, region_b, topic)
 
 
-def copied(flow: Flow, topic: str) -> int:
-    return sum(ends(flow.target, flow.remote(topic)).values())
-
-
-def wait_for_progress(flow: Flow, topic: str) -> None:
-    before = copied(flow, topic)
-    until(lambda: copied(flow, topic) > before, 30, "the copy to go on")
-
-
 def test_a_kill_under_load_loses_nothing_and_doubles_what_was_not_committed(
     flow: Flow, topic: str
 ) -> None:
@@ -64,7 +55,7 @@ def test_a_kill_under_load_loses_nothing_and_doubles_what_was_not_committed(
         for turn in range(2):
             with Mirror(flow.file, name=f"killed-{turn}") as mirror:
                 mirror.wait_ready()
-                wait_for_progress(flow, topic)
+                wait_for_progress(mirror, flow, topic)
                 load.wait_acked(2 * RATE)
                 mirror.kill()
             at_kill = read(flow.target, flow.remote(topic))
@@ -89,7 +80,7 @@ def test_a_stop_under_load_ends_with_0_and_the_next_start_doubles_nothing(
         for number in (signal.SIGTERM, signal.SIGINT):
             with Mirror(flow.file, name=number.name) as mirror:
                 mirror.wait_ready()
-                wait_for_progress(flow, topic)
+                wait_for_progress(mirror, flow, topic)
                 load.wait_acked(RATE)
                 mirror.send(number)
                 assert mirror.wait() == 0

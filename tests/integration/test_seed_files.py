@@ -45,19 +45,26 @@ def write_records(region: KafkaAddress, topic: str) -> None:
     write(region, topic, (Sent(n % 3, b"%d" % n, b"%d" % (n % 7)) for n in range(300)))
 
 
-@pytest.mark.parametrize("name", ["mm2_guide", "mm2_guide_ssl"])
+def test_both_guides_are_one_file_but_for_security(
+    region_a: KafkaAddress, region_b: KafkaAddress
+) -> None:
+    plain, secured = (
+        [line.strip() for line in seed(name, region_a, region_b).splitlines() if "=" in line]
+        for name in ("mm2_guide", "mm2_guide_ssl")
+    )
+    assert plain == secured
+
+
 def test_the_guide_copies_its_one_topic_with_three_replicas(
     primary: Region,
     region_three: Region,
     create_topic: CreateTopic,
     tmp_path: Path,
-    name: str,
 ) -> None:
-    if GUIDE_TOPIC not in topics_of(primary):
-        create_topic(primary, GUIDE_TOPIC, 3, replicas=3)
+    create_topic(primary, GUIDE_TOPIC, 3, replicas=3)
     write_records(primary, GUIDE_TOPIC)
-    file = tmp_path / f"{name}.properties"
-    file.write_text(seed(name, primary, region_three), encoding="latin-1")
+    file = tmp_path / "mm2.properties"
+    file.write_text(seed("mm2_guide_ssl", primary, region_three), encoding="latin-1")
     flow = Flow(primary, region_three, "source", "destination", file)
     with Mirror(file) as mirror:
         truth, copy = wait_for_copy(mirror, flow, GUIDE_TOPIC)

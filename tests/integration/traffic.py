@@ -24,7 +24,6 @@ from confluent_kafka import (
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.cluster_changes import topics_of
 from tests.integration.mirror_process import Flow, Mirror, until
 
 __all__ = [
@@ -36,10 +35,12 @@ __all__ = [
     "assert_equal",
     "assert_resumed",
     "committed_positions",
+    "copied",
     "ends",
     "producer",
     "read",
     "wait_for_copy",
+    "wait_for_progress",
     "write",
 ]
 
@@ -99,23 +100,25 @@ def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
     )
 
 
+def _partitions(client: Consumer, topic: str) -> list[int]:
+    found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+    return [] if found.error is not None else sorted(found.partitions)
+
+
 def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
-    """Return the log end by partition; empty while the topic does not exist."""
-    consumer = _client(region)
+    """Return the log end by partition; empty while the topic does not exist or has no leaders."""
+    client = _client(region)
     try:
-        count = topics_of(region).get(topic, 0)
-        found: dict[int, int] = {}
-        for partition in range(count):
-            _, end = consumer.get_watermark_offsets(
+        return {
+            partition: client.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S
-            )
-            found[partition] = end
+            )[1]
+            for partition in _partitions(client, topic)
+        }
     except KafkaException:
-        return {}  # its leaders are not elected yet
-    else:
-        return found
+        return {}
     finally:
-        consumer.close()
+        client.close()
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -123,10 +126,9 @@ def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
 
 def read(region: KafkaAddress, topic: str, *, committed: bool = False) -> Logs:
     """Read every partition from its start to its present end."""
-    count = topics_of(region).get(topic, 0)
-    logs: Logs = {partition: Log([], []) for partition in range(count)}
     consumer = _client(region, committed=committed)
     try:
+        logs: Logs = {partition: Log([], []) for partition in _partitions(consumer, topic)}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
         open_partitions = set(logs)
         deadline = time.monotonic() + READ_TIMEOUT_S
@@ -169,6 +171,17 @@ def committed_positions(flow: Flow, topic: str) -> dict[int, int]:
             if partition.get("topic") == topic:
                 newest[partition["partition"]] = json.loads(record.value)["offset"]
     return newest
+
+
+def copied(flow: Flow, topic: str) -> int:
+    """Return how many records of a topic are on the target."""
+    return sum(ends(flow.target, flow.remote(topic)).values())
+
+
+def wait_for_progress(mirror: Mirror, flow: Flow, topic: str, more: int = 1) -> None:
+    """Wait until records arrive that were not there before."""
+    before = copied(flow, topic)
+    until(lambda: copied(flow, topic) >= before + more, 40, "the copy to go on", alive=mirror)
 
 
 # -- comparing --------------------------------------------------------------------------------------
