@@ -49,13 +49,13 @@ async def _smaller(
     # Unknown, or the target's own codec makes the batch larger than it came: halves find the limit.
     limit = told if 0 < told < size else size // 2 + 1
     result = split(batch, limit)
-    if result.too_large is not None and limit != told and batch.count > 1:
-        result = split(batch, max(limit, result.too_large.size_bytes))
-    if result.too_large is None and batch.count > 1:
+    too_large = result.too_large
+    if too_large is not None and batch.count > 1:
+        # Cut so that the record stands alone: those before it still go, then it is refused by itself.
+        result = split(batch, max(limit, too_large.size_bytes))
+    if result.too_large is None and len(result.parts) > 1:
         return Repair(result.parts, told if told < size else 0)
-    offset, needed = batch.base_offset, size
-    if result.too_large is not None:
-        offset, needed = result.too_large
+    offset, needed = (batch.base_offset, size) if too_large is None else too_large
     takes = f"{told} bytes" if told else "less"
     raise PartitionError(
         f"one record needs a batch of {needed} bytes, the target takes {takes} "

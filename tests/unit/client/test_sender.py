@@ -216,6 +216,22 @@ def test_one_record_above_the_limit_fails_its_partition_alone() -> None:
     play(body)
 
 
+def test_records_before_a_too_large_one_of_the_same_batch_still_arrive() -> None:
+    async def body(rig: Rig) -> None:
+        rig.broker.partition(FIRST).max_message_bytes = 1_000
+        values = [b"0", b"1", b"2" + b"x" * 2_000, b"3"]
+        data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
+        batch = RecordBatch(data, 0, 3, 4, SYSTEM_CLOCK.now_ms(), 0, 0, ((0, 4),), None)
+        rig.sender.enqueue(SOURCE, FIRST, batch)
+        await rig.settled.wait()
+        assert rig.stored(FIRST) == [0, 1]
+        error = rig.failed[0][1]
+        assert isinstance(error, PartitionError)
+        assert error.offset == 2
+
+    play(body)
+
+
 def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said() -> None:
     async def body(rig: Rig) -> None:
         rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
