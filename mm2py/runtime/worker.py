@@ -6,6 +6,7 @@ keeps running; a failed one is restarted after a growing pause (``task.auto.rest
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -41,7 +42,7 @@ class _Restarts:
     """When a failed task may run again."""
 
     failures: int = 0
-    running_since: float = 0.0
+    running_since: float = math.inf  # it has not run yet
     timer: asyncio.Task[None] | None = field(default=None)
 
 
@@ -190,6 +191,7 @@ class Worker:
         restart = self._restarts.setdefault(task, _Restarts())
         if self._clock.monotonic() - restart.running_since > STEADY_S:
             restart.failures = 0
+        restart.running_since = math.inf
         pause = min(LONGEST_RESTART_S, FIRST_RESTART_S * 2 ** min(restart.failures, 10))
         restart.failures += 1
         log.info(
