@@ -23,6 +23,10 @@ __all__ = ["LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
 
 log = logging.getLogger(__name__)
 
+HEADLINES: Final = {
+    EventKind.TRUNCATION: "the source lost records that were copied",
+    EventKind.RECREATED: "source topic was recreated, what was not copied of the old one is lost",
+}
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 
@@ -199,9 +203,7 @@ class WorkerTaskContext:
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
             log.error(
                 "%s partition=%s first_offset=%d last_offset=%d offsets=%d cause=%s detail=%s",
-                "the source lost records that were copied"
-                if kind is EventKind.TRUNCATION
-                else "records lost before they could be copied",
+                HEADLINES.get(kind, "records lost before they could be copied"),
                 gap.partition,
                 gap.first_offset,
                 gap.last_offset,
