@@ -1,9 +1,11 @@
 """The properties file of one benched flow: two clusters, defaults, topics of the bench only."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["write_flow_file"]
+__all__ = ["Endpoint", "write_flow_file"]
 
 _SINGLE_REPLICA: Final = (
     "replication.factor",
@@ -16,23 +18,37 @@ _SINGLE_REPLICA: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A cluster as a mirror reaches it; ``properties`` are the client's, of security."""
+
+    servers: str
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 def write_flow_file(
     path: Path,
     *,
-    source: tuple[str, str],
-    target: tuple[str, str],
+    source: tuple[str, Endpoint],
+    target: tuple[str, Endpoint],
     topics: str,
-    refresh_s: int,
+    refresh_s: int | None = None,
 ) -> None:
-    """Write the file; ``source`` and ``target`` are (alias, bootstrap servers)."""
+    """Write the file; ``source`` and ``target`` are (alias, where it is).
+
+    Without ``refresh_s`` new topics are looked for as often as the mirror does by default.
+    """
     properties = {
         "clusters": f"{source[0]}, {target[0]}",
-        f"{source[0]}.bootstrap.servers": source[1],
-        f"{target[0]}.bootstrap.servers": target[1],
+        f"{source[0]}.bootstrap.servers": source[1].servers,
+        f"{target[0]}.bootstrap.servers": target[1].servers,
         f"{source[0]}->{target[0]}.enabled": "true",
         f"{source[0]}->{target[0]}.topics": topics,
-        "refresh.topics.interval.seconds": str(refresh_s),
         **dict.fromkeys(_SINGLE_REPLICA, "1"),
+        **{f"{source[0]}.{name}": value for name, value in source[1].properties.items()},
+        **{f"{target[0]}.{name}": value for name, value in target[1].properties.items()},
     }
+    if refresh_s is not None:
+        properties["refresh.topics.interval.seconds"] = str(refresh_s)
     lines = (f"{key} = {value}\n" for key, value in properties.items())
     path.write_text("".join(lines).replace("\\", "\\\\"), encoding="latin-1")

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
+from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.java_mm2 import start_java
 from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
 from bench.topics import Topics
 from bench.workloads import Workload, fill
-from mm2py.embedded.region import Region
 
 __all__ = ["JavaContender"]
 
@@ -32,27 +32,29 @@ _SETTLED: Final = 0.05  # two rounds in a row within 5 % of the one before
 class JavaContender:
     """The Java mirror ``J->B``; a context manager that stops it."""
 
-    def __init__(self, source: Region, target: Region, folder: Path, *, quick: bool) -> None:
+    def __init__(self, clusters: Clusters, folder: Path, *, quick: bool, tls: bool = False) -> None:
+        source, target = clusters.source, clusters.target
         self._source = source
+        self._family = "tls-bench" if tls else "bench"
         self._refresh_s = 12 if quick else 20
         self._rounds = range(3, 6) if quick else range(4, 12)
         self._at_source = Topics(source.bootstrap_servers)
         self._at_target = Topics(target.bootstrap_servers)
         self._probes = 0
-        file = folder / "java.properties"
+        file = folder / f"java-{self._family}.properties"
         write_flow_file(
             file,
-            source=(SOURCE_ALIAS, source.bootstrap_servers),
-            target=(TARGET_ALIAS, target.bootstrap_servers),
-            topics=r"bench\..*",
+            source=(SOURCE_ALIAS, clusters.source_endpoint(tls=tls)),
+            target=(TARGET_ALIAS, clusters.target_endpoint(tls=tls)),
+            topics=rf"{self._family}\..*",
             refresh_s=self._refresh_s,
         )
-        self._process = start_java(file, folder / "java.log", clusters=[TARGET_ALIAS])
+        self._process = start_java(file, file.with_suffix(".log"), clusters=[TARGET_ALIAS])
         self._tree = ProcessTree(self._process.pid)
 
     def warm_up(self, workload: Workload) -> list[float]:
         """Copy rounds of the workload's records until the CPU per record settles; return it per round."""
-        topic = f"bench.warm-up-{workload.name}"
+        topic = f"{self._family}.warm-up-{workload.name}"
         self._at_source.create(topic, workload.partitions)
         counted = self._counter(topic, workload)
         per_round: list[float] = []
@@ -75,7 +77,7 @@ class JavaContender:
     def wait_for_a_refresh(self) -> None:
         """Return right after the mirror has looked for new topics."""
         self._probes += 1
-        topic = f"bench.probe-{self._probes}"
+        topic = f"{self._family}.probe-{self._probes}"
         self._at_source.create(topic, 1)
         found = self._process.counting(
             lambda: int(self._at_target.exists(f"{SOURCE_ALIAS}.{topic}"))

@@ -7,17 +7,16 @@ gives each copy target names, positions and a group of its own, so a copy never 
 from pathlib import Path
 from typing import Final, final
 
+from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
 from bench.workloads import Workload
-from mm2py.embedded.region import Region
 
 __all__ = ["Mm2pyContender"]
 
 TARGET_ALIAS: Final = "B"
-REFRESH_S: Final = 600  # Java's default: the topic is there from the start
 COPY_DEADLINE_S: Final = 180.0
 
 
@@ -25,11 +24,10 @@ COPY_DEADLINE_S: Final = 180.0
 class Mm2pyContender:
     """Runs mm2py between the two regions, as often as asked."""
 
-    def __init__(self, source: Region, target: Region, folder: Path) -> None:
-        self._source = source
-        self._target = target
+    def __init__(self, clusters: Clusters, folder: Path) -> None:
+        self._clusters = clusters
         self._folder = folder
-        self._at_target = Topics(target.bootstrap_servers)
+        self._at_target = Topics(clusters.target.bootstrap_servers)
         self._runs = 0
 
     def copy(
@@ -41,10 +39,9 @@ class Mm2pyContender:
         file = self._folder / f"{alias}.properties"
         write_flow_file(
             file,
-            source=(alias, self._source.bootstrap_servers),
-            target=(TARGET_ALIAS, self._target.bootstrap_servers),
+            source=(alias, self._clusters.source_endpoint(tls=workload.is_tls)),
+            target=(TARGET_ALIAS, self._clusters.target_endpoint(tls=workload.is_tls)),
             topics=topic.replace(".", r"\."),
-            refresh_s=REFRESH_S,
         )
         name = f"{alias}.{topic}"
         log = self._folder / f"{alias}.log"

@@ -1,4 +1,4 @@
-"""What a run shows: measured costs -> a table on the terminal, JSON and Markdown files.
+"""What a run shows: rows of results -> tables on the terminal, JSON and Markdown files.
 
 Nothing in the files names this machine, a path or an address. Measures nothing.
 """
@@ -9,19 +9,19 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from bench.measure import CopyCost
-from bench.workloads import BatchShape, Workload
+from bench.outcomes import Figure, Outcome
 from mm2py.embedded.jars import KAFKA_VERSION
 
-__all__ = ["Outcome", "show", "write_files"]
+__all__ = ["Results"]
 
-COLUMNS: Final = (
+COPY_COLUMNS: Final = (
     "workload",
     "records",
     "batch",
@@ -35,75 +35,119 @@ COLUMNS: Final = (
     "Java PSS",
     "mm2py PSS",
 )
+FIGURE_COLUMNS: Final = ("measure", "Java", "mm2py", "ratio", "goal")
 _TERMINAL_COLUMNS: Final = (0, 3, 4, 5, 6, 8, 9, 10, 11)  # 80 characters are enough
-_METHOD: Final = """\
-CPU is user and system time of all processes of a mirror, from the last look at the target that saw no record of
-the topic to the one that saw the last; both mirrors copied the same source topic, one after the other, between the
-same two single-node brokers on the same machine, {cpus} cores, brokers included. Java MirrorMaker 2 ran with its
-defaults and the JVM flags of its own start script, and was warm: it had copied rounds of the same kind of records
-until its CPU per record settled ({rounds} rounds of CPU us/record: {trail}).
-mm2py was started for each topic; the figure is the median of {repeats}. Memory is taken after the last record; PSS
-counts a page shared by n processes as 1/n. Kafka {kafka}, Python {python}, {partitions} partitions, producer
-batches of 16 KiB. Load average of the machine before the run: {load:.1f}. Other load moves the absolute figures;
-compare ratios.
+_MACHINE: Final = """\
+Kafka {kafka}, Python {python}, {cpus} cores, brokers included; load average before the run: {load:.1f}{size}.
+Other load moves the absolute figures; compare ratios (Java / mm2py). Goals: design.md 7.
+"""
+_COPY_METHOD: Final = """\
+A copy: both mirrors copy the same full topic, one after the other, between the same two single-node brokers. CPU is
+user and system time of all processes of a mirror per record behind the first fifth. Java MirrorMaker 2 has its
+defaults, the JVM flags of its own start script, and is warm: it copied rounds of the same records until its CPU per
+record settled ({rounds} rounds). mm2py was started for each copy, the median of {repeats} counts. {partitions} partitions.
+"""
+_FIGURE_METHOD: Final = """\
+A mirror that runs: defaults, one flow. Start: from process start to the first record on the target, with
+group.initial.rebalance.delay.ms=0 (Java once, mm2py median of three). New topic: from its creation, median of three.
+Latency: from the due time of a 1 KB record to its reader on the target, warm, producer linger 5 ms included.
 """
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One workload, measured; a mirror that was left out is None or empty."""
+class Results:
+    """One run; ``load`` is the load average before it."""
 
-    workload: Workload
-    shape: BatchShape
-    java: CopyCost | None
-    java_warm_up_us: Sequence[float]
-    mm2py_runs: Sequence[CopyCost]
+    outcomes: Sequence[Outcome]
+    figures: Sequence[Figure]
+    load: float
+    is_quick: bool
 
-    @property
-    def mm2py(self) -> CopyCost | None:
-        """The run with the median CPU."""
-        ordered = sorted(self.mm2py_runs, key=lambda cost: cost.cpu_s)
-        return ordered[(len(ordered) - 1) // 2] if ordered else None
+    def show(self) -> None:
+        """Print the tables."""
+        console = Console()
+        if self.outcomes:
+            table = Table(title="Copies, side by side", box=box.SIMPLE, padding=(0, 1, 0, 0))
+            for column in _TERMINAL_COLUMNS:
+                heading = COPY_COLUMNS[column].replace(" us/", "\nus/")
+                heading = heading.replace(" records", "\nrecords").replace("record", "rec")
+                table.add_column(heading, justify="right" if column else "left")
+            for outcome in self.outcomes:
+                cells = _copy_cells(outcome)
+                table.add_row(*(cells[column] for column in _TERMINAL_COLUMNS))
+            console.print(table)
+        if self.figures:
+            table = Table(title="A mirror that runs", box=box.SIMPLE, padding=(0, 1, 0, 0))
+            for index, heading in enumerate(FIGURE_COLUMNS):
+                table.add_column(heading, justify="right" if index else "left")
+            for figure in self.figures:
+                table.add_row(*_figure_cells(figure))
+            console.print(table)
 
-    @property
-    def ratio(self) -> float | None:
-        """How many times the CPU of mm2py Java takes."""
-        if self.java is None or self.mm2py is None:
-            return None
-        return self.java.cpu_s / self.mm2py.cpu_s
+    def write(self, folder: Path, name: str) -> None:
+        """Write ``name``.json and ``name``.md."""
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {
+            "kafka": KAFKA_VERSION,
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+            "load_average_before": round(self.load, 2),
+            "quick": self.is_quick,
+            "copies": [_outcome_json(outcome) for outcome in self.outcomes],
+            "figures": [{**asdict(figure), "ratio": figure.ratio} for figure in self.figures],
+        }
+        text = json.dumps(document, indent=2) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        (folder / f"{name}.md").write_text(self.markdown(), encoding="utf-8")
+
+    def markdown(self) -> str:
+        """Return the tables and how they were measured."""
+        parts = ["# Side by side with Java MirrorMaker 2\n"]
+        if self.outcomes:
+            parts.append(_table(COPY_COLUMNS, [_copy_cells(each) for each in self.outcomes]))
+        if self.figures:
+            parts.append(_table(FIGURE_COLUMNS, [_figure_cells(each) for each in self.figures]))
+        if self.outcomes:
+            rounds = [len(o.java_warm_up_us) for o in self.outcomes if o.java_warm_up_us]
+            parts.append(
+                _COPY_METHOD.format(
+                    rounds=" + ".join(map(str, rounds)) or "no",
+                    repeats=max(len(outcome.mm2py_runs) for outcome in self.outcomes),
+                    partitions=max(outcome.workload.partitions for outcome in self.outcomes),
+                )
+            )
+        if self.figures:
+            parts.append(_FIGURE_METHOD)
+        parts.append(
+            _MACHINE.format(
+                kafka=KAFKA_VERSION,
+                python=platform.python_version(),
+                cpus=os.cpu_count(),
+                load=self.load,
+                size="; quick sizes" if self.is_quick else "",
+            )
+        )
+        return "\n".join(parts)
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
-    """Print the table."""
-    table = Table(title="CPU per record, side by side", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for column in _TERMINAL_COLUMNS:
-        heading = COLUMNS[column].replace(" us/", "\nus/").replace(" records", "\nrecords")
-        table.add_column(heading.replace("record", "rec"), justify="right" if column else "left")
-    for outcome in outcomes:
-        cells = _cells(outcome)
-        table.add_row(*(cells[column] for column in _TERMINAL_COLUMNS))
-    Console().print(table)
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
 
 
-def write_files(outcomes: Sequence[Outcome], folder: Path, name: str, *, load: float) -> None:
-    """Write ``name``.json and ``name``.md; ``load`` is the load average before the run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document = [_as_json(outcome) for outcome in outcomes]
-    (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(_markdown(outcomes, load), encoding="utf-8")
-
-
-def _cells(outcome: Outcome) -> list[str]:
+def _copy_cells(outcome: Outcome) -> list[str]:
     java, ours, ratio = outcome.java, outcome.mm2py, outcome.ratio
     per_batch = ours.cpu_us_per_record * outcome.shape.mean_records if ours else None
+    size = outcome.shape.mean_bytes
     return [
         outcome.workload.title,
         f"{outcome.shape.records:,}",
-        f"{outcome.shape.mean_bytes / 1024:.1f} KiB",
+        f"{size / 1024:.1f} KiB" if size >= 1024 else f"{size:.0f} B",
         _number(java.cpu_us_per_record if java else None, ".2f"),
         _number(ours.cpu_us_per_record if ours else None, ".2f"),
         _number(ratio, ".1f", "x"),
-        f"{outcome.workload.goal_ratio}x",
+        _number(outcome.workload.goal_ratio, "d", "x"),
         _number(per_batch, ".1f"),
         _number(java.records_per_s if java else None, ",.0f"),
         _number(ours.records_per_s if ours else None, ",.0f"),
@@ -112,30 +156,23 @@ def _cells(outcome: Outcome) -> list[str]:
     ]
 
 
+def _figure_cells(figure: Figure) -> list[str]:
+    form = ",.0f" if figure.unit == "MB" else ",.2f" if figure.unit in ("s", "%") else ",.1f"
+    unit = f" {figure.unit}"
+    return [
+        figure.name,
+        _number(figure.java, form, unit),
+        _number(figure.mm2py, form, unit),
+        _number(figure.ratio, ".1f", "x"),
+        _number(figure.goal, ",.0f", unit),
+    ]
+
+
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
-def _markdown(outcomes: Sequence[Outcome], load: float) -> str:
-    lines = ["# Side by side with Java MirrorMaker 2", ""]
-    lines.append("| " + " | ".join(COLUMNS) + " |")
-    lines.append("|---|" + "---:|" * (len(COLUMNS) - 1))
-    lines += ["| " + " | ".join(_cells(outcome)) + " |" for outcome in outcomes]
-    trails = [outcome.java_warm_up_us for outcome in outcomes if outcome.java_warm_up_us]
-    method = _METHOD.format(
-        cpus=os.cpu_count(),
-        load=load,
-        rounds=" + ".join(str(len(trail)) for trail in trails) or "no",
-        trail="; ".join(", ".join(f"{us:.1f}" for us in trail) for trail in trails) or "-",
-        repeats=max((len(outcome.mm2py_runs) for outcome in outcomes), default=0),
-        kafka=KAFKA_VERSION,
-        python=platform.python_version(),
-        partitions=max((outcome.workload.partitions for outcome in outcomes), default=0),
-    )
-    return "\n".join([*lines, "", method])
-
-
-def _as_json(outcome: Outcome) -> dict[str, object]:
+def _outcome_json(outcome: Outcome) -> dict[str, object]:
     return {
         "workload": outcome.workload.name,
         "records": outcome.shape.records,

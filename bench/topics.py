@@ -1,16 +1,17 @@
 """Topics of a region as an independent client (confluent-kafka) sees them: create, count, empty.
 
 Flow: ``Topics(bootstrap)`` -> ``create`` -> ``end_offsets`` while something copies -> ``empty``.
-Writes no records; ``workloads`` does.
+Writes single records; ``workloads`` fills topics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from concurrent.futures import Future
 from typing import Final, Protocol, cast, final
 
 from confluent_kafka import (
     OFFSET_END,
     KafkaException,
+    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
@@ -78,13 +79,30 @@ class Topics:
             "log_level": 2,
         }
         self._admin = cast("_Admin", AdminClient(settings))
+        self._servers = bootstrap_servers
         self._seen: set[str] = set()
 
     def create(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         """Create one topic with a single replica."""
-        new = NewTopic(topic, partitions, 1, config=dict(configs or {}))
-        for done in self._admin.create_topics([new]).values():
+        self.create_all([topic], partitions, configs)
+
+    def create_all(
+        self, topics: Sequence[str], partitions: int, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create topics with a single replica."""
+        new = [NewTopic(topic, partitions, 1, config=dict(configs or {})) for topic in topics]
+        for done in self._admin.create_topics(new).values():
             done.result(_TIMEOUT_S)
+
+    def append(self, *topics: str, records: int = 1) -> None:
+        """Append a few small records to each topic's first partition, and wait for the acks."""
+        producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 0, "log_level": 2})
+        for topic in topics:
+            for _ in range(records):
+                producer.produce(topic, b"record", partition=0)
+            producer.poll(0)
+        if producer.flush(_TIMEOUT_S) > 0:
+            raise RuntimeError(f"records were not taken within {_TIMEOUT_S:.0f} s")
 
     def end_offsets(self, topic: str, partitions: int) -> Sequence[int]:
         """Return the log end of every partition; 0 for those that do not exist yet."""
@@ -94,15 +112,22 @@ class Topics:
                 return [0] * partitions
             self._seen.add(topic)
         asked = {TopicPartition(topic, p): _SPECS.latest() for p in range(partitions)}
-        found = self._admin.list_offsets(asked)
         ends = [0] * partitions
-        for where, answer in found.items():
-            try:
-                ends[where.partition] = answer.result(_TIMEOUT_S).offset
-            except KafkaException as error:
-                if error.args[0].name() not in _NOT_YET:
-                    raise
+        for where, answer in self._admin.list_offsets(asked).items():
+            ends[where.partition] = _offset(answer)
         return ends
+
+    def filled(self, topics: Collection[str]) -> int:
+        """Return how many of the topics have records in their first partition."""
+        there = self.names() & set(topics)
+        if not there:
+            return 0
+        asked = {TopicPartition(topic, 0): _SPECS.latest() for topic in there}
+        return sum(_offset(answer) > 0 for answer in self._admin.list_offsets(asked).values())
+
+    def names(self) -> Set[str]:
+        """Return the topics that the cluster lists."""
+        return self._admin.list_topics(timeout=_TIMEOUT_S).topics.keys()
 
     def count(self, topic: str, partitions: int) -> int:
         """Return how many records were ever written to a topic without compaction."""
@@ -110,10 +135,19 @@ class Topics:
 
     def exists(self, topic: str) -> bool:
         """Whether the cluster lists ``topic``."""
-        return topic in self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        return topic in self.names()
 
     def empty(self, topic: str, partitions: int) -> None:
         """Delete every record; the topic and its offsets stay."""
         ends = [TopicPartition(topic, p, OFFSET_END) for p in range(partitions)]
         for done in self._admin.delete_records(ends).values():
             done.result(_TIMEOUT_S)
+
+
+def _offset(answer: Future[_Offset]) -> int:
+    try:
+        return answer.result(_TIMEOUT_S).offset
+    except KafkaException as error:
+        if error.args[0].name() in _NOT_YET:
+            return 0
+        raise

@@ -1,7 +1,7 @@
 """What is copied: sizes, codecs and counts; and the producer that fills a topic with it.
 
 Flow: ``WORKLOADS[name]`` -> ``fill(bootstrap, topic, workload, records)`` -> ``batch_shape`` of the log.
-Batches are those of a producer with ``batch.size=16384`` under load: full.
+Batches are those of a producer under load: full up to ``batch.size``, or of ``batch_records`` records.
 """
 
 import json
@@ -35,8 +35,16 @@ class Workload:
     records: int
     quick_records: int
     warm_up_records: int  # per round
-    goal_ratio: int
+    goal_ratio: int | None = None  # of design.md 7
+    batch_bytes: int = BATCH_BYTES
+    batch_records: int | None = None  # None: as many as go into batch_bytes
+    is_tls: bool = False
     partitions: int = PARTITIONS
+
+    @property
+    def topic(self) -> str:
+        """Topic to copy; each of the two Java mirrors has its own family."""
+        return f"{'tls-bench' if self.is_tls else 'bench'}.{self.name}"
 
 
 WORKLOADS: Final = {
@@ -82,24 +90,75 @@ WORKLOADS: Final = {
             warm_up_records=400_000,
             goal_ratio=22,
         ),
+        Workload(
+            name="1k-zstd",
+            title="1 KB, zstd, 64 KiB batches",
+            value_bytes=1_000,
+            codec="zstd",
+            records=600_000,
+            quick_records=200_000,
+            warm_up_records=80_000,
+            batch_bytes=65_536,
+        ),
+        Workload(
+            name="1k-single",
+            title="1 KB, one a batch",
+            value_bytes=1_000,
+            codec="none",
+            records=90_000,
+            quick_records=45_000,
+            warm_up_records=20_000,
+            batch_records=1,
+        ),
+        Workload(
+            name="100b-single",
+            title="100 B, one a batch",
+            value_bytes=100,
+            codec="none",
+            records=90_000,
+            quick_records=45_000,
+            warm_up_records=20_000,
+            batch_records=1,
+        ),
+        Workload(
+            name="1k-tls",
+            title="1 KB, TLS both sides",
+            value_bytes=1_000,
+            codec="none",
+            records=600_000,
+            quick_records=200_000,
+            warm_up_records=80_000,
+            is_tls=True,
+        ),
+        Workload(
+            name="1k-lz4-tls",
+            title="1 KB, lz4, TLS both sides",
+            value_bytes=1_000,
+            codec="lz4",
+            records=600_000,
+            quick_records=200_000,
+            warm_up_records=80_000,
+            is_tls=True,
+        ),
     )
 }
 
 
 def fill(bootstrap_servers: str, topic: str, workload: Workload, records: int) -> None:
     """Append ``records`` records, the same number to every partition, and wait for the last ack."""
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "compression.codec": workload.codec,
-            "batch.size": BATCH_BYTES,
-            "linger.ms": 1_000,  # long enough that only full batches leave
-            "queue.buffering.max.messages": 2 * _BUFFERED_RECORDS,
-            "queue.buffering.max.kbytes": 1 << 20,
-            "acks": "all",
-            "log_level": 2,
-        }
-    )
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": bootstrap_servers,
+        "compression.codec": workload.codec,
+        "batch.size": workload.batch_bytes,
+        "linger.ms": 1_000,  # long enough that only full batches leave
+        "queue.buffering.max.messages": 2 * _BUFFERED_RECORDS,
+        "queue.buffering.max.kbytes": 1 << 20,
+        "acks": "all",
+        "log_level": 2,
+    }
+    if workload.batch_records is not None:
+        settings |= {"batch.num.messages": workload.batch_records, "linger.ms": 0}
+    producer = Producer(settings)
     messages = _messages(workload.value_bytes)
     per_partition = records // workload.partitions
     for begin in range(0, per_partition, _CHUNK):

@@ -1,0 +1,103 @@
+"""What was measured, as rows of the result tables: copies, and figures of a mirror that runs.
+
+Flow: ``measure`` and ``steady`` results -> ``Outcome``, ``steady_figures``, ``many_figures`` -> ``report``. Goals
+are those of design.md 7.
+"""
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.latency import BYTES_PER_S
+from bench.many_topics import ManyTopics
+from bench.measure import CopyCost
+from bench.steady import Steady
+from bench.workloads import BatchShape, Workload
+
+__all__ = ["Figure", "Outcome", "many_figures", "steady_figures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One workload, measured; a mirror that was left out is None or empty."""
+
+    workload: Workload
+    shape: BatchShape
+    java: CopyCost | None
+    java_warm_up_us: Sequence[float]
+    mm2py_runs: Sequence[CopyCost]
+
+    @property
+    def mm2py(self) -> CopyCost | None:
+        """The run with the median CPU."""
+        ordered = sorted(self.mm2py_runs, key=lambda cost: cost.cpu_s)
+        return ordered[(len(ordered) - 1) // 2] if ordered else None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the CPU of mm2py Java takes."""
+        if self.java is None or self.mm2py is None:
+            return None
+        return self.java.cpu_s / self.mm2py.cpu_s
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measure of both tools; less is better."""
+
+    name: str
+    unit: str
+    java: float | None
+    mm2py: float | None
+    goal: float | None = None  # at most
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times mm2py's figure Java's is."""
+        return self.java / self.mm2py if self.java is not None and self.mm2py else None
+
+
+def steady_figures(found: Mapping[str, Steady]) -> list[Figure]:
+    """Return the rows of what was measured, by the tool's name."""
+    java, ours = found.get("java", Steady()), found.get("mm2py", Steady())
+    rate = f"{BYTES_PER_S // 1_000_000} MB/s"
+    both = (java, ours)
+    p50 = [each.latency.p50_ms if each.latency else None for each in both]
+    p99 = [each.latency.p99_ms if each.latency else None for each in both]
+    pss = [each.pss_bytes / 1e6 if each.pss_bytes else None for each in both]
+    rows = [
+        Figure("start to first record", "s", _median(java.starts_s), _median(ours.starts_s), 3),
+        Figure(
+            "new topic to first record (Java looks every 1 s instead of 600 s)",
+            "s",
+            _median(java.new_topics_s),
+            _median(ours.new_topics_s),
+            5,
+        ),
+        Figure(f"latency at {rate}, p50", "ms", p50[0], p50[1]),
+        Figure(f"latency at {rate}, p99", "ms", p99[0], p99[1], 50),
+        Figure(f"CPU at {rate}", "%", java.latency_cpu_percent, ours.latency_cpu_percent),
+        Figure("idle CPU", "%", java.idle_cpu_percent, ours.idle_cpu_percent, 1),
+        Figure("memory (PSS) after a copy", "MB", pss[0], pss[1], 150),
+    ]
+    return [row for row in rows if row.java is not None or row.mm2py is not None]
+
+
+def many_figures(found: Mapping[str, ManyTopics]) -> list[Figure]:
+    """Return the rows of many topics, by the tool's name."""
+    if not found:
+        return []
+    both = (found.get("java"), found.get("mm2py"))
+    name = f"{next(iter(found.values())).topics:,} topics"
+    wall = [each.wall_s if each else None for each in both]
+    cpu = [each.cpu_s if each else None for each in both]
+    pss = [each.pss_bytes / 1e6 if each else None for each in both]
+    return [
+        Figure(f"{name}: start to the last", "s", wall[0], wall[1]),
+        Figure(f"{name}: CPU", "s", cpu[0], cpu[1]),
+        Figure(f"{name}: memory (PSS)", "MB", pss[0], pss[1], 512),
+    ]
+
+
+def _median(values: Collection[float]) -> float | None:
+    return statistics.median(values) if values else None
