@@ -39,9 +39,12 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 HOLD_ABOVE_BYTES: Final = 4 << 20
-"""A target partition with more waiting than this is not fed any further."""
+"""A target partition with more unacknowledged than this, and than half of the free memory, is not fed any
+further. One partition alone gets a third of ``buffer.memory``: over a WAN five requests in flight hold 5 MB,
+and as much has to wait for their place. Many that are stuck get less, so that there is room for others."""
 
 RELEASE_BELOW_BYTES: Final = 1 << 20
+"""Fed again below this or a quarter of the free memory, before its window runs empty."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long a cancelled task may take to close its connections."""
@@ -280,8 +283,10 @@ class WorkerTask:
     def _has_room(self) -> bool:
         if self._error is not None:
             return True
-        free = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
-        return free >= self._least_budget and not self._suspended
+        return self._free_bytes() >= self._least_budget and not self._suspended
+
+    def _free_bytes(self) -> int:
+        return self._settings.buffer_memory_bytes - self._sender.buffered_bytes
 
     # ---------------------------------------------------------------- hot path, both ways
 
@@ -325,19 +330,22 @@ class WorkerTask:
     # ---------------------------------------------------------------- back-pressure
 
     def _hold_full(self, targets: dict[TopicPartition, TopicPartition]) -> None:
+        above = max(HOLD_ABOVE_BYTES, self._free_bytes() // 2)
         full = [
             source
             for source, target in targets.items()
-            if source not in self._held and self._sender.backlog_bytes(target) > HOLD_ABOVE_BYTES
+            if source not in self._held and self._sender.backlog_bytes(target) > above
         ]
         if full:
             self._held.update((source, targets[source]) for source in full)
             self._task.hold(full)
 
     def _drained(self, source: TopicPartition, target: TopicPartition) -> None:
-        if source in self._held and self._sender.backlog_bytes(target) < RELEASE_BELOW_BYTES:
-            del self._held[source]
-            self._task.release([source])
+        if source in self._held:
+            below = max(RELEASE_BELOW_BYTES, self._free_bytes() // 4)
+            if self._sender.backlog_bytes(target) < below:
+                del self._held[source]
+                self._task.release([source])
         if self._starved and self._has_room():
             self._room.set()
 

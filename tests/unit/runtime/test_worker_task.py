@@ -189,7 +189,8 @@ def test_poll_waits_for_room_in_the_buffer() -> None:
 
 def test_a_partition_that_cannot_drain_is_held_alone_and_released() -> None:
     async def scenario() -> None:
-        big = HOLD_ABOVE_BYTES + 1
+        big = TaskSettings().buffer_memory_bytes * 3 // 8  # more than half of what it leaves free
+        assert big > HOLD_ABOVE_BYTES
         task = FakeTask([outgoing("orders", 0, size=big), outgoing("bills", 0)])
         bench = Bench(task, acknowledge=False)
         bench.running.start()
