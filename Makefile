@@ -1,10 +1,12 @@
 # What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo fmt check test demo bench clean dist
+.PHONY: help setup setup-demo fmt check test chaos fuzz demo bench clean dist
 BIN := .venv/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_EXAMPLES ?= 20000
+FUZZED := $(addprefix tests/property/test_,sender_lane.py protocol_splice.py protocol_fuzz.py)
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +29,13 @@ check: setup  ## lint, types, layering, spelling
 	$(BIN)/codespell
 
 test: setup  ## every test, on real brokers; PYTEST_ARGS="-k name" narrows it
-	$(BIN)/pytest -q $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not chaos" $(PYTEST_ARGS)
+
+chaos: setup  ## faults for minutes: cut lines, full disk, WAN; PYTEST_ARGS="-k wan" narrows it
+	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING $(PYTEST_ARGS)
+
+fuzz: setup  ## sender, splice and codecs with FUZZ_EXAMPLES=20000 random examples each
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -q --timeout=0 $(FUZZED) $(PYTEST_ARGS)
 
 demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20 runs unattended and proves equality
 	@$(BIN)/mm2py demo $(DEMO_ARGS)

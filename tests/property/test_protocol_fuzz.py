@@ -17,6 +17,7 @@ from mm2py.protocol.produce import decode_produce
 from mm2py.protocol.record_batch import BufferLease, Codec, crc32c
 from mm2py.protocol.record_bytes import read_varint, varint
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from tests.property.effort import examples
 
 bodies = st.binary(max_size=300).map(lambda raw: memoryview(bytearray(raw)))
 fields = st.none() | st.binary(max_size=50)
@@ -27,7 +28,8 @@ new_records = st.builds(
     st.lists(st.tuples(st.binary(max_size=5), fields), max_size=3),
     st.integers(-1, 2**50),
 )
-relaxed = settings(deadline=None)  # the machine may be busy
+
+relaxed = settings(deadline=None, max_examples=examples(100))  # the machine may be busy
 CALLS: list[Call[object]] = [
     messages.api_versions(),
     messages.metadata(None),

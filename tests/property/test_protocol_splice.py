@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c, sign
 from mm2py.protocol.splice import merge, recompress, split
+from tests.property.effort import examples
 
 Key = bytes | None
 BASE = 1_000_000
@@ -37,7 +38,8 @@ rows = st.lists(
     min_size=1,
     max_size=30,
 )
-relaxed = settings(deadline=None, max_examples=60)  # codecs are slow on a busy machine
+
+relaxed = settings(deadline=None, max_examples=examples(60))  # codecs are slow on a busy machine
 codecs = st.sampled_from(list(Codec))
 
 

@@ -11,6 +11,7 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
+from tests.property.effort import examples
 
 SOURCE = TopicPartition("orders", 0)
 TARGET = TopicPartition("A.orders", 0)
@@ -266,7 +267,7 @@ def play(rig: Rig, steps: list[tuple[str, int, int]]) -> None:
             rig.broker.too_large = min(rig.broker.too_large, number)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(
     steps=st.lists(STEPS, max_size=80),
     max_in_flight=st.integers(1, 5),
@@ -285,7 +286,7 @@ def test_every_record_arrives_once_and_in_order_whatever_is_lost(
     assert rig.max_seen <= max_in_flight
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps=st.lists(STEPS, max_size=60))
 def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
     steps: list[tuple[str, int, int]],
