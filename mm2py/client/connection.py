@@ -275,13 +275,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _begin(self, call: Call[R], version: int, timeout_ms: int = 0) -> asyncio.Future[R]:
         answer: asyncio.Future[R] = self._loop.create_future()
 
-        def on_response(body: memoryview, lease: BufferLease | None) -> None:
-            try:
-                if not answer.done():
-                    answer.set_result(call.decode(version, body))
-            finally:
-                if lease is not None:
-                    lease.release()
+        def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+            # Decoded at once, so nothing is kept of the buffer: the receiver gives its lease back.
+            if not answer.done():
+                answer.set_result(call.decode(version, body))
 
         def on_lost(error: Exception) -> None:
             if not answer.done():

@@ -66,16 +66,12 @@ async def fetch_partition(
     )
     answer: asyncio.Future[FetchedPartition] = asyncio.get_running_loop().create_future()
 
-    def on_response(body: memoryview, lease: BufferLease | None) -> None:
-        try:
-            fetched = decode_fetch(version, body).partitions[0]
-            if fetched.records is not None:
-                fetched = replace(fetched, records=memoryview(bytearray(fetched.records)))
-            if not answer.done():
-                answer.set_result(fetched)
-        finally:
-            if lease is not None:
-                lease.release()
+    def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+        fetched = decode_fetch(version, body).partitions[0]
+        if fetched.records is not None:  # copied, so nothing is kept of the receive buffer
+            fetched = replace(fetched, records=memoryview(bytearray(fetched.records)))
+        if not answer.done():
+            answer.set_result(fetched)
 
     def on_lost(error: Exception) -> None:
         if not answer.done():

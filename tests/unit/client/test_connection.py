@@ -254,3 +254,19 @@ def test_an_unknown_host_is_named() -> None:
             await BrokerConnection.open("no-such-host.invalid", 9092, settings(), BufferPool())
 
     asyncio.run(run())
+
+
+def test_answers_too_long_for_the_head_buffer_leave_the_connection_and_its_buffers_whole() -> None:
+    async def run() -> None:
+        topics = {f"a-topic-with-a-rather-long-name-{n:05d}": 1 for n in range(500)}
+        async with FakeBroker(topics=topics) as broker:
+            pool = BufferPool()
+            connection = await BrokerConnection.open("127.0.0.1", broker.port, settings(), pool)
+            for _ in range(3):
+                assert len((await connection.call(metadata(None))).topics) == len(topics)
+            assert not connection.closed
+            assert broker.connections == 1
+            assert pool.leased_bytes == 0
+            await connection.close()
+
+    asyncio.run(run())
