@@ -124,7 +124,7 @@ def test_a_reset_ends_what_is_open_and_serves_what_comes(line: DelayProxy, echo:
 def test_a_refusing_line_serves_nobody_until_it_is_healed(line: DelayProxy, echo: int) -> None:
     port = line.front(echo)
     line.refuse()
-    with connect(port) as connection, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), connect(port) as connection:
         assert connection.recv(1)
     line.heal()
     with connect(port) as connection:
@@ -134,7 +134,7 @@ def test_a_refusing_line_serves_nobody_until_it_is_healed(line: DelayProxy, echo
 def test_a_server_that_is_away_resets_the_client(line: DelayProxy) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    with connect(line.front(port)) as connection, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), connect(line.front(port)) as connection:
         assert connection.recv(1)
 
 
