@@ -1,0 +1,72 @@
+"""How fast a copy goes: a backlog that differs per record, and the target's log end sampled while it is copied."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.mirror_process import Mirror, until
+from tests.integration.traffic import Sent, write
+
+__all__ = ["RECORD_BYTES", "Pace", "pace_of_copy", "write_backlog"]
+
+RECORD_BYTES: Final = 1024
+COPY_TIMEOUT_S: Final = 100.0
+SKIPPED: Final = 0.15
+"""Part of the backlog that is left out at the beginning, where windows open, and at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What one copy reached."""
+
+    bytes_per_s: float
+    cpu_s: float
+
+    def __str__(self) -> str:
+        return f"{self.bytes_per_s / 1e6:.1f} MB/s, {self.cpu_s:.1f} s CPU"
+
+
+def write_backlog(region: KafkaAddress, topic: str, records: int) -> None:
+    """Write records of 1 KiB that do not compress, in batches of 16 KiB, to partition 0."""
+    write(region, topic, _records(records), batch_size=16_384, linger_ms=50)
+
+
+def _records(count: int) -> Iterator[Sent]:
+    padding = os.urandom(RECORD_BYTES)
+    for number in range(count):
+        mark = b"%d:" % number
+        yield Sent(0, mark + padding[len(mark) :])
+
+
+def pace_of_copy(mirror: Mirror, region: KafkaAddress, topic: str, records: int) -> Pace:
+    """Wait until so many records are in partition 0 of ``topic`` and return the pace of the middle part."""
+    samples: list[tuple[float, int]] = []
+    place = TopicPartition(topic, 0)
+    settings = {"bootstrap.servers": region.bootstrap_servers, "group.id": "pace", "log_level": 0}
+    consumer = Consumer(settings)
+    try:
+
+        def complete() -> bool:
+            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            samples.append((time.monotonic(), end))
+            return end >= records
+
+        until(complete, COPY_TIMEOUT_S, lambda: f"{records} copied: {samples[-1:]}", alive=mirror)
+    finally:
+        consumer.close()
+    low, high = records * SKIPPED, records * (1 - SKIPPED)
+    middle = [sample for sample in samples if low <= sample[1] <= high]
+    assert len(middle) >= 2, f"too fast to measure: {samples}"
+    (began, first), (ended, last) = middle[0], middle[-1]
+    return Pace((last - first) * RECORD_BYTES / (ended - began), _cpu_s(mirror.pid))
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
