@@ -18,12 +18,14 @@ from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
 from bench.topics import Topics
 from bench.workloads import Workload, fill
 
-__all__ = ["JavaContender"]
+__all__ = ["QUICK_ROUNDS", "ROUNDS", "JavaContender"]
 
 SOURCE_ALIAS: Final = "J"
 TARGET_ALIAS: Final = "B"
 START_DEADLINE_S: Final = 120.0
 COPY_DEADLINE_S: Final = 180.0
+ROUNDS: Final = range(4, 12)  # of warming up: at least, at most
+QUICK_ROUNDS: Final = range(3, 6)
 _POLL_S: Final = 0.05
 _SETTLED: Final = 0.05  # two rounds in a row within 5 % of the one before
 
@@ -37,7 +39,7 @@ class JavaContender:
         self._source = source
         self._family = "tls-bench" if tls else "bench"
         self._refresh_s = 12 if quick else 20
-        self._rounds = range(3, 6) if quick else range(4, 12)
+        self._rounds = QUICK_ROUNDS if quick else ROUNDS
         self._at_source = Topics(source.bootstrap_servers)
         self._at_target = Topics(target.bootstrap_servers)
         self._probes = 0

@@ -29,9 +29,9 @@ class Outcome:
 
     @property
     def mm2py(self) -> CopyCost | None:
-        """The run with the median CPU."""
+        """The run with the median CPU, of two the dearer."""
         ordered = sorted(self.mm2py_runs, key=lambda cost: cost.cpu_s)
-        return ordered[(len(ordered) - 1) // 2] if ordered else None
+        return ordered[len(ordered) // 2] if ordered else None
 
     @property
     def ratio(self) -> float | None:

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.java_contender import QUICK_ROUNDS, ROUNDS
 from bench.measure import CopyCost
 from bench.outcomes import Figure, Outcome
 from mm2py.embedded.jars import KAFKA_VERSION
@@ -45,7 +46,8 @@ _COPY_METHOD: Final = """\
 A copy: both mirrors copy the same full topic, one after the other, between the same two single-node brokers. CPU is
 user and system time of all processes of a mirror per record behind the first fifth. Java MirrorMaker 2 has its
 defaults, the JVM flags of its own start script, and is warm: it copied rounds of the same records until its CPU per
-record settled ({rounds} rounds). mm2py was started for each copy, the median of {repeats} counts. {partitions} partitions.
+record settled or the limit of {limit} rounds was reached ({rounds} rounds). mm2py was started for each copy, the
+median of {repeats} counts. {partitions} partitions.
 """
 _FIGURE_METHOD: Final = """\
 A mirror that runs: defaults, one flow. Start: from process start to the first record on the target, with
@@ -112,6 +114,7 @@ class Results:
             rounds = [len(o.java_warm_up_us) for o in self.outcomes if o.java_warm_up_us]
             parts.append(
                 _COPY_METHOD.format(
+                    limit=QUICK_ROUNDS.stop if self.is_quick else ROUNDS.stop,
                     rounds=" + ".join(map(str, rounds)) or "no",
                     repeats=max(len(outcome.mm2py_runs) for outcome in self.outcomes),
                     partitions=max(outcome.workload.partitions for outcome in self.outcomes),
