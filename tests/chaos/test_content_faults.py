@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,10 @@ def test_poisoned_records_stop_their_partition_and_no_other(
         assert mirror.stop() == 0
 
 
+def has_partitions(region: Region, topic: str, count: int) -> bool:
+    return len(ends(region, topic)) == count
+
+
 def test_what_was_written_before_a_topic_or_partition_was_detected_arrives(
     rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
@@ -79,6 +84,7 @@ def test_what_was_written_before_a_topic_or_partition_was_detected_arrives(
             write(source, name, [Sent(0, b"early %d" % n) for n in range(20)])
             if number % 5 == 0:
                 grow(source, name, 5)
+                until(partial(has_partitions, source, name, 5), 10, f"partitions of {name}")
                 write(source, name, [Sent(4, b"grown %d" % n) for n in range(20)])
         for name in names:
             assert_equal(*wait_for_copy(mirror, flow, name, timeout_s=60))
