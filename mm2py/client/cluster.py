@@ -88,6 +88,7 @@ class Cluster:
         self.alias = alias
         self.clock = clock
         self.pool = BufferPool() if pool is None else pool
+        self._owns_pool = pool is None
         self._connections = ConnectionPool(settings, self.pool, alias=alias, clock=clock)
         self._cache = MetadataCache()
         self._bootstrap = tuple(
@@ -136,6 +137,9 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connections.close()
+        if self._owns_pool:
+            # The collector of cycles hardly ever runs (wiring.py), so a pool can outlive its flow by far.
+            self.pool.close()
 
     # ---- metadata ----
 

@@ -85,6 +85,11 @@ class BufferPool:
         if self.on_release is not None:
             self.on_release()
 
+    def close(self) -> None:
+        """Keep no free buffers any more, whoever still refers to the pool; those handed out may come back."""
+        self._max_free_bytes = self.free_bytes = 0
+        self._free.clear()
+
 
 @final
 class FrameReceiver:

@@ -22,7 +22,7 @@ CUT_S = 60.0
 RESUME_S = 10.0
 PROGRESS_S = 40.0
 TURNS = 7
-MOST_GROWTH_MB = 10.0
+MOST_GROWTH_MB = 20.0
 BUFFERS_MB = 150.0
 """What memory may rise by while nothing moves: ``buffer.memory`` of 32 MiB as whole receive buffers, and the
 batches cut from them."""

@@ -107,3 +107,14 @@ def test_close_gives_back_the_buffer_of_an_unfinished_frame() -> None:
     receiver.close()
     receiver.close()
     assert pool.leased_bytes == 0
+
+
+def test_a_closed_pool_keeps_no_buffers_not_even_those_that_come_back_later() -> None:
+    pool = BufferPool()
+    kept, early = pool.acquire(100_000), pool.acquire(100_000)
+    early.release()
+    assert pool.free_bytes > 0
+    pool.close()
+    assert pool.free_bytes == 0
+    kept.release()
+    assert (pool.free_bytes, pool.leased_bytes) == (0, 0)
