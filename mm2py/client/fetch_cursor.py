@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Final, final
 
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.batch_stage import ProblemKind, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease
@@ -14,7 +15,6 @@ from mm2py.types import TopicPartition
 
 __all__ = ["NO_TOPIC_ID", "Cursor", "Verdict"]
 
-NO_TOPIC_ID: Final = bytes(16)
 
 _RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
 _REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})

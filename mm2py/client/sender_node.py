@@ -18,6 +18,7 @@ from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.messages import api_versions
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import BufferLease
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 OLDEST: Final = 3
 NEWEST: Final = 12
 """Produce 13 names topics by id: a target topic that was deleted and created again would refuse us."""
-
-NO_TOPIC_ID: Final = bytes(16)
 
 REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its cost."""

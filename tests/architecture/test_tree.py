@@ -26,7 +26,7 @@ REGISTRY_HOSTS = [
         ("repo1", ".maven"),
         ("registry.npm", "js"),
         ("crates", ".io"),
-        ("proxy.golang", ".org"),
+        ("proxy.go", "lang.org"),
     )
 ]
 MACHINE_PATHS = ["/" + path for path in ("work/main", "work/shared", "work/notes", "root/")]
