@@ -20,8 +20,8 @@ from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import committed_offset, mirror_source_partition
-from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     BYTE_RATE,

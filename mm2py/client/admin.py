@@ -13,19 +13,11 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import ADMIN, Cluster
 from mm2py.errors import Mm2pyError, RetriableError, RetriableServerError, ServerError
 from mm2py.protocol import admin_messages, group_messages, messages
-from mm2py.protocol import answers as wire
-from mm2py.protocol.answers import Acl as AclBinding
-from mm2py.protocol.answers import (
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    ClusterResult,
-    ConfigSource,
-    NamedError,
-    OffsetQuery,
-    PatternType,
-    TopicMetadata,
-)
+from mm2py.protocol.acls import Acl as AclBinding
+from mm2py.protocol.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.brokers import ClusterResult
+from mm2py.protocol.configs import ConfigEntry as ConfigAnswer
+from mm2py.protocol.configs import ConfigOperation, ConfigResource, ConfigResourceType, ConfigSource
 from mm2py.protocol.error_codes import (
     NETWORK_EXCEPTION,
     RETRIABLE,
@@ -33,6 +25,11 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
+from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
+from mm2py.protocol.log_offsets import OffsetQuery
+from mm2py.protocol.outcomes import NamedError
+from mm2py.protocol.topics import NewTopic as TopicToCreate
+from mm2py.protocol.topics import TopicMetadata
 from mm2py.types import TopicPartition
 
 __all__ = [
@@ -164,7 +161,7 @@ class Admin:
         if not topics:
             return {}
         wanted = [
-            wire.NewTopic(t.name, t.partitions, t.replication_factor, dict(t.configs))
+            TopicToCreate(t.name, t.partitions, t.replication_factor, dict(t.configs))
             for t in topics
         ]
         created = await self.cluster.call_controller(
@@ -335,7 +332,7 @@ class Admin:
                 self._take_offsets(answers, listed)
 
     def _take_offsets(
-        self, answers: Iterable[wire.ListedOffset], listed: dict[TopicPartition, ListedOffset]
+        self, answers: Iterable[OffsetAnswer], listed: dict[TopicPartition, ListedOffset]
     ) -> None:
         for answer in answers:
             tp = TopicPartition(answer.topic, answer.partition)
@@ -357,7 +354,7 @@ def _description(topic: TopicMetadata) -> TopicDescription:
     )
 
 
-def _entry(entry: wire.ConfigEntry) -> ConfigEntry:
+def _entry(entry: ConfigAnswer) -> ConfigEntry:
     return ConfigEntry(
         entry.name,
         entry.value,
@@ -368,12 +365,12 @@ def _entry(entry: wire.ConfigEntry) -> ConfigEntry:
     )
 
 
-def _topic(name: str) -> wire.ConfigResource:
-    return wire.ConfigResource(wire.ConfigResourceType.TOPIC, name)
+def _topic(name: str) -> ConfigResource:
+    return ConfigResource(ConfigResourceType.TOPIC, name)
 
 
-def _operation(op: ConfigOp) -> tuple[str, wire.ConfigOperation, str | None]:
-    return op.name, wire.ConfigOperation[op.op], op.value
+def _operation(op: ConfigOp) -> tuple[str, ConfigOperation, str | None]:
+    return op.name, ConfigOperation[op.op], op.value
 
 
 def _error(code: int, message: str, subject: str) -> ServerError | None:

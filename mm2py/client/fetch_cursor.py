@@ -7,10 +7,10 @@ from enum import Enum, auto
 from typing import Final, final
 
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.batch_stage import ProblemKind, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 __all__ = ["NO_TOPIC_ID", "Cursor", "Verdict"]

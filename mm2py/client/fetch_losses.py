@@ -16,8 +16,8 @@ from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, PartitionError, ProtocolError
-from mm2py.protocol.answers import EpochEnd, EpochQuery
 from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.log_offsets import EpochEnd, EpochQuery
 from mm2py.protocol.messages import offset_for_leader_epoch
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 

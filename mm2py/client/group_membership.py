@@ -17,7 +17,6 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.protocol.answers import GroupProtocol, JoinResult
 from mm2py.protocol.call import Call
 from mm2py.protocol.connect_group import (
     PROTOCOL_TYPE,
@@ -41,6 +40,7 @@ from mm2py.protocol.error_codes import (
     server_error,
 )
 from mm2py.protocol.group_messages import heartbeat, join_group, leave_group, sync_group
+from mm2py.protocol.groups import GroupProtocol, JoinResult
 
 __all__ = ["SoleMembership"]
 

@@ -15,7 +15,6 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, ProtocolError, RequestTimedOutError, RetriableError
-from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.error_codes import NONE, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, server_error
 from mm2py.protocol.fetch import (
     FETCH_KEY,
@@ -27,6 +26,7 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.records import Record, decode_batches
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
 __all__ = ["LogReader", "RecordHandler"]

@@ -8,12 +8,12 @@ only if its epoch is at least the highest one seen for the same topic id (Java's
 from typing import NamedTuple, final
 
 from mm2py.errors import RetriableServerError, ServerError
-from mm2py.protocol.answers import MetadataResult, TopicMetadata
 from mm2py.protocol.error_codes import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
+from mm2py.protocol.topics import MetadataResult, TopicMetadata
 from mm2py.types import TopicPartition
 
 __all__ = ["BrokerAddress", "Leader", "MetadataCache"]

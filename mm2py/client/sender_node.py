@@ -18,10 +18,10 @@ from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.messages import api_versions
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import BufferLease
+from mm2py.protocol.topics import NO_TOPIC_ID
 
 __all__ = ["NodeEvents", "ProduceNode"]
 

@@ -10,7 +10,7 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.partition_fetch import fetch_partition
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.answers import EpochQuery
+from mm2py.protocol.log_offsets import EpochQuery
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
 from mm2py.types import TopicPartition
 

@@ -1,16 +1,20 @@
 """Config and ACL requests.
 
-Flow: a builder (``describe_configs(...)``) -> ``Call`` -> bytes -> broker -> bytes -> a value of ``answers.py``.
+Flow: a builder (``describe_configs(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
 """
 
 from collections.abc import Mapping, Sequence
 
-from mm2py.protocol.answers import (
+from mm2py.protocol.acls import (
     Acl,
     AclOperation,
     AclPermission,
     AclResourceType,
     AclsResult,
+    PatternType,
+)
+from mm2py.protocol.call import Call
+from mm2py.protocol.configs import (
     ConfigEntry,
     ConfigOperation,
     ConfigResource,
@@ -18,10 +22,8 @@ from mm2py.protocol.answers import (
     ConfigSource,
     ConfigSynonym,
     DescribedConfigs,
-    NamedError,
-    PatternType,
 )
-from mm2py.protocol.call import Call
+from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.schema import admin_schema, required, schema_call
 
 __all__ = ["create_acls", "describe_acls", "describe_configs", "incremental_alter_configs"]

@@ -1,6 +1,6 @@
 """One request of the protocol together with how to read its answer.
 
-Flow: ``encode`` -> connection -> ``decode`` -> a value of ``answers.py``.
+Flow: ``encode`` -> connection -> ``decode`` -> one value.
 The client picks the version between ``min_version``, ``max_version`` and the broker's range.
 """
 

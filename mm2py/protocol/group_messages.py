@@ -1,13 +1,14 @@
 """Coordinator requests: find it, membership of a group, and a group's committed offsets.
 
-Flow: a builder (``join_group(...)``) -> ``Call`` -> bytes -> broker -> bytes -> a value of ``answers.py``.
+Flow: a builder (``join_group(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
 OffsetCommit and OffsetFetch stay below v10, whose topic ids we do not send (libraries.md 1).
 """
 
 from collections.abc import Mapping, Sequence
 
-from mm2py.protocol.answers import (
-    BrokerNode,
+from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.call import Call
+from mm2py.protocol.groups import (
     CoordinatorResult,
     CoordinatorType,
     DescribedGroup,
@@ -20,10 +21,9 @@ from mm2py.protocol.answers import (
     ListedGroup,
     ListedGroups,
     OffsetToCommit,
-    PartitionOutcome,
     SyncResult,
 )
-from mm2py.protocol.call import Call
+from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import (
     admin_schema,
     by_topic,

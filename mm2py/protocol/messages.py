@@ -1,30 +1,27 @@
 """Cluster, topic and offset requests; the other builders are admin_messages and group_messages.
 
-Flow: a builder (``metadata(...)``) -> ``Call`` -> bytes -> broker -> bytes -> a value of ``answers.py``.
+Flow: a builder (``metadata(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
 Builders validate what the schema library does not. Fetch and Produce are hand-written elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mm2py.protocol.answers import (
+from mm2py.protocol.brokers import (
     ApiVersionsResult,
     BrokerNode,
     ClusterResult,
-    CreatedTopic,
+    FinalizedFeature,
+    ProducerIdResult,
+)
+from mm2py.protocol.call import Call
+from mm2py.protocol.log_offsets import (
     DeletedRecords,
     EpochEnd,
     EpochQuery,
-    FinalizedFeature,
     ListedOffset,
-    MetadataResult,
-    NamedError,
-    NewTopic,
     OffsetQuery,
-    PartitionMetadata,
-    ProducerIdResult,
-    TopicMetadata,
 )
-from mm2py.protocol.call import Call
+from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.schema import (
     admin_schema,
     by_topic,
@@ -34,6 +31,13 @@ from mm2py.protocol.schema import (
     required,
     schema_call,
     topic_id_bytes,
+)
+from mm2py.protocol.topics import (
+    CreatedTopic,
+    MetadataResult,
+    NewTopic,
+    PartitionMetadata,
+    TopicMetadata,
 )
 from mm2py.types import TopicPartition
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
-from mm2py.protocol.answers import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.protocol.wire import (
     INT32,
     compact_string,

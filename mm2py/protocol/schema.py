@@ -16,8 +16,8 @@ from typing import TypeVar, final
 from uuid import UUID
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.answers import NO_TOPIC_ID
 from mm2py.protocol.call import Call
+from mm2py.protocol.topics import NO_TOPIC_ID
 
 
 @final

@@ -9,7 +9,7 @@ from struct import Struct, error
 from typing import Final
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.answers import BrokerNode
+from mm2py.protocol.brokers import BrokerNode
 
 __all__ = [
     "INT16",

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import group_messages, messages
-from mm2py.protocol.answers import EpochQuery, OffsetQuery
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.call import Call
 from mm2py.protocol.fetch import decode_fetch
 from mm2py.protocol.framing import BufferPool, FrameReceiver
+from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.produce import decode_produce
 from mm2py.protocol.record_batch import BufferLease, Codec, crc32c
 from mm2py.protocol.record_bytes import read_varint, varint

@@ -12,7 +12,6 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.group_membership import SoleMembership
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError, FatalServerError
-from mm2py.protocol.answers import JoinedMember, JoinResult, SyncResult
 from mm2py.protocol.call import Call
 from mm2py.protocol.connect_group import PROTOCOL_VERSIONS
 from mm2py.protocol.error_codes import (
@@ -23,6 +22,7 @@ from mm2py.protocol.error_codes import (
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
 )
+from mm2py.protocol.groups import JoinedMember, JoinResult, SyncResult
 from mm2py.testing.clock import FakeClock
 
 SESSION_S = 6.0

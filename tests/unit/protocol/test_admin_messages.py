@@ -3,27 +3,29 @@
 import pytest
 from kafka.protocol.api_message import ApiMessage
 
+from mm2py.protocol.acls import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AclsResult,
+    PatternType,
+)
 from mm2py.protocol.admin_messages import (
     create_acls,
     describe_acls,
     describe_configs,
     incremental_alter_configs,
 )
-from mm2py.protocol.answers import (
-    Acl,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    AclsResult,
+from mm2py.protocol.configs import (
     ConfigEntry,
     ConfigOperation,
     ConfigResource,
     ConfigResourceType,
     ConfigSource,
     ConfigSynonym,
-    NamedError,
-    PatternType,
 )
+from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.schema import admin_schema as adm
 
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")

@@ -6,7 +6,7 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.answers import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.fetch import (
     FETCH_VERSIONS,
     FetchedPartition,
@@ -15,6 +15,7 @@ from mm2py.protocol.fetch import (
     decode_fetch,
     encode_fetch,
 )
+from mm2py.protocol.topics import NO_TOPIC_ID
 
 VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
 A, B = bytes(range(16)), bytes(range(16, 32))

@@ -4,8 +4,8 @@ import pytest
 from kafka.protocol.api_message import ApiMessage
 
 from mm2py.protocol import group_messages as g
-from mm2py.protocol.answers import (
-    BrokerNode,
+from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.groups import (
     CoordinatorResult,
     CoordinatorType,
     DescribedGroup,
@@ -18,9 +18,9 @@ from mm2py.protocol.answers import (
     ListedGroup,
     ListedGroups,
     OffsetToCommit,
-    PartitionOutcome,
     SyncResult,
 )
+from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import admin_schema as adm
 from mm2py.protocol.schema import consumer_schema as con
 from mm2py.protocol.schema import metadata_schema as md

@@ -1,0 +1,98 @@
+"""Configs of topics and brokers as a cluster describes and alters them.
+
+Flow: answer -> ``admin_messages`` -> one of these -> the client. What a properties file says is
+``mm2py.config``'s.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mm2py.protocol.lenient_enum import LenientEnum
+
+__all__ = [
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigResourceType",
+    "ConfigSource",
+    "ConfigSynonym",
+    "DescribedConfigs",
+]
+
+
+class ConfigResourceType(LenientEnum):
+    """``org.apache.kafka.common.config.ConfigResource.Type``."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(LenientEnum):
+    """Where the value of a config comes from (``DescribeConfigsResponse.ConfigSource``)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigOperation(IntEnum):
+    """``AlterConfigOp.OpType``."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """What a config belongs to; brokers are named by their id as text."""
+
+    resource_type: ConfigResourceType
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place where a config may be set, nearest first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One config; ``value`` is None where it is sensitive."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        """Tell whether nobody set it (Java's ``ConfigEntry.isDefault``)."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfigs:
+    """All configs of one resource."""
+
+    resource: ConfigResource
+    error_code: int
+    error_message: str
+    entries: tuple[ConfigEntry, ...]

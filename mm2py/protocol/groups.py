@@ -1,0 +1,155 @@
+"""Groups: coordinator, membership, description, committed offsets.
+
+Flow: answer -> ``group_messages`` -> one of these -> the client. Error codes stay codes: the
+caller decides. What Connect puts into a membership is ``connect_group``'s.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mm2py.protocol.brokers import BrokerNode
+
+__all__ = [
+    "CoordinatorResult",
+    "CoordinatorType",
+    "DescribedGroup",
+    "FetchedOffset",
+    "FetchedOffsets",
+    "GroupMember",
+    "GroupProtocol",
+    "JoinResult",
+    "JoinedMember",
+    "ListedGroup",
+    "ListedGroups",
+    "OffsetToCommit",
+    "SyncResult",
+]
+
+
+class CoordinatorType(IntEnum):
+    """What a coordinator coordinates (KIP-98)."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorResult:
+    """Broker that coordinates a group or transactional id."""
+
+    error_code: int
+    error_message: str
+    node: BrokerNode
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProtocol:
+    """One assignment protocol that a member offers, with its metadata."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A member as the leader sees it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    """Answer to JoinGroup; with error 79 join again with ``member_id``."""
+
+    error_code: int
+    generation_id: int
+    protocol_name: str
+    leader: str
+    member_id: str
+    members: tuple[JoinedMember, ...]
+    skip_assignment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """Answer to SyncGroup: this member's assignment."""
+
+    error_code: int
+    protocol_name: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member as DescribeGroups shows it."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """State of one group; ``Dead`` or error 69 means it does not exist."""
+
+    group_id: str
+    error_code: int
+    error_message: str
+    state: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One group of one broker."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroups:
+    """Groups that one broker coordinates."""
+
+    error_code: int
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """A group's committed offset; -1 means none."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsets:
+    """Committed offsets of one group."""
+
+    error_code: int
+    offsets: tuple[FetchedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    """An offset to commit for a group."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
