@@ -21,8 +21,8 @@ from mm2py.mirror.heartbeats import Heartbeat, encode_heartbeat
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import heartbeat_source_partition, source_offset
 from mm2py_connectors.clients import AdminFactory, AdminSession, open_admin
-from mm2py_connectors.config import MirrorHeartbeatConfig
 from mm2py_connectors.internal_topics import create_compacted_topic
+from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
 from mm2py_connectors.scheduler import Scheduler
 
 __all__ = ["MirrorHeartbeatConnector", "MirrorHeartbeatTask"]

@@ -29,9 +29,9 @@ from mm2py_connectors.clients import (
     open_reader,
     open_writer,
 )
-from mm2py_connectors.config import MirrorSourceConfig
 from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.internal_topics import create_compacted_topic
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, PartitionDeal, format_partitions
 from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics

@@ -33,8 +33,8 @@ from mm2py_connectors.clients import (
     open_reader,
     open_writer,
 )
-from mm2py_connectors.config import MirrorSourceTaskConfig
 from mm2py_connectors.covered_positions import CoveredPositions
+from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_partitions
 
 __all__ = ["MirrorSourceTask"]

@@ -10,7 +10,9 @@ from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py_connectors.config import CONNECTORS, MirrorCheckpointConfig, MirrorSourceConfig
+from mm2py_connectors.config import CONNECTORS
+from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 
 DATA = Path(__file__).parents[2] / "data" / "config"
 

@@ -4,13 +4,10 @@ import pytest
 
 from mm2py.config.definitions import check_config, options_of, parse_config
 from mm2py.errors import ConfigError
-from mm2py_connectors.config import (
-    CONNECTORS,
-    MirrorCheckpointConfig,
-    MirrorHeartbeatConfig,
-    MirrorSourceConfig,
-    MirrorSourceTaskConfig,
-)
+from mm2py_connectors.config import CONNECTORS
+from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
+from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig, MirrorSourceTaskConfig
 
 ALIAS = {"source.cluster.alias": "A"}
 

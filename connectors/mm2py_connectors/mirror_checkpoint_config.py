@@ -1,0 +1,111 @@
+"""Options of MirrorCheckpointConnector: accepted and checked now, the connector comes with part 4.
+
+Flow: config texts -> ``parse_config`` -> lint and explain.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from mm2py.config.class_names import DEFAULT_GROUP_FILTER, DEFAULT_TOPIC_FILTER
+from mm2py.config.definitions import Option, Problem
+from mm2py.config.java_values import JavaType
+from mm2py_connectors.mirror_connector_config import (
+    TOPICS_EXCLUDE,
+    ConsumerPollTimeout,
+    MetricNamesFormats,
+    MirrorConnectorConfig,
+    TopicFilterClass,
+    replicas,
+    seconds,
+)
+
+__all__ = ["MirrorCheckpointConfig"]
+
+_BOOLEAN, _STRING, _PATTERNS, _CLASS = (
+    JavaType.BOOLEAN,
+    JavaType.STRING,
+    JavaType.PATTERNS,
+    JavaType.CLASS,
+)
+
+
+class MirrorCheckpointConfig(MirrorConnectorConfig):
+    """Options of MirrorCheckpointConnector (``MirrorCheckpointConfig``)."""
+
+    topics: Annotated[
+        tuple[str, ...],
+        Option(_PATTERNS, "Topics whose group offsets are translated.", group="topics"),
+    ] = (".*",)
+    topics_exclude: Annotated[
+        tuple[str, ...], Option(_PATTERNS, "Topics left out; wins over topics.", group="topics")
+    ] = TOPICS_EXCLUDE
+    topic_filter_class: TopicFilterClass = DEFAULT_TOPIC_FILTER
+    groups: Annotated[
+        tuple[str, ...],
+        Option(
+            _PATTERNS,
+            "Consumer groups: names or Java patterns that match the whole name.",
+            group="groups",
+            importance="high",
+            part=4,
+        ),
+    ] = (".*",)
+    groups_exclude: Annotated[
+        tuple[str, ...],
+        Option(_PATTERNS, "Groups left out; wins over groups.", group="groups", part=4),
+    ] = ("console-consumer-.*", "connect-.*", "__.*")
+    group_filter_class: Annotated[
+        str, Option(_CLASS, "What decides by groups and groups.exclude.", group="groups", part=4)
+    ] = DEFAULT_GROUP_FILTER
+    refresh_groups_enabled: Annotated[
+        bool, Option(_BOOLEAN, "Look for new groups.", group="groups", part=4)
+    ] = True
+    refresh_groups_interval_seconds: Annotated[
+        int, seconds("How often to look for new groups.", "groups", "600", part=4)
+    ] = 5
+    emit_checkpoints_enabled: Annotated[
+        bool, Option(_BOOLEAN, "Write checkpoints.", group="groups", part=4)
+    ] = True
+    emit_checkpoints_interval_seconds: Annotated[
+        int, seconds("How often to write checkpoints.", "groups", part=4)
+    ] = 60
+    sync_group_offsets_enabled: Annotated[
+        bool,
+        Option(_BOOLEAN, "Write translated offsets of idle groups.", group="groups", part=4),
+    ] = False
+    sync_group_offsets_interval_seconds: Annotated[
+        int, seconds("How often to write group offsets.", "groups", part=4)
+    ] = 60
+    checkpoints_topic_replication_factor: Annotated[
+        int, replicas("the checkpoints topic", part=4)
+    ] = 3
+    offset_syncs_topic_location: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Which cluster holds the offset-syncs topic; as for the source connector.",
+            choices=("source", "target"),
+            group="offsets",
+        ),
+    ] = "source"
+    consumer_poll_timeout_ms: ConsumerPollTimeout = 1_000
+    metric_names_formats: MetricNamesFormats = ("legacy",)
+
+    @classmethod
+    def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
+        """``MirrorCheckpointConnector.validate``: it cannot work without what it writes and reads.
+
+        In the dedicated mode Java then leaves this connector out and runs the others.
+        """
+        if props.get("enabled") == "false":
+            return []
+        return [
+            Problem(
+                name,
+                "false",
+                "the checkpoint connector cannot work without it and is left out",
+                f"remove {name}=false if consumer groups are to fail over",
+            )
+            for name in ("emit.checkpoints.enabled", "emit.offset-syncs.enabled")
+            if props.get(name) == "false"
+        ]
