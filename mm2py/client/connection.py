@@ -91,6 +91,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._writer: Writer | None = None
         self._held: list[Sequence[Buffer]] | None = None
         self._greeting: memoryview | None = None
+        self._first_bytes = b""
         self._greeted = False
         self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
@@ -158,17 +159,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         except BaseException as error:
             self._sock.close()
             if isinstance(error, OSError) and self._settings.tls is not None:
-                raise tls_failure(error, self.address, self._settings.tls) from None
+                known = self.address in self._credentials.greeted
+                raise tls_failure(error, self.address, self._settings.tls, known=known) from None
             raise
         try:
             await self._negotiate()
         except ConnectionFailedError as error:
-            first_bytes = b"" if self._greeting is None else bytes(self._greeting[:2])
             by_peer = self._closed_reason == reason_of(None)
-            end = Farewell(self.address, first_bytes, self._cause, by_peer)
+            known = self.address in self._credentials.greeted
+            end = Farewell(self.address, self._first_bytes, self._cause, by_peer, known)
             raise unwelcome(end, self._settings) or error from None
         self._greeted = True
         self._greeting = None
+        self._credentials.greeted.add(self.address)
         # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
         await self._log_in()
         self._opened_id = self._correlation_id
@@ -351,7 +354,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         self._cause = exc
         lost, self._in_flight = self._in_flight, {}
-        self._closed_reason = self._closed_reason or reason_of(exc) + self._hint(lost)
+        hint = self._hint(lost)
+        self._closed_reason = self._closed_reason or reason_of(exc) + hint
         for timer in (self._watch, self._session):
             if timer is not None:
                 timer.cancel()
@@ -389,15 +393,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise
 
     def _is_tls_greeting(self, nbytes: int) -> bool:
-        if self._settings.tls is not None or nbytes < 2 or self._greeting is None:
-            return False
-        return is_tls_record(bytes(self._greeting[:2]))
+        if not self._first_bytes and self._greeting is not None:
+            self._first_bytes = bytes(self._greeting[: min(nbytes, 2)])
+        return self._settings.tls is None and is_tls_record(self._first_bytes)
 
     def _hint(self, lost: Mapping[int, object]) -> str:
         """Name SASL where a broker answers ApiVersions and hangs up on what follows it."""
         if self._settings.sasl is not None or not self._opened_id:
             return ""
-        return _SASL_HINT if self._opened_id + 1 in lost else ""
+        served = self._credentials.served
+        if self._correlation_id > self._opened_id and self._opened_id + 1 not in lost:
+            served.add(self.address)
+        return _SASL_HINT if self._opened_id + 1 in lost and self.address not in served else ""
 
     # ---- login (KIP-43, KIP-368) ----
 

@@ -43,6 +43,10 @@ class Credentials:
         oauth = None if settings.sasl is None else settings.sasl.oauth
         self._tokens = None if oauth is None else _token_source(oauth, clock)
         self._plain_protocol = "PLAINTEXT" if settings.tls is None else "SSL"
+        self.greeted: set[str] = set()
+        """Addresses that answered ApiVersions: security.protocol is right as to TLS."""
+        self.served: set[str] = set()
+        """Addresses that answered more than that: it is right as to SASL too."""
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the context for the next connection, None without TLS.

@@ -23,12 +23,17 @@ _TLS_REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """How a connection ended before its first answer."""
+    """How a connection ended before its first answer.
+
+    ``by_peer``: in order, by the broker. ``known``: this address has answered us before, so that
+    neither TLS nor its absence is to blame.
+    """
 
     address: str
     first_bytes: bytes
     cause: Exception | None
     by_peer: bool
+    known: bool
 
 
 def is_tls_record(first_bytes: bytes) -> bool:
@@ -38,12 +43,11 @@ def is_tls_record(first_bytes: bytes) -> bool:
 
 def unwelcome(end: Farewell, settings: ConnectionSettings) -> Mm2pyError | None:
     """Return the error where the end tells its reason, else None."""
-    by_peer = end.by_peer or isinstance(end.cause, ConnectionError)
     if settings.tls is not None:
         # TLS 1.3: the broker looks at our certificate after our side of the handshake.
         if isinstance(end.cause, ssl.SSLError):
             return tls_failure(end.cause, end.address, settings.tls)
-        if by_peer:
+        if not end.known and (end.by_peer or isinstance(end.cause, ConnectionError)):
             return ConnectionFailedError(
                 f"{end.address} hung up right after the TLS handshake",
                 remedy="if its listener asks for client certificates, set ssl.keystore.location",
@@ -53,7 +57,8 @@ def unwelcome(end: Farewell, settings: ConnectionSettings) -> Mm2pyError | None:
         return ConnectionFailedError(
             f"{end.address} is a TLS listener, spoken to without TLS", remedy=_TLS_REMEDY
         )
-    if by_peer:
+    # Brokers say it in a TLS alert; what ends TLS before them may just close, which is no reset.
+    if end.by_peer and not end.first_bytes and not end.known:
         return ConnectionFailedError(
             f"{end.address} hung up on the first request, as TLS listeners do without TLS",
             remedy=_TLS_REMEDY,

@@ -121,8 +121,13 @@ def _readable(content: bytes) -> Generator[str, None, None]:
             Path(path).unlink()
 
 
-def tls_failure(error: Exception, address: str, tls: TlsSettings) -> Mm2pyError:
-    """Return the error to raise for a failed handshake; it names the property to change."""
+def tls_failure(
+    error: Exception, address: str, tls: TlsSettings, *, known: bool = False
+) -> Mm2pyError:
+    """Return the error to raise for a failed handshake; it names the property to change.
+
+    ``known``: this address has spoken TLS with us before.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, address, tls)
     reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
@@ -134,7 +139,7 @@ def tls_failure(error: Exception, address: str, tls: TlsSettings) -> Mm2pyError:
             f"{address} refused the TLS handshake with {who} ({reason})",
             remedy="set ssl.keystore.location to a key whose certificate the brokers trust",
         )
-    if isinstance(error, ssl.SSLEOFError | ConnectionError):
+    if isinstance(error, ssl.SSLEOFError | ConnectionError) and not known:
         return ConnectionFailedError(
             f"{address} hung up during the TLS handshake, as listeners without TLS do",
             remedy=NO_TLS_REMEDY,
