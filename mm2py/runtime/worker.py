@@ -19,7 +19,7 @@ from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_host import TaskHost, TaskId, TaskSpec, TaskWatcher
 from mm2py.runtime.worker_connector import WorkerConnector
 
-__all__ = ["Worker", "WorkerSettings"]
+__all__ = ["STEADY_S", "Worker", "WorkerSettings"]
 
 log = logging.getLogger(__name__)
 

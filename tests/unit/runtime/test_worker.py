@@ -11,7 +11,7 @@ from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, Partiti
 from mm2py.runtime.lifecycle import State, Status
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_host import TaskId, TaskSpec, TaskWatcher
-from mm2py.runtime.worker import Worker, WorkerSettings
+from mm2py.runtime.worker import STEADY_S, Worker, WorkerSettings
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, until
 
 CONFIG = {"connector.class": "FakeConnector", "tasks.max": "3"}
@@ -25,11 +25,15 @@ class FakeHost:
         self.running: dict[TaskId, TaskSpec] = {}
         self.states: dict[TaskId, Status] = {}
         self.events: list[str] = []
+        self.fails_at_start: list[TaskId] = []
 
     async def start_task(self, spec: TaskSpec) -> None:
         self.running[spec.id] = spec
         self.events.append(f"start {spec.id} {spec.config.get('p', '')}")
-        self.say(spec.id, State.RUNNING)
+        if spec.id in self.fails_at_start:
+            self.say(spec.id, State.FAILED, FatalError("cannot start"))
+        else:
+            self.say(spec.id, State.RUNNING)
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
         self.events.append(f"stop {task}")
@@ -178,6 +182,35 @@ def test_a_failed_task_is_restarted_with_growing_pauses() -> None:
             stage.host.say(task, State.FAILED, FatalError("x"))
             await until(lambda count=count: len(stage.host.events) > count)  # type: ignore[misc]  # mypy: lambda defaults
         assert [pause for pause in stage.clock.sleeps if pause >= 1] == [1.0, 2.0, 4.0]
+        await stage.worker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        task = TaskId("c", 0)
+        stage.host.fails_at_start.append(task)
+        stage.worker.start({"c": CONFIG})
+        await until(lambda: stage.host.events.count("start c-0 0") == 5)
+        assert [pause for pause in stage.clock.sleeps if pause >= 1][:4] == [1.0, 2.0, 4.0, 8.0]
+        await stage.worker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        stage.worker.start({"c": CONFIG})
+        await until(lambda: len(stage.host.running) == 2)
+        for ran_s in (1.0, STEADY_S + 1):
+            count = len(stage.host.events)
+            stage.clock.seconds += ran_s
+            stage.host.say(TaskId("c", 0), State.FAILED, FatalError("x"))
+            await until(lambda count=count: len(stage.host.events) > count)  # type: ignore[misc]  # mypy: lambda defaults
+        assert [pause for pause in stage.clock.sleeps if pause >= 1] == [1.0, 1.0]
         await stage.worker.stop()
 
     asyncio.run(scenario())
