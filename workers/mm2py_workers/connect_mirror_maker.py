@@ -184,3 +184,7 @@ def _complain(
         else ""
     )
     out.write(f"{PROGRAM}: {kind}{mask.apply(' '.join(text.split()))}\n")
+
+
+if __name__ == "__main__":
+    main()

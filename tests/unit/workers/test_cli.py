@@ -1,5 +1,7 @@
 """``mm2py``: exit codes and one-line errors."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,24 @@ def test_a_failure_is_one_line_unless_debug(
     assert result.exit_code == 1
     assert "1 MiB are free" in result.output
     assert isinstance(CliRunner().invoke(app, ["demo", "--debug"]).exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "code", "said"),
+    [
+        ("mm2py_workers", ["version"], 0, "mm2py "),
+        ("mm2py_workers", ["lint"], 2, "FILE"),
+        ("mm2py_workers.connect_mirror_maker", ["/no/such/file"], 1, "/no/such/file"),
+        ("mm2py_workers.connect_mirror_maker", [], 2, "connect-mirror-maker-py: "),
+    ],
+)
+def test_both_commands_run_as_modules_too(
+    module: str, words: list[str], code: int, said: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=20
+    )
+    assert (ended.returncode, said in ended.stdout + ended.stderr) == (code, True)
 
 
 class _Usage:

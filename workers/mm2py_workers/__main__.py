@@ -1,0 +1,6 @@
+"""``python -m mm2py_workers``: the command ``mm2py`` where its console script is not on the path."""
+
+from mm2py_workers.cli import main
+
+if __name__ == "__main__":
+    main()
