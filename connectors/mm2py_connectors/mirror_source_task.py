@@ -146,8 +146,7 @@ class MirrorSourceTask(BatchSourceTask):
             fetched = self._without_failed(fetched)
         outgoing: list[Outgoing] = []
         for source, batches in fetched:
-            target = self._targets[source]
-            outgoing += [Outgoing(source, target, batch) for batch in batches]
+            outgoing.append(Outgoing(source, self._targets[source], batches))
             if batches:
                 self._delivered.setdefault(source, batches[0].runs[0][0] - 1)
                 first, count = batches[-1].runs[-1]

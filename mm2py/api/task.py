@@ -5,7 +5,6 @@ record task (third parties, heartbeats) returns records, which the runtime encod
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from mm2py.api.records import SourcePartition, SourceRecord
@@ -16,11 +15,11 @@ __all__ = ["BatchSourceTask", "Delivery", "Outgoing", "Run", "SourceTask"]
 
 
 class Outgoing(NamedTuple):
-    """One batch for the target; batches of one source partition leave in source order."""
+    """Batches of one source partition for its target; they leave in source order."""
 
     source: TopicPartition
     target: TopicPartition
-    batch: RecordBatch
+    batches: Sequence[RecordBatch]
 
 
 class Run(NamedTuple):
@@ -31,9 +30,11 @@ class Run(NamedTuple):
     target_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What the target acknowledged of one batch: its runs, one per equal shift, in source order."""
+class Delivery(NamedTuple):
+    """What the target acknowledged of one partition since the last report.
+
+    ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent.
+    """
 
     source: TopicPartition
     target: TopicPartition

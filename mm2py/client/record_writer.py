@@ -76,7 +76,7 @@ class RecordWriter:
         runs = ((token, len(stamped)),)
         batch = RecordBatch(data, token, token, len(stamped), newest, -1, 0, runs, None)
         self._waiting.setdefault(tp, {})[token] = done
-        self._sender.enqueue(tp, tp, batch)
+        self._sender.enqueue(tp, tp, (batch,))
 
     def stalled(self, tp: TopicPartition) -> Exception | None:
         """Return why ``tp`` takes nothing at the moment, None when it does."""

@@ -7,7 +7,7 @@ finding leaders, pauses, reading the target's log (sender_resolve.py), splitting
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, final
 
 from mm2py.client.admin import Admin
@@ -115,10 +115,12 @@ class Sender:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
         answer = await self._cluster.call_any(messages.init_producer_id())
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-        self._spawn(self._free_buffers())
+        self._spawn(self._look_after())
 
-    def enqueue(self, source: TopicPartition, target: TopicPartition, batch: RecordBatch) -> None:
-        """Queue one batch for ``target``; it keeps its buffer until it is delivered or dropped."""
+    def enqueue(
+        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
+    ) -> None:
+        """Queue batches for ``target``; each keeps its buffer until it is delivered or dropped."""
         lane = self._lanes.get(target)
         if lane is None:
             lane = SenderLane(
@@ -130,12 +132,12 @@ class Sender:
             self._lanes[target] = lane
             self._open(lane)
         if lane.state is LaneState.FAILED:
-            _release(batch)
+            for batch in batches:
+                _release(batch)
             return
-        if self._codec is not None and batch.attributes & CODEC_MASK != self._codec:
-            batch = self._recompressed(batch, self._codec)
-        lane.offer(source, batch)
-        self.buffered_bytes += len(batch.data)
+        if self._codec is not None:
+            batches = [self._in_codec(batch, self._codec) for batch in batches]
+        self.buffered_bytes += lane.offer(source, batches)
         if not self._suspended:
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
@@ -241,12 +243,16 @@ class Sender:
         lane.lost(sent)
         self._follow(lane)
 
-    def _delivered(self, lane: SenderLane, delivered: list[Sent]) -> None:
+    def _delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
+        on_delivered, target = self._on_delivered, lane.target
         for sent in delivered:
             batch = sent.batch
             self.buffered_bytes -= sent.counted
-            self._on_delivered(sent.source, lane.target, batch, sent.base_offset)
-            _release(batch)
+            on_delivered(sent.source, target, batch, sent.base_offset)
+            lease = batch.lease
+            if lease is not None:
+                batch.lease = None
+                lease.release()
         if delivered and self._stalled:
             self._moving(lane)
         if self.buffered_bytes == 0:
@@ -454,19 +460,27 @@ class Sender:
         return task
 
     @staticmethod
-    def _recompressed(batch: RecordBatch, codec: Codec) -> RecordBatch:
+    def _in_codec(batch: RecordBatch, codec: Codec) -> RecordBatch:
+        if batch.attributes & CODEC_MASK == codec:
+            return batch
         packed = recompress(batch, codec)
         _release(batch)
         return packed
 
-    async def _free_buffers(self) -> None:
-        """Copy waiting batches out of receive buffers where a partition has stood still for a second."""
+    async def _look_after(self) -> None:
+        """Look at partitions that stood still for a second.
+
+        Waiting batches are copied out of the receive buffers; a lane without work has to confirm itself again.
+        """
         seen: dict[TopicPartition, int] = {}
         while True:
             await self._clock.sleep(STANDSTILL_S)
             for target, lane in self._lanes.items():
-                if lane.queue and seen.get(target) == lane.progress:
-                    lane.copy_out()
+                if seen.get(target) == lane.progress:
+                    if lane.queue:
+                        lane.copy_out()
+                    elif lane.idle:
+                        lane.rested()
                 seen[target] = lane.progress
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -16,8 +16,8 @@ Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refu
 
 Invariants (design.md 3, sender rules; the tests carry these numbers):
 
-1. At most one batch is under way until the first acknowledgement after OPENING, BACKOFF, RESOLVING or a
-   new epoch; then at most ``max_in_flight``. Retries go one by one, oldest first.
+1. At most one batch is under way until the first acknowledgement after OPENING, BACKOFF, RESOLVING, a new
+   epoch, a new connection or a rest; then at most ``max_in_flight``. Retries go one by one, oldest first.
 3. A refusal is definite only if no earlier attempt of the same bytes has an unknown outcome.
 4. A sequence range is used for other bytes only after a definite refusal of it.
 5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state.
@@ -26,7 +26,9 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
 """
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum, auto
+from itertools import repeat
 from typing import Final, NamedTuple, final
 
 from mm2py.protocol import error_codes as codes
@@ -127,22 +129,22 @@ class MergePlan(NamedTuple):
 
 @final
 class Sent:
-    """One batch with its sequence range and what is known of it."""
+    """One batch with its sequence range and what is known of it.
 
-    __slots__ = (
-        "bad_record",
-        "base_offset",
-        "base_sequence",
-        "batch",
-        "code",
-        "counted",
-        "message",
-        "outcome",
-        "repaired",
-        "signed",
-        "source",
-        "unknown_before",
-    )
+    What the ordinary batch never changes is kept once, in the class.
+    """
+
+    outcome: Outcome = Outcome.UNDER_WAY
+    signed: bool = True
+    """Its bytes carry ``base_sequence`` under the lane's present id and epoch."""
+    repaired: bool = False
+    unknown_before: bool = False
+    """Some attempt of these bytes may have been written."""
+    base_offset: int = -1
+    bad_record: int = -1
+    """Index in the batch, where the broker named one."""
+    code: int = 0
+    message: str = ""
 
     def __init__(
         self, source: TopicPartition, batch: RecordBatch, base_sequence: int, counted: int
@@ -151,14 +153,6 @@ class Sent:
         self.batch = batch
         self.counted = counted  # bytes it was offered as; joining and repairs change its own size
         self.base_sequence = base_sequence
-        self.signed = False
-        self.repaired = False
-        self.bad_record = -1  # index in the batch, where the broker named one
-        self.outcome = Outcome.WAITING
-        self.unknown_before = False
-        self.base_offset = -1
-        self.code = 0
-        self.message = ""
 
 
 @final
@@ -171,6 +165,7 @@ class SenderLane:
         "_under_way",
         "acked_end",
         "bump_wanted",
+        "connection",
         "epoch",
         "error",
         "leader",
@@ -203,6 +198,7 @@ class SenderLane:
         self.retries = 0
         self.error: tuple[int, str] = (0, "")
         self.bump_wanted = False
+        self.connection: object = None
         self.queue: deque[tuple[TopicPartition, RecordBatch]] = deque()
         self.queued_bytes = 0
         self.unsettled: deque[Sent] = deque()
@@ -229,26 +225,61 @@ class SenderLane:
             return self._under_way < limit and bool(self.queue)
         return self.state is LaneState.RETRYING and self._under_way == 0
 
-    def offer(self, source: TopicPartition, batch: RecordBatch) -> None:
-        """Queue one batch behind the others."""
-        self.queue.append((source, batch))
-        self.queued_bytes += len(batch.data)
+    def travels_by(self, connection: object) -> None:
+        """What is sent from now on leaves by ``connection``; behind a new one nothing is confirmed (1).
+
+        The broker may have been restarted unnoticed by a lane that had nothing under way, and have forgotten
+        our sequences: then it takes any batch first, a later one too when an earlier one is refused.
+        """
+        if connection is not self.connection:
+            self.connection = connection
+            self._confirmed = False
+
+    def rested(self) -> None:
+        """Nothing was sent for a while, perhaps longer than the broker remembers our sequences (1)."""
+        self._confirmed = False
+
+    def offer(self, source: TopicPartition, batches: Sequence[RecordBatch]) -> int:
+        """Queue batches behind the others; return their size in bytes."""
+        size = 0
+        for batch in batches:
+            size += len(batch.data)
+        self.queue.extend(zip(repeat(source), batches, strict=False))
+        self.queued_bytes += size
+        return size
 
     def take(self, plan: MergePlan | None = None) -> Sent:
         """Return the next batch to send, signed; only after ``can_send``.
 
         With ``plan`` small batches are joined while a backlog waits; never one that was sent before.
         """
+        self._under_way += 1
         if self.state is LaneState.RETRYING:
-            sent = next(s for s in self.unsettled if s.outcome is not Outcome.ACKED)
-        else:
-            source, batch = self.queue.popleft()
-            counted = len(batch.data)
-            if plan is not None and len(self.queue) >= 2 * self._max_in_flight:
-                batch, counted = self._joined(source, batch, plan)
-            sent = Sent(source, batch, self.next_sequence, counted)
-            self.next_sequence = (self.next_sequence + batch.count) & MAX_SEQUENCE
-            self.unsettled.append(sent)
+            return self._again()
+        queue = self.queue
+        source, batch = queue.popleft()
+        data = batch.data
+        counted = len(data)
+        if plan is not None and len(queue) >= 2 * self._max_in_flight:
+            small = plan.small_compressed if batch.attributes & CODEC_MASK else plan.small
+            if counted < small:
+                batch, counted = self._joined(source, batch, plan.target, small)
+                data = batch.data
+        sequence = self.next_sequence
+        sent = Sent(source, batch, sequence, counted)
+        self.next_sequence = (sequence + batch.count) & MAX_SEQUENCE
+        self.unsettled.append(sent)
+        sign(
+            data,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+        )
+        return sent
+
+    def _again(self) -> Sent:
+        """Return the oldest batch that is not acknowledged; the same bytes unless its sequence changed."""
+        sent = self.first_unsettled()
         if not sent.signed:
             sign(
                 sent.batch.data,
@@ -258,7 +289,6 @@ class SenderLane:
             )
             sent.signed = True
         sent.outcome = Outcome.UNDER_WAY
-        self._under_way += 1
         return sent
 
     # -- events -----------------------------------------------------------------------------------
@@ -269,10 +299,24 @@ class SenderLane:
         self.acked_end = log_end
         self.state = LaneState.FLOWING
 
-    def acknowledged(self, sent: Sent, base_offset: int) -> list[Sent]:
+    def acknowledged(self, sent: Sent, base_offset: int) -> Sequence[Sent]:
         """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
         self._under_way -= 1
         self.progress += 1
+        unsettled = self.unsettled
+        if (
+            self.state is LaneState.FLOWING
+            and unsettled[0] is sent
+            and (len(unsettled) == 1 or unsettled[1].outcome is not Outcome.ACKED)
+        ):
+            # The ordinary answer: of the oldest batch, and the ones behind it are still under way.
+            unsettled.popleft()
+            sent.base_offset = base_offset
+            self.queued_bytes -= sent.counted
+            if base_offset >= 0:
+                self.acked_end = base_offset + sent.batch.count
+            self._confirmed = True
+            return (sent,)
         sent.outcome = Outcome.ACKED
         sent.base_offset = base_offset
         delivered = self._settle()
@@ -372,6 +416,7 @@ class SenderLane:
         parts: list[Sent] = []
         for batch in batches:
             part = Sent(sent.source, batch, sequence, 0)
+            part.outcome, part.signed = Outcome.WAITING, False
             part.repaired = True
             parts.append(part)
             sequence = (sequence + batch.count) & MAX_SEQUENCE
@@ -414,13 +459,11 @@ class SenderLane:
                 sent.batch.detach()
 
     def _joined(
-        self, source: TopicPartition, batch: RecordBatch, plan: MergePlan
+        self, source: TopicPartition, batch: RecordBatch, target: int, small: int
     ) -> tuple[RecordBatch, int]:
-        """Join ``batch`` with those behind it as far as the plan and the target's limit allow."""
-        small = plan.small_compressed if batch.attributes & CODEC_MASK else plan.small
-        if len(batch.data) >= small:
-            return batch, len(batch.data)
-        target = min(plan.target, self.limit_bytes) if self.limit_bytes else plan.target
+        """Join ``batch`` with those below ``small`` behind it, up to ``target`` and the topic's limit."""
+        if self.limit_bytes:
+            target = min(target, self.limit_bytes)
         room = target - len(batch.data)
         parts = [batch]
         queue = self.queue

@@ -19,7 +19,12 @@ from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.messages import api_versions
-from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
+from mm2py.protocol.produce import (
+    PRODUCE_KEY,
+    acknowledgements,
+    decode_produce,
+    encode_produce,
+)
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 
@@ -146,24 +151,27 @@ class ProduceNode:
                 self._spawn(self._connect())
             return
         while self._ready and _takes_more(connection):
-            entries = self._collect()
+            entries = self._collect(connection)
             if entries:
                 self._send(connection, entries)
 
-    def _collect(self) -> Entries:
+    def _collect(self, connection: BrokerConnection) -> Entries:
         """Take one batch of every lane that can send, up to the size of a request."""
         entries: Entries = {}
         size = 0
         ready = self._ready
+        node_id, plan = self._node_id, self._plan
         for lane in list(ready):
-            if lane.leader != self._node_id:
+            if lane.leader != node_id:
                 del ready[lane]
                 self._on_moved(lane)
                 continue
+            if lane.connection is not connection:
+                lane.travels_by(connection)
             if not lane.can_send():
                 del ready[lane]  # it comes back with its next answer or batch
                 continue
-            sent = lane.take(self._plan)
+            sent = lane.take(plan)
             entries[lane.target] = (lane, sent)
             size += len(sent.batch.data)
             if size >= REQUEST_BYTES:
@@ -197,6 +205,13 @@ class ProduceNode:
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
         on_answer = self._on_answer
+        acknowledged = acknowledgements(self._version, body)
+        if acknowledged is not None:
+            for key, base_offset in acknowledged:
+                lane, sent = entries.pop(key)
+                on_answer(lane, sent, 0, base_offset)
+            self._answered(entries)
+            return
         answer = decode_produce(self._version, body)
         if answer.throttle_ms > 0:
             self._throttle(answer.throttle_ms)
@@ -211,8 +226,11 @@ class ProduceNode:
             text = f"{part.error_message}: {bad.message}" if bad else part.error_message
             index = bad.index if bad else -1
             on_answer(lane, sent, part.error_code, -1, text.strip(": "), index)
-        for lane, sent in entries.values():
-            on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
+        self._answered(entries)
+
+    def _answered(self, missing: Entries) -> None:
+        for lane, sent in missing.values():
+            self._on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
             self._schedule()
         # No pump here: answers that came together make lanes ready for one larger request.

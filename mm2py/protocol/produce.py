@@ -7,6 +7,7 @@ Flow: entries -> ``encode_produce`` -> an iovec whose batch buffers are not copi
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -34,6 +35,7 @@ __all__ = [
     "ProduceResponse",
     "ProducedPartition",
     "RecordError",
+    "acknowledgements",
     "decode_produce",
     "encode_produce",
 ]
@@ -54,6 +56,7 @@ _RESULT: Final = Struct(">ihqq")  # partition, error, base offset, log append ti
 _RESULT_WITH_START: Final = Struct(">ihqqq")  # + log start offset (v5+)
 _LEADER: Final = Struct(">ii")
 _PLAIN_TAIL: Final = b"\x01\x00\x00"  # no record errors, no message, no tags
+_PLAIN_TAILS: Final = {_PLAIN_TAIL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,14 @@ def encode_produce(
             head += compact_string(name) if flexible else string(name)
         head += unsigned(len(batches) + 1) if flexible else INT32.pack(len(batches))
         for partition, data in batches.items():
+            length = len(data)
             if flexible:
-                head += INT32.pack(partition)
-                head += unsigned(len(data) + 1)
+                head += INT32.pack(partition) + unsigned(length + 1)
             else:
-                head += _PARTITION_SIZE.pack(partition, len(data))
-            parts += (head, data)
-            size += len(head) + len(data)
+                head += _PARTITION_SIZE.pack(partition, length)
+            parts.append(head)
+            parts.append(data)
+            size += len(head) + length
             head = bytearray(b"\0") if flexible else bytearray()
         if flexible:
             head.append(0)
@@ -156,6 +160,40 @@ def _grouped(
         else:
             batches[partition] = data
     return topics
+
+
+def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, int], int]] | None:
+    """Return ((topic, partition), base offset) of each batch of an answer in which nothing was refused.
+
+    None when there is more to read: an error, a message, throttling, or a version before flexible answers
+    by name; ``decode_produce`` reads those. One look per topic instead of one object per partition.
+    """
+    if not _FLEXIBLE <= version < _BY_ID or len(body) < 2 or body[0]:
+        return None
+    found: list[tuple[tuple[str, int], int]] = []
+    try:
+        topics, position = read_unsigned(body, 1)
+        for _ in range(topics - 1):
+            name, position = read_compact_string(body, position)
+            count, position = read_unsigned(body, position)
+            layout = _plain_results(count - 1)
+            results = layout.unpack_from(body, position)
+            position += layout.size
+            if any(results[1::6]) or set(results[5::6]) != _PLAIN_TAILS or body[position]:
+                return None
+            position += 1
+            topic = name or ""
+            for partition, base in zip(results[0::6], results[2::6], strict=True):
+                found.append(((topic, partition), base))
+        throttle = INT32.unpack_from(body, position)[0]
+    except (struct.error, IndexError, ValueError):
+        return None  # not ordinary; the complete reader finds out what it is
+    return None if throttle or len(body) != position + 5 or body[position + 4] else found
+
+
+@cache
+def _plain_results(count: int) -> Struct:
+    return Struct(">" + "ihqqq3s" * count)
 
 
 def decode_produce(version: int, body: memoryview) -> ProduceResponse:

@@ -80,11 +80,7 @@ class RecordTaskAdapter:
         for record in records:
             lane = self._lane_of(record)
             lanes.setdefault(lane, []).append((self._number(lane, record), record))
-        return [
-            outgoing
-            for lane, numbered in lanes.items()
-            for outgoing in self._batches(lane, numbered)
-        ]
+        return [self._batches(lane, numbered) for lane, numbered in lanes.items()]
 
     def acknowledged(self, lane: TopicPartition, position: int) -> None:
         """Take an acknowledgement of a lane; passes on what became a finished prefix."""
@@ -158,9 +154,7 @@ class RecordTaskAdapter:
         self._lanes[lane][number] = record
         return number
 
-    def _batches(
-        self, lane: TopicPartition, numbered: list[tuple[int, SourceRecord]]
-    ) -> list[Outgoing]:
+    def _batches(self, lane: TopicPartition, numbered: list[tuple[int, SourceRecord]]) -> Outgoing:
         target = TopicPartition(numbered[0][1].topic, numbered[0][1].partition)
         batches: list[list[tuple[int, SourceRecord]]] = []
         size = BATCH_BYTES
@@ -171,7 +165,7 @@ class RecordTaskAdapter:
                 size = 0
             batches[-1].append((number, record))
             size += weight
-        return [Outgoing(lane, target, self._encoded(batch)) for batch in batches]
+        return Outgoing(lane, target, [self._encoded(batch) for batch in batches])
 
     def _encoded(self, numbered: list[tuple[int, SourceRecord]]) -> RecordBatch:
         now_ms = self._clock.now_ms()

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from mm2py.api.context import PartitionState
-from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, Run
+from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
+from mm2py.runtime.arrivals import Arrivals
 from mm2py.runtime.lifecycle import Lifecycle, State, Status
 from mm2py.runtime.offset_committer import OffsetCommitter
 from mm2py.runtime.patience import Patience, wait_or_stop
@@ -69,9 +70,9 @@ class TargetSender(Protocol):
         ...
 
     def enqueue(
-        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, /
+        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch], /
     ) -> None:
-        """Take a batch over."""
+        """Take batches of one partition over, in source order."""
         ...
 
     def backlog_bytes(self, target: TopicPartition) -> int:
@@ -138,6 +139,7 @@ class WorkerTask:
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
         self._acknowledged = acknowledged or committer.acknowledged
         self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
+        self._arrivals = Arrivals(self._report)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._held: dict[TopicPartition, TopicPartition] = {}
@@ -195,6 +197,7 @@ class WorkerTask:
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
         """Act on a failure the task reported: what it handed out before may still arrive."""
+        self._arrivals.flush()
         self._after_failure(partition, error)
 
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
@@ -204,10 +207,12 @@ class WorkerTask:
 
     def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
         """Call ``done`` when the position of now, or a later one, is stored."""
+        self._arrivals.flush()
         self._committer.after_commit(partition, done)
 
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
         """Stop a partition that lost records, as ``gap.policy=fail`` asks."""
+        self._arrivals.flush()
         if self._context.note_state(partition, PartitionState.FAILED, error):
             self._failed.add(partition)
             self._task.failed(partition, error)
@@ -292,40 +297,38 @@ class WorkerTask:
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
         enqueue, meters, failed = self._sender.enqueue, self._meters, self._failed
-        for source, target, batch in outgoing:
+        for source, target, batches in outgoing:
             if source not in meters:
                 self._open_meter(source, target)
             if failed and source in failed:
-                if batch.lease is not None:
-                    batch.lease.release()
+                for batch in batches:
+                    if batch.lease is not None:
+                        batch.lease.release()
                 continue
-            enqueue(source, target, batch)
+            enqueue(source, target, batches)
         if self._sender.buffered_bytes > HOLD_ABOVE_BYTES:
             self._hold_full({source: target for source, target, _ in outgoing})
 
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> None:
-        runs = batch.runs
-        if len(runs) == 1:
-            first, count = runs[0]
-            landed: tuple[Run, ...] = (Run(first, count, base_offset),)
-        else:
-            landed = _landed(runs, base_offset)
-            first, count = runs[-1]
-        self._acknowledged(source, first + count - 1)
-        size, newest = len(batch.data), batch.max_timestamp
+        self._arrivals.add(source, target, batch, base_offset)
+        if self._held or self._starved:
+            self._drained(source, target)
+
+    def _report(self, delivery: Delivery) -> None:
+        source, _, runs, size, newest = delivery
+        last = runs[-1]
+        self._acknowledged(source, last.source_offset + last.records - 1)
         meter = self._meters[source]
-        meter.records += batch.count
+        meter.records += sum(run.records for run in runs)
         meter.bytes += size
         if newest > meter.newest_ms:
             meter.newest_ms = newest
         try:
-            self._task.delivered(Delivery(source, target, landed, size, newest))
+            self._task.delivered(delivery)
         except Exception as error:  # noqa: BLE001 - plug-in code at the worker's edge: fails the task
             self._crash(error)
-        if self._held or self._starved:
-            self._drained(source, target)
 
     # ---------------------------------------------------------------- back-pressure
 
@@ -353,6 +356,7 @@ class WorkerTask:
 
     def _refused(self, source: TopicPartition, target: TopicPartition, error: Exception) -> None:
         """The Sender gave a partition up: nothing behind this point may count as copied."""
+        self._arrivals.flush()
         self._committer.failed(source)
         self._failed.add(source)
         self._held.pop(source, None)
@@ -410,6 +414,7 @@ class WorkerTask:
             self._crash(error)
 
     async def _commit(self) -> None:
+        self._arrivals.flush()
         if not await self._committer.commit():
             return
         try:
@@ -441,6 +446,7 @@ class WorkerTask:
                 await close()
             except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
                 log.warning("closing a task's part failed cause=%s", error)
+        self._arrivals.close()
         self._stalls.close()
         self._context.close()
 
@@ -450,11 +456,3 @@ class WorkerTask:
         self._meters[source] = meter
         self._sources[target] = source
         self._context.seen(source)
-
-
-def _landed(runs: Sequence[tuple[int, int]], base_offset: int) -> tuple[Run, ...]:
-    landed: list[Run] = []
-    for first, count in runs:
-        landed.append(Run(first, count, base_offset))
-        base_offset += count
-    return tuple(landed)

@@ -202,8 +202,8 @@ class Copier:
             async with asyncio.timeout(seconds):
                 while any(self.copied.get(tp, -1) < last for tp, last in wanted.items()):
                     assert not self.errors
-                    for source, target, batch in await self.task.poll(16 << 20):
-                        self.sender.enqueue(source, target, batch)
+                    for source, target, batches in await self.task.poll(16 << 20):
+                        self.sender.enqueue(source, target, batches)
             await self.task.commit()
         finally:
             await self.task.stop()

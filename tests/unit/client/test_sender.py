@@ -63,7 +63,7 @@ class Rig:
         batch = RecordBatch(
             data, first, first + count - 1, count, stamp, 0, 0, ((first, count),), None
         )
-        self.sender.enqueue(SOURCE, target, batch)
+        self.sender.enqueue(SOURCE, target, [batch])
 
     def stored(self, target: TopicPartition) -> list[int]:
         """Return the numbers of the records in the target's log, in order."""
@@ -222,7 +222,7 @@ def test_records_before_a_too_large_one_of_the_same_batch_still_arrive() -> None
         values = [b"0", b"1", b"2" + b"x" * 2_000, b"3"]
         data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
         batch = RecordBatch(data, 0, 3, 4, SYSTEM_CLOCK.now_ms(), 0, 0, ((0, 4),), None)
-        rig.sender.enqueue(SOURCE, FIRST, batch)
+        rig.sender.enqueue(SOURCE, FIRST, [batch])
         await rig.settled.wait()
         assert rig.stored(FIRST) == [0, 1]
         error = rig.failed[0][1]

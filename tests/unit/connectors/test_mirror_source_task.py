@@ -130,8 +130,8 @@ def test_poll_renames_the_topic_and_keeps_the_batch() -> None:
     async def body() -> None:
         bench.reader.answers = [[(T0, [first]), (DASH, [second])]]
         assert await bench.task.poll(1234) == [
-            Outgoing(T0, TopicPartition("A.t", 0), first),
-            Outgoing(DASH, TopicPartition("A.a-b", 2), second),
+            Outgoing(T0, TopicPartition("A.t", 0), [first]),
+            Outgoing(DASH, TopicPartition("A.a-b", 2), [second]),
         ]
         assert await bench.task.poll(1) == []
         assert bench.reader.asked == [(1000, 1234), (1000, 1)]

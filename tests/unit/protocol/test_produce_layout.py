@@ -12,6 +12,7 @@ from mm2py.protocol.produce import (
     PRODUCE_VERSIONS,
     ProducedPartition,
     RecordError,
+    acknowledgements,
     decode_produce,
     encode_produce,
 )
@@ -124,3 +125,54 @@ def test_a_cut_answer_is_a_protocol_error(version: int) -> None:
     for end in range(len(raw)):
         with pytest.raises(ProtocolError, match="cannot be read"):
             decode_produce(version, memoryview(raw[:end]))
+
+
+def plain(
+    version: int, partitions: int, topics: int = 2, *, error: int = 0, throttle: int = 0
+) -> bytes:
+    responses = [
+        Topic(
+            name=f"topic-{t}",
+            partition_responses=[
+                Part(
+                    index=p,
+                    error_code=error if (t, p) == (topics - 1, partitions - 1) else 0,
+                    base_offset=1_000 * t + p,
+                    log_append_time_ms=-1,
+                    log_start_offset=3,
+                )
+                for p in range(partitions)
+            ],
+        )
+        for t in range(topics)
+    ]
+    message = ProduceResponse(responses=responses, throttle_time_ms=throttle)
+    message.API_VERSION = version
+    message.with_header(77)
+    return bytes(message.encode(header=True, framed=False))[4:]
+
+
+@pytest.mark.parametrize("version", [9, 10, 11, 12])
+@pytest.mark.parametrize("partitions", [1, 5, 200])
+def test_the_short_way_reads_what_the_complete_reader_reads(version: int, partitions: int) -> None:
+    body = memoryview(plain(version, partitions))
+    found = decode_produce(version, body).partitions
+    assert acknowledgements(version, body) == [
+        ((part.topic, part.partition), part.base_offset) for part in found
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_short_way_leaves_everything_else_to_the_complete_reader(version: int) -> None:
+    message = answer(version)
+    message.API_VERSION = version
+    message.with_header(77)
+    assert acknowledgements(version, memoryview(message.encode(header=True))[4:]) is None
+
+
+def test_the_short_way_sees_one_error_one_throttle_and_each_cut() -> None:
+    assert acknowledgements(12, memoryview(plain(12, 3, error=6))) is None
+    assert acknowledgements(12, memoryview(plain(12, 3, throttle=1))) is None
+    whole = plain(12, 3)
+    for end in range(len(whole)):
+        assert acknowledgements(12, memoryview(whole[:end])) is None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourcePartition
@@ -72,7 +73,7 @@ def a_batch(
 
 def outgoing(topic: str, first: int, count: int = 1, *, size: int = 100) -> Outgoing:
     source = TopicPartition(topic, 0)
-    return Outgoing(source, TopicPartition(f"A.{topic}", 0), a_batch(first, count, size=size))
+    return Outgoing(source, TopicPartition(f"A.{topic}", 0), [a_batch(first, count, size=size)])
 
 
 class Statuses(list[Status]):
@@ -86,13 +87,21 @@ class Statuses(list[Status]):
         return [status.state.value for status in self]
 
 
+class Waiting(NamedTuple):
+    """One batch in the sender's hands."""
+
+    source: TopicPartition
+    target: TopicPartition
+    batch: RecordBatch
+
+
 class FakeSender:
     """Acknowledges when told, or at once."""
 
     def __init__(self, *, acknowledge: bool = True) -> None:
         self.acknowledge = acknowledge
-        self.waiting: list[Outgoing] = []
-        self.sent: list[Outgoing] = []
+        self.waiting: list[Waiting] = []
+        self.sent: list[Waiting] = []
         self.start_errors: list[Exception] = []
         self.closed = 0
         self.started = 0
@@ -120,9 +129,11 @@ class FakeSender:
             raise self.start_errors.pop(0)
         self.started += 1
 
-    def enqueue(self, source: TopicPartition, target: TopicPartition, batch: RecordBatch) -> None:
-        self.waiting.append(Outgoing(source, target, batch))
-        self.sent.append(self.waiting[-1])
+    def enqueue(
+        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
+    ) -> None:
+        self.waiting += [Waiting(source, target, batch) for batch in batches]
+        self.sent += [Waiting(source, target, batch) for batch in batches]
         if self.acknowledge and not self.suspended:
             self.acknowledge_all()
 

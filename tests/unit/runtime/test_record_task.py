@@ -58,7 +58,7 @@ def _adapter(script: Script) -> tuple[RecordTaskAdapter, dict[TopicPartition, in
 
 
 def _acknowledge(adapter: RecordTaskAdapter, item: Outgoing, base: int) -> None:
-    batch = item.batch
+    (batch,) = item.batches
     adapter.acknowledged(item.source, batch.runs[-1][0] + batch.runs[-1][1] - 1)
     runs: list[Run] = []
     for first, count in batch.runs:
@@ -71,7 +71,8 @@ def test_records_become_one_batch_with_their_fields() -> None:
     adapter, _ = _adapter(Script([_record(0), _record(1)]))
     (item,) = asyncio.run(adapter.poll(1 << 20))
     assert item.target == TopicPartition("t", 0)
-    (batch,) = decode_batches(item.batch.data)
+    (packed,) = item.batches
+    (batch,) = decode_batches(packed.data)
     assert [record.value for record in batch.records] == [b"0", b"1"]
     assert [record.timestamp for record in batch.records] == [1_000_000, 1_001], "-1 is stamped"
     assert list(batch.records[0].headers) == [(b"h", None), (b"h", b"2")]
@@ -92,7 +93,7 @@ def test_a_position_waits_for_every_earlier_record_whatever_its_topic() -> None:
     script = Script([_record(1, "t"), _record(2, "u"), _record(3, "t")])
     adapter, committed = _adapter(script)
     to_t, to_u = asyncio.run(adapter.poll(1 << 20))
-    assert to_t.batch.runs == ((0, 1), (2, 1))
+    assert to_t.batches[0].runs == ((0, 1), (2, 1))
     _acknowledge(adapter, to_t, 0)
     ((key, position),) = committed.items()
     assert adapter.source_offset(key, position) == {"line": 1}
@@ -104,7 +105,7 @@ def test_large_rounds_are_split_into_batches() -> None:
     big = b"x" * (BATCH_BYTES // 2)
     adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))
     items = asyncio.run(adapter.poll(1 << 20))
-    assert [item.batch.count for item in items] == [1, 1, 1, 1]
+    assert [batch.count for item in items for batch in item.batches] == [1, 1, 1, 1]
     assert len({item.source for item in items}) == 1, "one lane, one order"
 
 

@@ -88,7 +88,7 @@ class Bench:
 def test_a_batch_is_sent_and_its_delivery_told_with_exact_runs() -> None:
     async def scenario() -> None:
         batch = a_batch(10, 5, runs=((10, 2), (20, 3)))
-        bench = Bench(FakeTask([Outgoing(ORDERS, TopicPartition("A.orders", 0), batch)]))
+        bench = Bench(FakeTask([Outgoing(ORDERS, TopicPartition("A.orders", 0), [batch])]))
         await bench.run()
         (delivery,) = bench.task.deliveries
         assert delivery.source == ORDERS
