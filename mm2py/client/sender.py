@@ -17,6 +17,7 @@ from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.sender_node import NodeEvents, ProduceNode
 from mm2py.client.sender_repair import refusal, repaired
 from mm2py.client.sender_resolve import batches_of_producer
+from mm2py.client.target_limits import TargetLimits, fitting
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import (
@@ -35,10 +36,6 @@ from mm2py.types import LATEST, TopicPartition
 __all__ = ["Sender"]
 
 log = logging.getLogger(__name__)
-
-PRODUCER_STATE_MS: Final = 23 * 3600 * 1000
-"""How old a batch may be for brokers to remember it: ``producer.id.expiration.ms`` (24 h) less a margin."""
-
 
 STANDSTILL_S: Final = 1.0
 
@@ -96,6 +93,7 @@ class Sender:
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
         self._admin = Admin(cluster)
+        self._limits = TargetLimits(cluster, clock)
         self._lanes: dict[TopicPartition, SenderLane] = {}
         self._nodes: dict[int, ProduceNode] = {}
         self._opening: list[SenderLane] = []
@@ -137,6 +135,10 @@ class Sender:
             return
         if self._codec is not None:
             batches = [self._in_codec(batch, self._codec) for batch in batches]
+        if lane.limit_bytes:
+            whole, batches = batches, fitting(batches, lane.limit_bytes)
+            if batches is not whole and self._limits.is_old(target.topic):
+                self._spawn(self._learn_again(target.topic))
         self.buffered_bytes += lane.offer(source, batches)
         if not self._suspended:
             self._idle.clear()
@@ -299,6 +301,7 @@ class Sender:
                 # One question for all: leaders asked for one by one would each refresh the metadata.
                 await self._cluster.metadata(sorted({lane.target.topic for lane in lanes}))
                 ends = await self._admin.list_offsets({lane.target: LATEST for lane in lanes})
+                await self._learn_sizes({lane.target.topic for lane in lanes})
             except Mm2pyError as error:
                 self._opening.extend(lanes)
                 for lane in lanes:
@@ -326,6 +329,7 @@ class Sender:
             self._opening.append(lane)
             return
         if lane.state is LaneState.OPENING:
+            self._limit(lane)
             lane.opened(leader.node_id, log_end)
             self._ready(lane)
 
@@ -342,8 +346,7 @@ class Sender:
             try:
                 self._cluster.leader_moved(lane.target)
                 leader = await self._cluster.leader(lane.target)
-                forgotten = self._clock.now_ms() - PRODUCER_STATE_MS
-                if lane.state is LaneState.RESOLVING or lane.must_read_first(forgotten):
+                if lane.state is LaneState.RESOLVING or await self._forgotten(lane, leader.node_id):
                     lane.state = LaneState.RESOLVING
                     await self._resolve(lane)
                 if lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING):
@@ -351,6 +354,13 @@ class Sender:
             except Mm2pyError as error:
                 self._stall(lane, error)
         self._follow(lane)
+
+    async def _forgotten(self, lane: SenderLane, node_id: int) -> bool:
+        """Whether a resend would be stored again, because the leader need not know the batch any more (5)."""
+        if not lane.has_unknown():
+            return False
+        remembered_ms = await self._limits.remembered_ms(node_id)
+        return lane.must_read_first(self._clock.now_ms() - remembered_ms)
 
     async def _resolve(self, lane: SenderLane) -> None:
         """Find out from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
@@ -418,16 +428,36 @@ class Sender:
         _release(sent.batch)
         self._ready(lane)
 
+    async def _learn_again(self, topic: str) -> None:
+        """The limit may have been raised since: cutting is work for nothing then."""
+        await self._learn_sizes({topic})
+        self._apply_limits({topic})
+
     async def _max_message_bytes(self, topic: str) -> int:
-        """Return what the target topic takes, 0 when it does not say."""
-        try:
-            described = await self._admin.describe_topic_configs([topic])
-        except Mm2pyError:
-            return 0  # not allowed or away: halves find the limit by trying
-        for entry in described.get(topic, ()):
-            if entry.name == "max.message.bytes" and entry.value:
-                return int(entry.value)
-        return 0
+        """Return what the target topic takes, 0 when it does not say; what waits is cut by it."""
+        await self._limits.learn_sizes([topic])
+        self._apply_limits({topic})
+        return self._limits.max_message_bytes(topic)
+
+    async def _learn_sizes(self, topics: set[str]) -> None:
+        """Ask for the limits of topics where they are unknown or old."""
+        await self._limits.learn_sizes({topic for topic in topics if self._limits.is_old(topic)})
+
+    def _apply_limits(self, topics: set[str]) -> None:
+        for lane in self._lanes.values():
+            if lane.target.topic in topics and lane.state is not LaneState.FAILED:
+                self._limit(lane)
+
+    def _limit(self, lane: SenderLane) -> None:
+        """Cut what waits for its first sending by the topic's limit."""
+        limit = lane.limit_bytes = self._limits.max_message_bytes(lane.target.topic)
+        if limit and any(len(batch.data) > limit for _, batch in lane.queue):
+            waiting, before = list(lane.queue), lane.queued_bytes
+            lane.queue.clear()
+            for source, batch in waiting:
+                lane.queued_bytes -= len(batch.data)
+                lane.offer(source, fitting([batch], limit))
+            self.buffered_bytes += lane.queued_bytes - before
 
     # -- reports ----------------------------------------------------------------------------------
 
