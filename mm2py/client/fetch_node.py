@@ -16,7 +16,9 @@ from mm2py.client.connection import BrokerConnection
 from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch_session import FetchSession, Plan
 from mm2py.client.fetch_share import shares
-from mm2py.client.pacing import ByteRate, Throttle
+from mm2py.client.fetch_window import FetchWindow
+from mm2py.client.pacing import ByteRate, LongPoll, Throttle
+from mm2py.client.round_trip import measure_round_trip_s
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError
@@ -33,10 +35,6 @@ from mm2py.protocol.record_batch import BufferLease
 
 __all__ = ["FetchNode", "NodeEvents"]
 
-RESPONSE_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
-"""Asked for per Fetch: with its framing it fills a 4 MiB buffer; larger answers gain nothing
-(real-broker.md 8) and push the data out of the CPU's cache before it is sent on."""
-
 TOPIC_ID_VERSION: Final = 13
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
@@ -51,9 +49,13 @@ SESSION_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeEvents:
-    """Whom a node asks and tells: free memory, one partition's answer, partitions without a broker."""
+    """Whom a node asks and tells: free memory, one partition's answer, partitions without a broker.
+
+    ``most`` is what one answer may have beside those of other brokers that are asked at the same time.
+    """
 
     room: Callable[[], int]
+    most: Callable[[], int]
     on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
     on_lost: Callable[[list[Cursor], Exception], None]
 
@@ -99,6 +101,8 @@ class FetchNode:
         self._session = FetchSession(enabled=False, by_name=True)
         self._connection: BrokerConnection | None = None
         self._full: dict[Cursor, None] = {}
+        self._long_poll = LongPoll(clock)
+        self._window = FetchWindow(settings)
 
     @property
     def cursors(self) -> Mapping[Cursor, None]:
@@ -117,11 +121,16 @@ class FetchNode:
             del self._cursors[cursor]
             self._nameless -= cursor.topic_id == NO_TOPIC_ID
             self._full.pop(cursor, None)
+            self._long_poll.release(cursor)
             self._session.touch(cursor)
 
     def touch(self, cursor: Cursor) -> None:
         """A partition of this broker was paused, resumed or moved."""
         self._session.touch(cursor)
+        if cursor.paused:
+            self._long_poll.hold(cursor)
+        else:
+            self._long_poll.release(cursor)
         self._wake.set()
 
     def wake(self) -> None:
@@ -135,7 +144,7 @@ class FetchNode:
             self._cluster.settings.reconnect_backoff_max_ms,
         )
         while True:
-            room = min(self._events.room(), RESPONSE_BYTES)
+            room = min(self._events.room(), self._window.answer_bytes(self._events.most()))
             if room <= 0 or not self._anything():
                 self._wake.clear()
                 await self._wake.wait()
@@ -161,13 +170,16 @@ class FetchNode:
         return any(cursor.fetchable for cursor in self._cursors)
 
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
+        if connection is not self._connection:
+            self._window.opened(await measure_round_trip_s(connection, self._clock))
         by_name = self._nameless > 0
         newest = TOPIC_ID_VERSION - 1 if by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
         if self._full:
             self._share()
-        plan = session.plan(self._cursors, self._settings.max_partition_fetch_bytes)
+        plan = session.plan(self._cursors, self._window.partition_bytes)
+        began = self._clock.monotonic()
         correlation_id = connection.next_correlation_id()
         frame = self._frame(version, correlation_id, plan, max_bytes)
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -177,6 +189,7 @@ class FetchNode:
                 return
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
+            self._window.answered(len(body), self._clock.monotonic() - began)
             self._take(decode_fetch(version, body), lease)
             answered.set_result(None)
 
@@ -202,9 +215,9 @@ class FetchNode:
             correlation_id,
             self._cluster.settings.client_id,
             partitions=plan.partitions,
-            max_wait_ms=settings.fetch_max_wait_ms,
+            max_wait_ms=self._long_poll.wait_ms(settings.fetch_max_wait_ms),
             min_bytes=settings.fetch_min_bytes,
-            max_bytes=min(max_bytes, settings.fetch_max_bytes),
+            max_bytes=max_bytes,
             isolation_level=self._isolation,
             session_id=plan.session_id,
             session_epoch=plan.epoch,
@@ -229,15 +242,16 @@ class FetchNode:
                 continue
             cursor = asked.cursor
             touch(cursor)
+            if self._rate is not None and part.records:
+                self._rate.spend(len(part.records))
             # A cursor that was moved while the Fetch was under way has nothing to do with its answer.
             if (
                 cursor not in cursors
-                or not cursor.fetchable
+                or cursor.failed
                 or cursor.position != asked.wanted.position
+                or (cursor.paused and not part.records)
             ):
                 continue
-            if self._rate is not None and part.records:
-                self._rate.spend(len(part.records))
             on_fetched(cursor, part, lease)
             if cursor.filled:
                 full[cursor] = None
@@ -247,9 +261,9 @@ class FetchNode:
 
     def _share(self) -> None:
         """Divide the next answer among partitions that have more to give than fits."""
-        limit = self._settings.max_partition_fetch_bytes
+        limit, room = self._window.partition_bytes, self._window.answer_bytes(self._events.most())
         for cursor in [c for c in self._full if not c.filled]:
             del self._full[cursor]
-        for cursor, share in shares(self._full, limit, RESPONSE_BYTES, self._clock.now_ms()):
+        for cursor, share in shares(self._full, limit, room, self._clock.now_ms()):
             cursor.share_bytes = share
             self._session.touch(cursor)

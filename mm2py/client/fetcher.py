@@ -91,7 +91,7 @@ class Fetcher:
         self._buffer_bytes = buffer_bytes
         self._room = 0
         self._next_check = 0.0
-        cluster.pool.on_release = self._routes.wake
+        cluster.pool.on_release.add(self._routes.wake)
 
     async def assign(
         self,
@@ -135,9 +135,7 @@ class Fetcher:
             if tp not in paused:
                 self._batches.append((tp, batches))
                 continue
-            for batch in batches:
-                batch.detach()
-            self._parked.setdefault(tp, []).extend(batches)
+            self._park(tp, batches)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these again."""
@@ -211,7 +209,7 @@ class Fetcher:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._cluster.pool.on_release = None
+        self._cluster.pool.on_release.discard(self._routes.wake)
         self._discard(self._cursors)
 
     # -- answers ----------------------------------------------------------------------------------
@@ -219,17 +217,37 @@ class Fetcher:
     def _free(self) -> int:
         return min(self._room, self._buffer_bytes - self._cluster.pool.leased_bytes)
 
+    def _most(self) -> int:
+        """Part of the buffers that one broker's answer may fill: half of them for all together."""
+        busy = sum(1 for node in self._routes.nodes if node.cursors)
+        return self._buffer_bytes // 2 // max(1, busy)
+
     def _fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
+        if cursor.paused and not self._can_park(part):
+            return  # it is read again
         verdict, result = cursor.take(part, lease)
         if verdict is Verdict.LOST:
             self._losses.skipped(cursor)
         if result is not None and result.batches:
-            self._batches.append((cursor.tp, result.batches))
-            self._arrived.set()
+            if cursor.paused:
+                self._park(cursor.tp, result.batches)
+            else:
+                self._batches.append((cursor.tp, result.batches))
+                self._arrived.set()
             if cursor.failed:  # given up in answer to what was skipped
                 self._discard((cursor.tp,))
         if verdict is not Verdict.GO_ON and not cursor.failed:
             self._follow(cursor, verdict, part)
+
+    def _can_park(self, part: FetchedPartition) -> bool:
+        """Keep what was under way when its partition was held: over a WAN it cost a round trip."""
+        parked = sum(len(b.data) for batches in self._parked.values() for b in batches)
+        return 2 * (parked + len(part.records or b"")) <= self._buffer_bytes
+
+    def _park(self, tp: TopicPartition, batches: list[RecordBatch]) -> None:
+        for batch in batches:
+            batch.detach()
+        self._parked.setdefault(tp, []).extend(batches)
 
     def _follow(self, cursor: Cursor, verdict: Verdict, part: FetchedPartition) -> None:
         routes = self._routes
@@ -293,7 +311,7 @@ class Fetcher:
             self._cluster,
             self._settings,
             clock=self._clock,
-            events=NodeEvents(self._free, self._fetched, self._routes.lost),
+            events=NodeEvents(self._free, self._most, self._fetched, self._routes.lost),
             rate=self._rate,
         )
 

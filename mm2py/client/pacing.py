@@ -1,17 +1,22 @@
-"""When the next request may leave: a broker's quota (KIP-219) and our own byte rate. No I/O.
+"""When the next request may leave, and how long it may wait: quota (KIP-219), byte rate, holds. No I/O.
 
 Flow: ``throttle_ms`` of an answer -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
-``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``. Nobody sleeps here.
+``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and released ->
+``LongPoll.wait_ms``. Nobody sleeps here.
 """
 
+from collections.abc import Hashable
 from typing import Final, final
 
 from mm2py.clock import Clock
 
-__all__ = ["ByteRate", "Throttle"]
+__all__ = ["ByteRate", "LongPoll", "Throttle"]
 
 _BURST_S: Final = 0.25
 """How much of a rate may be saved up while nothing is read."""
+
+_HELD_PART: Final = 10
+_SHORTEST_WAIT_MS: Final = 10
 
 
 @final
@@ -78,3 +83,33 @@ class ByteRate:
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
         self._updated = now
+
+
+@final
+class LongPoll:
+    """How long a Fetch may wait at the broker while some partitions are held and left out of it.
+
+    A tenth of the time since the last one was held, so a release takes effect within a tenth of its hold,
+    and a hold that lasts costs no more polls than none.
+    """
+
+    __slots__ = ("_clock", "_since")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[Hashable, float] = {}  # in order of time
+
+    def hold(self, partition: Hashable) -> None:
+        """It is left out from now on; a second time changes nothing."""
+        self._since.setdefault(partition, self._clock.monotonic())
+
+    def release(self, partition: Hashable) -> None:
+        """It is asked for again, or by nobody any more."""
+        self._since.pop(partition, None)
+
+    def wait_ms(self, longest_ms: int) -> int:
+        """Return how long the next Fetch may wait, at most ``longest_ms``."""
+        if not self._since:
+            return longest_ms
+        held_ms = (self._clock.monotonic() - next(reversed(self._since.values()))) * 1000
+        return min(longest_ms, max(_SHORTEST_WAIT_MS, int(held_ms) // _HELD_PART))

@@ -131,7 +131,9 @@ _add(_H, "consumer", "fetch.min.bytes", "bytes a broker waits for", JavaType.INT
 _add(_H, "consumer", "fetch.max.bytes", "bytes of one answer", JavaType.INT, _NATURAL)
 _add(
     _H, "consumer", "max.partition.fetch.bytes", "bytes of one partition in one answer; the first "
-    "batch is always returned whole", JavaType.INT, _NATURAL,
+    "batch is always returned whole. Where it is not set, a source 10 ms away or more is asked for up to "
+    "8 MiB while the line is fast enough (answers up to 16 MiB, never above fetch.max.bytes)",
+    JavaType.INT, _NATURAL,
 )  # fmt: skip
 _add(_H, "consumer", "fetch.max.wait.ms", "longest wait of a broker", JavaType.INT, _NATURAL)
 _add(

@@ -70,7 +70,10 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """How to read from a cluster; the fetch limits have Java's meaning and defaults."""
+    """How to read from a cluster; the fetch limits have Java's meaning and defaults.
+
+    ``max_partition_fetch_bytes_set``: the file names it, so it is not raised over a long round trip.
+    """
 
     connection: ConnectionSettings
     auto_offset_reset: str = "earliest"
@@ -78,6 +81,7 @@ class ConsumerSettings:
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 52_428_800
     max_partition_fetch_bytes: int = 1_048_576
+    max_partition_fetch_bytes_set: bool = False
     fetch_max_wait_ms: int = 500
 
 
@@ -148,6 +152,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str = "") -> ConsumerS
         fetch_min_bytes=read.number("fetch.min.bytes", 1),
         fetch_max_bytes=read.number("fetch.max.bytes", 52_428_800),
         max_partition_fetch_bytes=read.number("max.partition.fetch.bytes", 1_048_576),
+        max_partition_fetch_bytes_set=read.raw("max.partition.fetch.bytes") is not None,
         fetch_max_wait_ms=read.number("fetch.max.wait.ms", 500),
     )
 

@@ -53,14 +53,15 @@ class BufferPool:
     """Receive buffers of one task host; sizes are powers of two from 64 KiB.
 
     ``leased_bytes`` counts whole buffers that are handed out: a single kept batch keeps all of its
-    buffer. ``on_release`` is called each time a buffer comes back, for who waits for memory.
+    buffer. All of ``on_release`` are called each time a buffer comes back, for who waits for memory.
+    Free buffers are kept while they and those handed out are within ``max_kept_bytes`` together.
     """
 
-    def __init__(self, *, max_free_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, *, max_kept_bytes: int = 64 * 1024 * 1024) -> None:
         self.leased_bytes = 0
         self.free_bytes = 0
-        self.on_release: Callable[[], None] | None = None
-        self._max_free_bytes = max_free_bytes
+        self.on_release: set[Callable[[], None]] = set()
+        self._max_kept_bytes = max_kept_bytes
         self._free: dict[int, list[bytearray]] = {}
 
     def acquire(self, size_bytes: int) -> PooledBuffer:
@@ -71,6 +72,7 @@ class BufferPool:
             data = free.pop()
             self.free_bytes -= rounded
         else:
+            self._forget_for(rounded)
             data = bytearray(rounded)
         self.leased_bytes += rounded
         return PooledBuffer(self, data)
@@ -79,16 +81,24 @@ class BufferPool:
         """Called by a buffer at its last release."""
         size = len(data)
         self.leased_bytes -= size
-        if self.free_bytes + size <= self._max_free_bytes:
+        if self.leased_bytes + self.free_bytes + size <= self._max_kept_bytes:
             self._free.setdefault(size, []).append(data)
             self.free_bytes += size
-        if self.on_release is not None:
-            self.on_release()
+        for told in tuple(self.on_release):
+            told()
 
     def close(self) -> None:
         """Keep no free buffers any more, whoever still refers to the pool; those handed out may come back."""
-        self._max_free_bytes = self.free_bytes = 0
+        self._max_kept_bytes = self.free_bytes = 0
         self._free.clear()
+
+    def _forget_for(self, size: int) -> None:
+        """Sizes that were needed once must not stay beside those that are needed now."""
+        for kept in sorted(self._free, reverse=True):
+            free = self._free[kept]
+            while free and self.leased_bytes + self.free_bytes + size > self._max_kept_bytes:
+                free.pop()
+                self.free_bytes -= kept
 
 
 @final

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mm2py.api.context import SourceGap
 from mm2py.client.cluster import Cluster
-from mm2py.client.fetcher import Fetcher
+from mm2py.client.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
+from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.types import TopicPartition
 
 __all__ = ["FETCH", "FIRST", "SECOND", "Rig", "eventually", "play"]
@@ -35,6 +36,7 @@ class Rig:
         settings: ConsumerSettings,
         *,
         bytes_per_s: int = 0,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.broker = broker
         self.gaps: list[tuple[TopicPartition, int, int, str]] = []
@@ -47,6 +49,7 @@ class Rig:
             settings,
             clock=SYSTEM_CLOCK,
             bytes_per_s=bytes_per_s,
+            buffer_bytes=buffer_bytes,
             on_gap=self._gap,
             on_failed=lambda tp, error: self.failed.append((tp, error)),
             on_stalled=self._stalled,
@@ -94,13 +97,18 @@ def play(
     partitions: int = 2,
     bytes_per_s: int = 0,
     partition_bytes: int = 1 << 20,
+    max_wait_ms: int = 50,
+    buffer_bytes: int = BUFFER_BYTES,
+    line: DelayProxy | None = None,
 ) -> None:
-    """Run ``body`` on a Fetcher that reads topic ``t`` of one broker."""
+    """Run ``body`` on a Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
 
     async def run() -> None:
         async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
+            port = broker.port if line is None else line.front(broker.port)
+            broker.cluster.brokers[broker.node_id] = ("127.0.0.1", port)
             connection = ConnectionSettings(
-                bootstrap_servers=(("127.0.0.1", broker.port),),
+                bootstrap_servers=(("127.0.0.1", port),),
                 client_rack=rack,
                 reconnect_backoff_ms=1,
                 reconnect_backoff_max_ms=5,
@@ -113,12 +121,12 @@ def play(
             await cluster.connect()
             settings = ConsumerSettings(
                 connection=connection,
-                fetch_max_wait_ms=50,
+                fetch_max_wait_ms=max_wait_ms,
                 auto_offset_reset=reset,
                 isolation_level=isolation,
                 max_partition_fetch_bytes=partition_bytes,
             )
-            rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s)
+            rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s, buffer_bytes=buffer_bytes)
             try:
                 await body(rig)
             finally:

@@ -4,7 +4,7 @@ import pytest
 
 from mm2py.client.fetch_cursor import Cursor
 from mm2py.client.fetch_share import LEAST_BYTES, shares
-from mm2py.client.pacing import ByteRate, Throttle
+from mm2py.client.pacing import ByteRate, LongPoll, Throttle
 from mm2py.types import TopicPartition
 
 MIB = 1 << 20
@@ -96,3 +96,36 @@ def test_equal_lags_get_equal_shares_that_fill_the_answer() -> None:
     for cursor, share in found.items():
         cursor.share_bytes = share
     assert list(shares(backlogged, MIB, 4 * MIB, now_ms + 500)) == []
+
+
+# ---- holds ----
+
+
+def test_a_release_takes_effect_within_a_tenth_of_its_hold() -> None:
+    clock = Hand()
+    poll = LongPoll(clock)
+    assert poll.wait_ms(500) == 500
+    poll.hold("a")
+    assert poll.wait_ms(500) == 10
+    clock.now += 2.0
+    poll.hold("a")
+    assert poll.wait_ms(500) == 200
+    poll.hold("b")
+    assert poll.wait_ms(500) == 10
+    assert poll.wait_ms(5) == 5, "what was configured is the longest"
+    poll.release("b")
+    assert poll.wait_ms(500) == 200
+    poll.release("a")
+    poll.release("a")
+    assert poll.wait_ms(500) == 500
+
+
+def test_a_hold_that_lasts_costs_no_more_polls_than_none() -> None:
+    clock = Hand()
+    poll = LongPoll(clock)
+    poll.hold("a")
+    polls = 0
+    while clock.now < 100 + 3600:
+        clock.now += poll.wait_ms(500) / 1000
+        polls += 1
+    assert polls < 2 * 3600 + 60

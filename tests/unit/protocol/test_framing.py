@@ -56,13 +56,16 @@ def test_frames_of_every_size_arrive_in_order_whatever_the_chunks(most: int) -> 
 
 def test_a_kept_lease_holds_the_whole_buffer_until_its_last_release() -> None:
     released: list[int] = []
+    others: list[int] = []
     inbox, pool = Inbox(keep=True), BufferPool()
-    pool.on_release = lambda: released.append(pool.leased_bytes)
+    pool.on_release.add(lambda: released.append(pool.leased_bytes))
+    pool.on_release.add(lambda: others.append(pool.free_bytes))
     receiver = FrameReceiver(pool, inbox)
     feed(receiver, frame(1, bytes(100_000)), 10**9)
     assert pool.leased_bytes == 131_072
     inbox.leases[0].release()
     assert (pool.leased_bytes, pool.free_bytes, released) == (0, 131_072, [0])
+    assert others == [131_072], "everybody who waits for memory is told"
     feed(receiver, frame(2, bytes(80_000)), 10**9)
     assert pool.free_bytes == 0, "the free buffer is used again"
 
@@ -75,11 +78,25 @@ def test_a_buffer_released_twice_is_a_bug_that_shows() -> None:
 
 
 def test_free_buffers_are_kept_only_up_to_the_limit() -> None:
-    pool = BufferPool(max_free_bytes=70_000)
+    pool = BufferPool(max_kept_bytes=70_000)
     first, second = pool.acquire(10), pool.acquire(10)
     first.release()
     second.release()
     assert pool.free_bytes == 65_536
+
+
+def test_free_buffers_of_other_sizes_give_way_to_what_is_handed_out() -> None:
+    pool = BufferPool(max_kept_bytes=3 << 20)
+    for size in (1 << 20, 1 << 20, 65_536):
+        pool.acquire(size).release()
+    assert pool.free_bytes == (1 << 20) + 65_536
+    large = pool.acquire(2 << 20)
+    assert pool.leased_bytes + pool.free_bytes <= 3 << 20
+    larger = pool.acquire(4 << 20)
+    assert pool.free_bytes == 0
+    large.release()
+    larger.release()
+    assert pool.free_bytes <= 3 << 20
 
 
 def test_missing_bytes_are_told_only_inside_a_frame() -> None:

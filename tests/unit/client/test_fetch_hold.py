@@ -1,0 +1,75 @@
+"""Partitions that are held and released while others are idle: nobody waits for an idle long poll."""
+
+from mm2py.testing.delay_proxy import DelayProxy
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, eventually, play
+
+LONG_MS = 60_000
+"""Longer than any test: an idle long poll that is waited for shows as a timeout of the test."""
+
+
+def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> None:
+    async def body(rig: Rig) -> None:
+        rig.fill(FIRST, range(1))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 1)
+        rig.fetcher.pause([FIRST])
+        rig.fill(SECOND, range(1))  # ends the poll that was under way with both
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 1)
+        asked = rig.broker.count(FETCH)
+        await rig.until(lambda: rig.broker.count(FETCH) > asked)  # of the idle one alone
+        rig.fetcher.resume([FIRST])
+        rig.fill(FIRST, range(1, 2))
+        await rig.until(lambda: rig.read[FIRST] == [0, 1])
+
+    play(body, max_wait_ms=LONG_MS)
+
+
+def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twice() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
+        await eventually(lambda: rig.broker.count(FETCH) > 0)
+        rig.fetcher.pause([FIRST])
+        rig.fill(FIRST, range(3), pad=40_000)
+        await eventually(lambda: rig.fetcher.position(FIRST) == 3)
+        assert rig.fetcher._cluster.pool.leased_bytes == 0  # pyright: ignore[reportPrivateUsage]
+        assert rig.fetcher.waiting(FIRST) == 3
+        await rig.take()
+        assert FIRST not in rig.read
+        served = sum(size for partition, size in rig.broker.cluster.served if partition == 0)
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: FIRST in rig.read)
+        assert rig.read[FIRST] == [0, 1, 2]
+        assert served == sum(size for part, size in rig.broker.cluster.served if part == 0)
+
+    play(body)
+
+
+def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
+        await eventually(lambda: rig.broker.count(FETCH) > 0)
+        rig.fetcher.pause([FIRST])
+        asked = rig.broker.count(FETCH)
+        rig.fill(FIRST, range(3), pad=40_000)
+        await eventually(lambda: rig.broker.count(FETCH) > asked)
+        assert rig.fetcher.position(FIRST) == 0
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: FIRST in rig.read)
+        assert rig.read[FIRST] == [0, 1, 2]
+
+    play(body, buffer_bytes=200_000)
+
+
+def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> None:
+    async def body(rig: Rig) -> None:
+        for number in range(20):
+            rig.fill(FIRST, range(number, number + 1), pad=900_000)
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
+        assert rig.read[FIRST] == list(range(20))
+        assert max(size for _, size in rig.broker.cluster.served) > 3 << 20
+
+    with DelayProxy(round_trip_s=0.03) as line:
+        play(body, line=line)
