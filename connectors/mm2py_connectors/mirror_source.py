@@ -159,8 +159,11 @@ class MirrorSourceConnector(Connector):
         return {} if self._topics is None else self._topics.waiting()
 
     def problems(self) -> Mapping[str, str]:
-        """Jobs whose last run failed, with the cause."""
-        return {} if self._scheduler is None else dict(self._scheduler.problems)
+        """Jobs whose last run failed and topics that wait for their copy, with the cause."""
+        found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
+        if self._scheduler is not None:
+            found.update(self._scheduler.problems)
+        return found
 
     def _start_loops(
         self,

@@ -6,7 +6,7 @@ leaves the others running; the process ends by itself only when none is left.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from mm2py.runtime.herder import Herder
@@ -29,6 +29,13 @@ class MirrorMaker:
     def herders(self) -> Mapping[FlowName, Herder]:
         """Herders by flow."""
         return self._herders
+
+    def problems(self, flow: FlowName) -> Sequence[str]:
+        """What is wrong with a flow now, one line each."""
+        herder = self._herders[flow]
+        if herder.error is not None:
+            return (str(herder.error),)
+        return () if herder.worker is None else herder.worker.problems()
 
     def start(self) -> None:
         """Launch every flow; returns at once."""

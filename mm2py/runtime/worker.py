@@ -120,6 +120,15 @@ class Worker:
         states = ((task, self._host.status(task)) for task in self._specs)
         return {task: status for task, status in states if status is not None}
 
+    def problems(self) -> Sequence[str]:
+        """What is wrong now, one line each: failed connectors and tasks, and what connectors tell."""
+        found = [f"task {task}: {s.cause}" for task, s in self.task_status().items() if s.cause]
+        for name, connector in self._connectors.items():
+            if connector.status.cause is not None:
+                found.append(f"{name}: {connector.status.cause}")
+            found += [f"{name}: {what}: {cause}" for what, cause in connector.problems().items()]
+        return found
+
     def state(self) -> State:
         """One word for the whole: FAILED if anything is, RUNNING when every connector is."""
         states = [status.state for status in self.connector_status().values()]

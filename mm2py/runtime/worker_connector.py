@@ -7,7 +7,7 @@ A connector that fails takes no other with it.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, final
+from typing import Final, Protocol, final, runtime_checkable
 
 from mm2py.api.connector import Connector
 from mm2py.clock import Clock
@@ -24,6 +24,13 @@ STOP_TIMEOUT_S: Final = 5.0
 
 TaskConfigs = Sequence[Mapping[str, str]]
 ApplyTasks = Callable[[TaskConfigs], Awaitable[None]]
+
+
+@runtime_checkable
+class _TellsProblems(Protocol):
+    """A connector that knows what is wrong while it runs."""
+
+    def problems(self) -> Mapping[str, str]: ...
 
 
 @final
@@ -65,6 +72,11 @@ class WorkerConnector:
     def status(self) -> Status:
         """State of the connector."""
         return self._lifecycle.status
+
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong though the connector runs, with the cause; none where it cannot tell."""
+        connector: object = self._connector
+        return connector.problems() if isinstance(connector, _TellsProblems) else {}
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""

@@ -179,7 +179,7 @@ async def _run(
     metrics = Metrics(SYSTEM_CLOCK)
     maker = build_mirror_maker(config, flows, metrics=metrics, clock=SYSTEM_CLOCK)
     with StopSignal() as stop:
-        table = FlowTable(metrics, SYSTEM_CLOCK)
+        table = FlowTable(metrics, SYSTEM_CLOCK, maker.problems)
         stage = _Stage(options, screen, stream, regions, maker, metrics, table, stop)
         traffic = [TrafficProcess(r.name, r.bootstrap_servers, options.rate) for r in regions]
         try:

@@ -1,10 +1,11 @@
-"""The live table of the demo: flow, records/s, bytes/s, lag, state.
+"""The live table of the demo: flow, records/s, bytes/s, lag, state, what is wrong.
 
-Flow: ``Metrics`` -> ``FlowTable.update`` -> rich table for a terminal, plain lines otherwise.
+Flow: ``Metrics``, problems -> ``FlowTable.update`` -> rich table for a terminal, plain lines otherwise.
 Rates are over the last few seconds.
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -13,10 +14,12 @@ from rich.text import Text
 
 from mm2py.clock import Clock
 from mm2py.observability.metrics import FlowSnapshot, Metrics
+from mm2py.types import FlowName
 
 __all__ = ["FlowRow", "FlowTable"]
 
 WINDOW_S: Final = 3.0
+MOST_WRONGS: Final = 5
 _STYLES: Final = {"RUNNING": "green", "FAILED": "bold red"}
 
 
@@ -27,24 +30,44 @@ class FlowRow:
     snapshot: FlowSnapshot
     records_per_s: float
     bytes_per_s: float
+    problems: Sequence[str] = ()
+
+    def wrongs(self) -> list[str]:
+        """Say what is wrong: losses, failed partitions, problems; the first few of them."""
+        seen = self.snapshot
+        found: list[str] = []
+        if seen.records_lost:
+            found.append(f"{seen.records_lost:,} records lost (mm2py ledger names them)")
+        if seen.records_may_be_doubled:
+            found.append(f"{seen.records_may_be_doubled:,} records may be doubled")
+        found += [f"failed: {text}" for text in seen.failed]
+        found += self.problems
+        more = len(found) - MOST_WRONGS
+        return [*found[:MOST_WRONGS], f"and {more} more"] if more > 0 else found
 
     def plain(self) -> str:
         """Return the line for output that is no terminal."""
         seen = self.snapshot
-        text = (
+        line = (
             f"{seen.flow}  {self.records_per_s:>8,.0f} records/s  {_size(self.bytes_per_s)}/s"
             f"  lag {seen.lag_records:,} records, {_duration(seen.lag_ms)}"
             f"  total {seen.records:,}  {seen.state}"
         )
-        return f"{text}  failed: {'; '.join(seen.failed)}" if seen.failed else text
+        return "; ".join((line, *self.wrongs()))
 
 
 @final
 class FlowTable:
     """Remembers a few seconds of snapshots to say how fast the flows are."""
 
-    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Clock,
+        problems: Callable[[FlowName], Sequence[str]] = lambda _: (),
+    ) -> None:
         self._metrics = metrics
+        self._problems = problems
         self._clock = clock
         self._history: deque[tuple[float, tuple[FlowSnapshot, ...]]] = deque()
 
@@ -62,6 +85,7 @@ class FlowTable:
                 snapshot,
                 (snapshot.records - old[snapshot.flow].records) / seconds,
                 (snapshot.size_bytes - old[snapshot.flow].size_bytes) / seconds,
+                self._problems(snapshot.flow),
             )
             for snapshot in snapshots
             if snapshot.flow in old
@@ -74,7 +98,7 @@ class FlowTable:
         for name in ("records/s", "bytes/s", "lag (records)", "lag (time)", "total"):
             table.add_column(name, justify="right")
         table.add_column("state")
-        failed: list[str] = []
+        wrongs: list[str] = []
         for row in self.update():
             seen = row.snapshot
             table.add_row(
@@ -86,9 +110,9 @@ class FlowTable:
                 f"{seen.records:,}",
                 Text(seen.state, style=_STYLES.get(seen.state, "yellow")),
             )
-            failed += [f"{seen.flow} {text}" for text in seen.failed]
-        if failed:
-            table.caption = Text("\n".join(failed), style="red", justify="left")
+            wrongs += [f"{seen.flow} {text}" for text in row.wrongs()]
+        if wrongs:
+            table.caption = Text("\n".join(wrongs), style="red", justify="left")
         return table
 
 

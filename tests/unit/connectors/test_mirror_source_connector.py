@@ -220,6 +220,7 @@ def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
         cause = waiting[TopicPartition("t1", 0)]
         assert "INVALID_REPLICATION_FACTOR" in cause
         assert "set replication.factor (now 2)" in cause
+        assert bench.connector.problems() == {"topic t1 waits": cause}
         await bench.context.clock.advance(30)
         lines = [record.getMessage() for record in caplog.records if "A.t1" in record.getMessage()]
         assert len(lines) == 1

@@ -279,6 +279,7 @@ class FakeConnector:
         self.context: ConnectorContext | None = None
         self.stopped = 0
         self.opened: list[Mapping[str, str]] = []
+        self.troubles: dict[str, str] = {}
         self.task: BatchSourceTask | SourceTask = FakeTask()
 
     async def start(self, context: ConnectorContext) -> None:
@@ -294,6 +295,9 @@ class FakeConnector:
     ) -> BatchSourceTask | SourceTask:
         self.opened.append(config)
         return self.task
+
+    def problems(self) -> Mapping[str, str]:
+        return self.troubles
 
     async def stop(self) -> None:
         self.stopped += 1

@@ -220,6 +220,8 @@ def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
         maker.start()
         await until(lambda: bad.herder.error is not None and good.herder.worker is not None)
         assert bad.meter.state == "FAILED"
+        assert maker.problems(FLOW) == ("topic is not compacted; alter it",)
+        assert maker.problems(other) == []
         assert await maker.stop(5.0)
         failed = await maker.wait()
         assert list(failed) == [FLOW]

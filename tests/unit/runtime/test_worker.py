@@ -239,6 +239,23 @@ def test_what_a_restart_cannot_cure_stays_failed(*, auto_restart: bool, cause: E
     asyncio.run(scenario())
 
 
+def test_the_worker_says_what_is_wrong_and_where() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        stage.worker.start({"bad": CONFIG | {"broken": "yes"}, "c": CONFIG})
+        await until(lambda: len(stage.host.running) == 2)
+        Registry.made[0].troubles["refresh topics"] = "A is away"
+        stage.host.say(TaskId("c", 1), State.FAILED, ConfigError("wrong"))
+        assert stage.worker.problems() == [
+            "task c-1: wrong",
+            "bad: broken=yes: must be no; remove it",
+            "c: refresh topics: A is away",
+        ]
+        await stage.worker.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_connector_may_report_its_own_failure() -> None:
     async def scenario() -> None:
         stage = Stage()

@@ -46,6 +46,23 @@ def test_the_table_shows_failed_partitions() -> None:
     assert "too large" in text
 
 
+def test_a_row_says_what_is_wrong_and_how_much_was_lost() -> None:
+    clock = FakeClock()
+    metrics = Metrics(clock)
+    meter = metrics.flow(FLOW)
+    table = FlowTable(metrics, clock, lambda flow: [f"{flow.source}: away"] * 7)
+    assert metrics.snapshots()[0].records_lost == 0
+    meter.count_event("gap", lost=1_200, may_be_doubled=3)
+    (row,) = table.update()
+    assert row.wrongs() == [
+        "1,200 records lost (mm2py ledger names them)",
+        "3 records may be doubled",
+        *["A: away"] * 3,
+        "and 4 more",
+    ]
+    assert row.plain().endswith("STARTING; " + "; ".join(row.wrongs()))
+
+
 def test_the_demos_file_has_two_flows_and_no_findings(tmp_path: Path) -> None:
     path = tmp_path / "mm2.properties"
     path.write_text(properties_text("127.0.0.1:1", "127.0.0.1:2"))
