@@ -1,6 +1,5 @@
 """A Sender on real brokers: what it delivered and what it reported."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
