@@ -1,8 +1,9 @@
 """Membership of a Connect group, as its only member (the guard against copying everything twice).
 
 Flow: ``acquire`` (wait for an empty group, join, be alone, sync) -> heartbeats -> ``lost`` -> ``release``.
-No answer for a session timeout suspends; the next one resumes or loses it, as a coordinator that was away
-expired nobody. Invariant: nobody sends without a membership that was confirmed within a session timeout.
+No answer for a session timeout suspends; the next one resumes it (a coordinator that was away expired
+nobody), or it is joined again and resumed where nobody else was a member meanwhile (``rejoin_rule``), or lost.
+Invariant: nobody sends without a membership that was confirmed within a session timeout.
 Speaks Connect's protocol, so Java workers see a worker; it never joins a group that has members.
 """
 
@@ -15,6 +16,7 @@ from mm2py.client.admin import Admin, GroupDescription, MemberDescription
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
+from mm2py.client.rejoin_rule import why_not_empty, why_not_the_same
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol.call import Call
@@ -62,6 +64,7 @@ _INCONSISTENT_GROUP_PROTOCOL: Final = 23
 _COORDINATOR_MOVED: Final = frozenset(
     {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR}
 )
+_EXPIRED: Final = error_name(UNKNOWN_MEMBER_ID)
 _GENERATION_CODES: Final = frozenset(
     {NONE, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION}
 )
@@ -334,11 +337,14 @@ class SoleMembership:
                     _complete(lost, "another worker is joining the group")
             elif code in _COORDINATOR_MOVED:
                 self._cluster.coordinator_moved(self._group_id)
-            else:
-                if code == UNKNOWN_MEMBER_ID:
-                    self._member_id = ""
+            elif code != UNKNOWN_MEMBER_ID:
                 self._over(lost, f"the coordinator answered {error_name(code)}")
                 return
+            elif not await self._rejoined(lost):
+                return
+            else:
+                backoff.reset()
+                pause_s = min(interval_s, max(backoff.next_s(), self._left_s() / 2))
 
     async def _watch(self) -> None:
         """Suspend when the broker may have ended the membership and cannot say so."""
@@ -357,6 +363,60 @@ class SoleMembership:
             )
             self._suspend()
             await self._in_touch.wait()
+
+    async def _rejoined(self, lost: "asyncio.Future[str]") -> bool:
+        """Be the only member again after the coordinator expired us; False when the flow is lost.
+
+        The caller is suspended meanwhile. Only a group that nobody else was a working member of since
+        lets it go on with what it has in flight (``rejoin_rule``).
+        """
+        ended, confirmed_at = self._generation, self._confirmed_at
+        self._member_id = ""
+        self._suspended = True
+        self._in_touch.clear()
+        log.warning(
+            "the coordinator expired the membership, the flow is suspended and joins again"
+            " group=%s generation=%d",
+            self._group_id,
+            ended,
+        )
+        self._suspend()
+        backoff = self._backoff()
+        while True:
+            try:
+                reason = await self._join_again(ended)
+            except RetriableError:
+                # A join whose answer was lost counts as a round: the next try is then refused.
+                await self._clock.sleep(backoff.next_s())
+                continue
+            except Mm2pyError as error:
+                reason = str(error)
+            break
+        if reason:
+            await self._leave()
+            self._over(lost, f"the coordinator answered {_EXPIRED}, and {reason}")
+            return False
+        log.info(
+            "group joined again, nobody else was its member group=%s member=%s generation=%d",
+            self._group_id,
+            self._member_id,
+            self._generation,
+        )
+        joined_at, self._confirmed_at = self._confirmed_at, confirmed_at
+        self._confirm(joined_at)
+        return True
+
+    async def _join_again(self, ended: int) -> str:
+        """Join after generation ``ended``; returns why that does not continue it, "" when it does."""
+        group = await self._admin.describe_group(self._group_id)
+        reason = why_not_empty(group.state, len(group.members))
+        if reason:
+            return reason
+        joined = await self._join()
+        reason = why_not_the_same(ended, joined, self._member_id)
+        if reason or joined is None:
+            return reason
+        return "" if await self._sync(joined) else "another worker is joining the group"
 
     def _left_s(self) -> float:
         """Return for how long the last answered heartbeat still proves the membership."""

@@ -36,12 +36,17 @@ class Coordinator:
     def __init__(self) -> None:
         self.answer: int | Exception = NONE
         self.closed = False
+        self.generation = 0
+        self.state = "Empty"
+        self.others: tuple[str, ...] = ()
+        """Who joins together with us."""
+        self.join_errors: list[Exception] = []
         self.calls: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        return GroupDescription(group_id, "Empty", "", ())
+        return GroupDescription(group_id, self.state, "", ())
 
     async def coordinator(self, _group_id: str, _purpose: str) -> "Coordinator":
         return self
@@ -56,8 +61,15 @@ class Coordinator:
         self.calls.append(call.name)
         if call.name == "JoinGroup":
             (protocol, *_) = PROTOCOL_VERSIONS
-            members = (JoinedMember("me", None, b""),)
-            return JoinResult(NONE, 1, protocol, "me", "me", members, skip_assignment=False)
+            if self.join_errors:
+                raise self.join_errors.pop(0)
+            self.generation += 1
+            if self.generation > 1:
+                self.answer = NONE
+            members = tuple(JoinedMember(who, None, b"") for who in ("me", *self.others))
+            return JoinResult(
+                NONE, self.generation, protocol, "me", "me", members, skip_assignment=False
+            )
         if call.name == "SyncGroup":
             return SyncResult(NONE, "", b"")
         assert timeout_ms == SESSION_S * 1000
@@ -147,7 +159,7 @@ def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
     assert ["suspended" in line for line in lines] == [True, False, True]
 
 
-@pytest.mark.parametrize("code", [UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID])
+@pytest.mark.parametrize("code", [ILLEGAL_GENERATION, FENCED_INSTANCE_ID])
 def test_a_membership_that_is_over_is_lost_and_nothing_more_is_sent(code: int) -> None:
     async def body(stage: Stage) -> None:
         stage.broker.answer = ConnectionFailedError("refused")
@@ -217,3 +229,92 @@ def test_leaving_does_not_wait_long_for_a_coordinator_that_is_away(
 
     play(body)
     assert "no answer within 1 s" in caplog.text
+
+
+# ---- expired ----
+
+
+async def expire(stage: Stage, rounds: int) -> None:
+    """Be silent for longer than a session, then answer that we are no member any more."""
+    stage.broker.answer = ConnectionFailedError("refused")
+    await stage.clock.advance(7.0)
+    stage.broker.generation += rounds
+    stage.broker.answer = UNKNOWN_MEMBER_ID
+    await stage.clock.advance(3.0)
+
+
+def test_an_expired_member_joins_again_and_goes_on_where_nobody_else_was_a_member() -> None:
+    async def body(stage: Stage) -> None:
+        await expire(stage, rounds=1)
+        assert stage.events == ["suspend", "suspend", "resume"]
+        assert stage.broker.generation == 3
+        beats = stage.broker.calls.count("Heartbeat")
+        await stage.clock.advance(9.0)
+        assert stage.broker.calls.count("Heartbeat") >= beats + 3
+        assert stage.events == ["suspend", "suspend", "resume"]
+
+    play(body)
+
+
+def test_an_expired_member_that_was_not_suspended_is_suspended_while_it_joins() -> None:
+    async def body(stage: Stage) -> None:
+        stage.broker.generation += 1
+        stage.broker.answer = UNKNOWN_MEMBER_ID
+        await stage.clock.advance(3.0)
+        assert stage.events == ["suspend", "resume"]
+
+    play(body)
+
+
+@pytest.mark.parametrize("rounds", [0, 2, 3])
+def test_an_expired_member_is_lost_when_the_rounds_leave_room_for_another(rounds: int) -> None:
+    async def body(stage: Stage) -> None:
+        await expire(stage, rounds)
+        assert "resume" not in stage.events
+        assert f"{rounds + 1} rounds of the group" in stage.events[-1]
+        assert stage.broker.calls[-1] == "LeaveGroup"
+
+    play(body)
+
+
+@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance", "Dead"])
+def test_an_expired_member_does_not_join_a_group_that_is_not_seen_empty(state: str) -> None:
+    async def body(stage: Stage) -> None:
+        stage.broker.state = state
+        await expire(stage, rounds=1)
+        assert "resume" not in stage.events
+        assert f"state {state}" in stage.events[-1]
+        assert stage.broker.calls.count("JoinGroup") == 1, "the one of acquire"
+
+    play(body)
+
+
+def test_an_expired_member_leaves_the_flow_to_whoever_joins_beside_it() -> None:
+    async def body(stage: Stage) -> None:
+        stage.broker.others = ("other",)
+        await expire(stage, rounds=1)
+        assert "resume" not in stage.events
+        assert "at the same time" in stage.events[-1]
+        assert stage.broker.calls[-1] == "LeaveGroup"
+
+    play(body)
+
+
+def test_a_coordinator_that_goes_away_while_we_join_again_is_asked_again() -> None:
+    async def body(stage: Stage) -> None:
+        stage.broker.join_errors = [ConnectionFailedError("reset")] * 3
+        await expire(stage, rounds=1)
+        await stage.clock.advance(5.0)
+        assert stage.events == ["suspend", "suspend", "resume"]
+
+    play(body)
+
+
+def test_a_coordinator_that_refuses_the_join_for_good_loses_the_membership() -> None:
+    async def body(stage: Stage) -> None:
+        stage.broker.join_errors = [FatalServerError(30, "GROUP_AUTHORIZATION_FAILED")]
+        await expire(stage, rounds=1)
+        assert "resume" not in stage.events
+        assert "GROUP_AUTHORIZATION_FAILED" in stage.events[-1]
+
+    play(body)
