@@ -18,11 +18,9 @@ from mm2py.config.client_properties import (
     effective_client_properties,
     framework_producer_properties,
 )
-from mm2py.config.client_table import CLIENT_TABLE
 from mm2py.config.definitions import ConfigModel, options_of
 from mm2py.config.derivation import Effective, Value, texts
 from mm2py.config.findings import Severity
-from mm2py.config.java_values import JavaType
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.reference import render
@@ -30,6 +28,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["explain_file", "flow_named", "lint_file", "reference_text"]
 
@@ -42,7 +41,6 @@ _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
 )
 _SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 _MASK: Final = "********"
-_SECRET_WORDS: Final = ("password", "passphrase", "jaas", "secret", "keystore.key")
 
 
 def lint_file(path: Path | str, *, console: Console | None = None) -> int:
@@ -160,18 +158,10 @@ def _section(out: Console, title: str, props: Effective) -> None:
     _print(out, title, "bold")
     for key in sorted(props):
         value = props[key]
-        shown = _MASK if _is_secret(key) and "${" not in value.text else value.text
+        shown = _MASK if names_a_secret(key) and "${" not in value.text else value.text
         line = Text(f"  {key} = {shown}")
         line.append(f"    # {value.origin}", style="dim")
         out.print(line, soft_wrap=True)
-
-
-def _is_secret(key: str) -> bool:
-    name = key.rpartition("consumer.")[2].rpartition("producer.")[2].rpartition("admin.")[2]
-    entry = CLIENT_TABLE.get(name)
-    return (entry is not None and entry.type is JavaType.PASSWORD) or any(
-        word in key for word in _SECRET_WORDS
-    )
 
 
 def _print(out: Console, text: str, style: str) -> None:

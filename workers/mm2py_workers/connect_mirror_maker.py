@@ -23,6 +23,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.mirror_maker import MirrorMaker
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.wiring import build_mirror_maker, freeze_garbage_collector
 
@@ -38,7 +39,6 @@ SETTLE_S: Final = 5.0
 """After this long what start-up made is there and the garbage collector is told to forget it."""
 
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-_SECRET_WORDS: Final = ("password", "passphrase", "secret", "jaas", "keystore.key")
 
 
 @final
@@ -164,7 +164,7 @@ def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:
     clear = {
         value.text
         for key, value in config.raw.items()
-        if any(word in key.lower() for word in _SECRET_WORDS) and "${" not in value.text
+        if names_a_secret(key) and "${" not in value.text
     }
     whole = config.secrets | clear
     # The log may quote a password without the JAAS text around it.
