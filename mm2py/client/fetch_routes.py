@@ -52,6 +52,7 @@ class FetchRoutes:
         self._homeless: dict[Cursor, None] = {}
         self._patient: dict[Cursor, None] = {}
         self._away: dict[Cursor, None] = {}
+        self._unproven: dict[Cursor, None] = {}
         self._router: asyncio.Task[None] | None = None
         self._pause: asyncio.Task[None] | None = None
 
@@ -69,6 +70,7 @@ class FetchRoutes:
         self._homeless.pop(cursor, None)
         self._patient.pop(cursor, None)
         self._away.pop(cursor, None)
+        self._unproven.pop(cursor, None)
 
     def touch(self, cursor: Cursor) -> None:
         """It was paused or resumed."""
@@ -110,7 +112,13 @@ class FetchRoutes:
         self._away[cursor] = None
 
     def recheck(self, now: float) -> None:
-        """Let the leader choose again for those that have read from a follower long enough."""
+        """Let the leader choose again for those that have read from a follower long enough.
+
+        Also says of those that were stalled that they are read again, once a broker has answered.
+        """
+        for cursor in [c for c in self._unproven if not c.attempts]:
+            del self._unproven[cursor]
+            self._on_stalled(cursor.tp, None)
         for cursor in [c for c in self._away if c.replica_until <= now]:
             del self._away[cursor]
             self._place(cursor, cursor.leader)
@@ -223,7 +231,11 @@ class FetchRoutes:
         del self._homeless[cursor]
         cursor.topic_id = leader.topic_id
         cursor.leader, cursor.leader_epoch = leader.node_id, leader.epoch
-        self._on_stalled(tp, None)
+        if cursor.attempts:
+            # Brokers name a dead leader until its session ends: only its answer tells that it is read.
+            self._unproven[cursor] = None
+        else:
+            self._on_stalled(tp, None)
         self._place(cursor, leader.node_id)
 
     async def _validate(self, cursor: Cursor, leader: Leader) -> None:

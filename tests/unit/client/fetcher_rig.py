@@ -42,6 +42,7 @@ class Rig:
         self.gaps: list[tuple[TopicPartition, int, int, str]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, Exception]] = []
+        self.read_again: list[TopicPartition] = []
         self.read: dict[TopicPartition, list[int]] = {}
         self.on_gap: Callable[[TopicPartition], None] = lambda _tp: None
         self.fetcher = Fetcher(
@@ -62,6 +63,8 @@ class Rig:
     def _stalled(self, tp: TopicPartition, error: Exception | None) -> None:
         if error is not None:
             self.stalled.append((tp, error))
+        else:
+            self.read_again.append(tp)
 
     def fill(self, tp: TopicPartition, numbers: range, *, pad: int = 0) -> None:
         """Append one batch with these numbers as values."""
