@@ -1,0 +1,185 @@
+"""A coordinator that expired the flow's membership: joined again where nobody else was a member, else given up.
+
+Flow: load -> freeze the target or stall the line to it for longer than a session -> thaw, heal -> compare.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mm2py.client.admin import Admin
+from mm2py.client.cluster import Cluster
+from mm2py.client.group_membership import SoleMembership
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
+from mm2py.embedded.region import KafkaAddress, Listener, Region
+from mm2py.testing.delay_proxy import DelayProxy
+from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import (
+    Load,
+    assert_equal,
+    ends,
+    read,
+    wait_for_copy,
+    wait_for_progress,
+)
+
+log = logging.getLogger(__name__)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+
+PARTITIONS = 4
+RATE = 2_000
+SESSION_S = 6.0
+AGAIN = "group joined again, nobody else was its member"
+LOST = "membership lost"
+
+
+@dataclass(frozen=True, slots=True)
+class FarTarget:
+    """A target whose flow comes over a line; its plain listener is the way of others."""
+
+    region: Region
+    line: DelayProxy
+
+
+@pytest.fixture
+def far_target() -> Iterator[FarTarget]:
+    with DelayProxy() as line:
+        region = Region("expired", listeners=[Listener("FAR", "PLAINTEXT", advertise=line.front)])
+        try:
+            region.start()
+            yield FarTarget(region, line)
+        finally:
+            region.close()
+
+
+def run_for(load: Load, seconds: float) -> None:
+    load.wait_acked(int(seconds * RATE), timeout_s=seconds * 4 + 20)
+
+
+async def be_member(target: KafkaAddress, group: str) -> None:
+    """Be a member as another worker is: wait for the empty group, join, leave."""
+    settings = ConnectionSettings(
+        bootstrap_servers=parse_bootstrap_servers(target.bootstrap_servers), client_id="other"
+    )
+    cluster = Cluster(settings, alias="t")
+    membership = SoleMembership(
+        cluster,
+        Admin(cluster),
+        group,
+        url="http://other:0/",
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=200,
+        rebalance_timeout_ms=10_000,
+        clock=SYSTEM_CLOCK,
+    )
+    try:
+        async with asyncio.timeout(60):
+            await membership.acquire()
+    finally:
+        await membership.release()
+        await cluster.close()
+
+
+def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_order(
+    region_a: KafkaAddress,
+    new_region: NewRegion,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    target = new_region("frozen")
+    topic = unique("frozen")
+    create_topic(region_a, topic, PARTITIONS)
+    flow = write_flow(tmp_path, region_a, target, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(region_a, topic, PARTITIONS, rate=RATE) as load:
+            wait_for_progress(mirror, flow, topic)
+            for again in range(2):
+                target.freeze()
+                try:
+                    run_for(load, 2 * SESSION_S)
+                finally:
+                    target.thaw()
+                # The broker expires us, or takes a heartbeat that waited first: it says which.
+                until(
+                    lambda: len(mirror.lines("the flow goes on")) > again,  # noqa: B023 - called now
+                    40,
+                    "the flow to go on",
+                    alive=mirror,
+                )
+                wait_for_progress(mirror, flow, topic, RATE)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.lines(LOST) == []
+        assert mirror.lines("it will be copied again") == []
+        log.info("joined again %d times of 2", len(mirror.lines(AGAIN)))
+        assert mirror.stop() == 0
+
+
+def test_an_expired_flow_joins_again_and_sends_what_it_had_in_flight_once(
+    region_a: KafkaAddress,
+    far_target: FarTarget,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("expired")
+    create_topic(region_a, topic, PARTITIONS)
+    flow = far_flow(tmp_path, region_a, far_target, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(region_a, topic, PARTITIONS, rate=RATE) as load:
+            wait_for_progress(mirror, flow, topic)
+            far_target.line.stall()
+            run_for(load, 2 * SESSION_S)
+            far_target.line.heal()
+            mirror.wait_for_log(AGAIN, 60)
+            wait_for_progress(mirror, flow, topic, RATE)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.lines(LOST) == []
+        assert mirror.stop() == 0
+
+
+def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_meanwhile(
+    region_a: KafkaAddress,
+    far_target: FarTarget,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("replaced")
+    create_topic(region_a, topic, PARTITIONS)
+    flow = far_flow(tmp_path, region_a, far_target, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(region_a, topic, PARTITIONS, rate=RATE):
+            wait_for_progress(mirror, flow, topic)
+            far_target.line.stall()
+            asyncio.run(be_member(far_target.region, f"{flow.source_alias}-mm2"))
+            far_target.line.heal()
+            assert "another worker may have run the flow" in mirror.wait_for_log(LOST, 60)
+            until(lambda: len(mirror.lines("joined as its only member")) == 2, 60, "the next term")
+            wait_for_progress(mirror, flow, topic)
+        assert mirror.lines(AGAIN) == []
+        wanted = {p: len(log.records) for p, log in read(region_a, topic).items()}
+        until(
+            lambda: all(
+                ends(flow.target, flow.remote(topic)).get(p, 0) >= n for p, n in wanted.items()
+            ),
+            60,
+            "everything, if not only once",
+            alive=mirror,
+        )
+        assert mirror.stop() == 0
+
+
+def far_flow(folder: Path, source: KafkaAddress, target: FarTarget, topic: str) -> Flow:
+    line = {"{target}.bootstrap.servers": target.line.bootstrap_servers}
+    return write_flow(folder, source, target.region, topic, line)
