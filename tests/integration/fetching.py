@@ -1,7 +1,7 @@
 """A Fetcher on real brokers: what it read, in order, and what it reported."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -58,6 +58,13 @@ class Reading:
                     offsets += range(first, first + count)
                 if batch.lease is not None:
                     batch.lease.release()
+
+    async def hold(self, tps: Collection[TopicPartition]) -> None:
+        """Pause everything that is read, and wait until the Fetches that were under way are answered."""
+        self.fetcher.pause(tps)
+        for node_id in self.cluster.broker_ids:
+            connection = await self.cluster.connection(node_id, "fetch")
+            await self.until(lambda: connection.in_flight == 0)  # noqa: B023 - awaited here
 
     async def until(self, done: Callable[[], bool], seconds: float = 40) -> None:
         """Take what arrives until ``done``."""

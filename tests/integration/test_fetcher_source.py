@@ -17,6 +17,9 @@ from tests.integration.fetching import produce, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
+PATIENT = ConsumerSettings(
+    connection=ConnectionSettings(bootstrap_servers=()), fetch_max_wait_ms=3_600_000
+)
 COMMITTED = ConsumerSettings(
     connection=ConnectionSettings(bootstrap_servers=()), isolation_level="read_committed"
 )
@@ -47,13 +50,37 @@ def test_records_deleted_under_a_paused_partition_are_one_gap_with_its_exact_ran
         async with reading(region_a) as found:
             await found.fetcher.assign({tp: 0})
             await found.until(lambda: found.fetcher.position(tp) == 10)
-            found.fetcher.pause([tp])
+            await found.hold([tp])
             await produce(region_a, tp, range(10, 50))
             await asyncio.to_thread(delete_records, region_a, tp.topic, 0, 37)
             found.fetcher.resume([tp])
             await found.until(lambda: found.fetcher.position(tp) == 50)
             assert found.gaps == [(10, 36, "retention")]
             assert found.offsets[tp] == [*range(10), *range(37, 50)]
+
+    asyncio.run(run())
+
+
+def test_a_released_partition_does_not_wait_for_the_long_poll_of_an_idle_one(
+    region_a: KafkaAddress, create_topic: CreateTopic, unique: Name
+) -> None:
+    """By order: the idle partition's poll would end after an hour."""
+
+    async def run() -> None:
+        topic = unique("held")
+        create_topic(region_a, topic, 2)
+        held, idle = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        async with reading(region_a, PATIENT) as found:
+            await found.fetcher.assign({held: 0, idle: 0})
+            for turn in range(1, 4):
+                await produce(region_a, held, range(10))
+                await found.until(lambda: len(found.values.get(held, ())) == 10 * turn)  # noqa: B023
+                found.fetcher.pause([held])
+                # Ends the poll that was under way with both; the next one is of the idle one alone.
+                await produce(region_a, idle, range(1))
+                await found.until(lambda: len(found.values.get(idle, ())) == turn)  # noqa: B023
+                found.fetcher.resume([held])
+            assert found.offsets[held] == list(range(30))
 
     asyncio.run(run())
 
@@ -86,7 +113,7 @@ def test_twenty_random_cuts_are_twenty_gaps_with_their_exact_ranges(
             await found.fetcher.assign(dict.fromkeys(tps, 0))
             await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
             assert found.gaps == []
-            found.fetcher.pause(tps)
+            await found.hold(tps)
             await write()
             expected: list[tuple[int, int, str]] = []
             for tp in tps:
