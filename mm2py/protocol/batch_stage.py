@@ -5,12 +5,13 @@ Every CRC is verified here, first. Only what the source's header decides is solv
 rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A problem stops the walk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from struct import Struct
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.errors import ProtocolError
+from mm2py.protocol.kernel import native
 from mm2py.protocol.legacy import legacy_to_v2
 from mm2py.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -25,10 +26,21 @@ from mm2py.protocol.record_batch import (
     RecordBatch,
     crc32c,
 )
-from mm2py.protocol.record_bytes import damaged, read_varint, walk
+from mm2py.protocol.record_bytes import MAX_INT64, damaged, read_varint, walk
 from mm2py.protocol.splice import rewrite
 
-__all__ = ["DropReason", "Dropped", "ProblemKind", "StageProblem", "StageResult", "classify"]
+__all__ = [
+    "DropReason",
+    "Dropped",
+    "ProblemKind",
+    "StageProblem",
+    "StageResult",
+    "classify",
+    "plain_scan",
+    "scan",
+]
+
+Made = TypeVar("Made")
 
 _LOG_OVERHEAD: Final = 12
 _MIN_LENGTH: Final = HEADER_BYTES - _LOG_OVERHEAD
@@ -124,58 +136,80 @@ def classify(
     end is normal and ignored; batches before a problem are returned with it.
     """
     result = StageResult(wanted_offset)
-    walk_state = _Walk(result, wanted_offset, lease, aborted)
-    raw = not aborted
-    unpack, crc = HEADER.unpack_from, crc32c
-    add = result.batches.append
+    walker = _Walk(result, wanted_offset, lease, aborted)
     position, total, floor = 0, len(record_set), -1
+    while True:
+        if not aborted:
+            begin = position
+            position, floor, epoch = scan(
+                record_set, position, wanted_offset, floor, RecordBatch, lease, result.batches
+            )
+            if position > begin:
+                result.last_epoch, result.next_offset = epoch, floor + 1
+        if total - position < HEADER_BYTES or record_set[position + 16] != 2:
+            break
+        end = walker.step(record_set, position, floor)
+        if end is None:
+            return result
+        position, floor = end
+    if position < total:
+        walker.foreign(record_set, position, floor)
+    return result
+
+
+def plain_scan(
+    record_set: memoryview,
+    position: int,
+    wanted_offset: int,
+    floor: int,
+    make: Callable[..., Made],
+    lease: BufferLease | None,
+    out: list[Made],
+    /,
+) -> tuple[int, int, int]:
+    """Append the ordinary batches from ``position`` on: nothing but their headers will change.
+
+    ``floor`` is the last offset before them. Each takes one reference of ``lease``. Returns the
+    position of the first that is not ordinary, whole and undamaged, the new floor, and the leader
+    epoch of the last ordinary one or -1.
+    """
+    unpack, crc, add, total, last_epoch = (
+        HEADER.unpack_from,
+        crc32c,
+        out.append,
+        len(record_set),
+        -1,
+    )
     while total - position >= HEADER_BYTES and record_set[position + 16] == 2:
         header = unpack(record_set, position)
         base, length, epoch, _, stored, attributes, last_delta, _, stamp, _, _, _, count = header
-        end = position + _LOG_OVERHEAD + length
-        if length < _MIN_LENGTH or base < 0 or last_delta < 0 or count < 0:
-            text = f"length {length}, last offset delta {last_delta}, {count} records"
-            result.problem = StageProblem(ProblemKind.LENGTH, base, text)
-            return result
-        if end > total:
-            return result
+        end, last = position + _LOG_OVERHEAD + length, base + last_delta
+        if (
+            not 0 < count == last_delta + 1
+            or not _MIN_LENGTH <= length <= total - position - _LOG_OVERHEAD
+            or base < wanted_offset
+            or base <= floor
+            or attributes & _SPECIAL
+            or attributes & CODEC_MASK > Codec.ZSTD
+            or not 0 <= base <= last <= MAX_INT64
+        ):
+            break
         view = record_set[position:end]
         if crc(view[ATTRIBUTES_OFFSET:]) != stored:
-            text = f"the batch at offset {base} does not match its CRC"
-            result.problem = StageProblem(ProblemKind.CRC, base, text)
-            return result
-        last = base + last_delta
-        if (
-            count == last_delta + 1
-            and base >= wanted_offset
-            and base > floor
-            and not attributes & _SPECIAL
-            and attributes & CODEC_MASK <= 4
-            and raw
-        ):
-            # The ordinary batch: nothing but its header will change.
-            add(
-                RecordBatch(
-                    view, base, last, count, stamp, epoch, attributes, ((base, count),), lease
-                )
-            )
-            if lease is not None:
-                lease.retain()
-        elif not walk_state.special(view, header, floor):
-            return result
-        result.last_epoch = epoch
-        floor = last
-        if last >= wanted_offset:
-            result.next_offset = last + 1
-        position = end
-    if position < total:
-        walk_state.foreign(record_set, position, floor)
-    return result
+            break
+        add(make(view, base, last, count, stamp, epoch, attributes, ((base, count),), lease))
+        if lease is not None:
+            lease.retain()
+        position, floor, last_epoch = end, last, epoch
+    return position, floor, last_epoch
+
+
+scan: Final = plain_scan if native is None else native.scan
 
 
 @final
 class _Walk:
-    """The rare batches; same result object as the hot loop."""
+    """The batches that ``scan`` leaves to us; same result object."""
 
     __slots__ = ("_aborted", "_aborts", "_lease", "_result", "_wanted")
 
@@ -192,7 +226,30 @@ class _Walk:
         self._aborted = aborted
         self._aborts = _AbortFilter(aborted) if aborted else None
 
-    def special(self, view: memoryview, header: tuple[int, ...], floor: int) -> bool:
+    def step(self, record_set: memoryview, position: int, floor: int) -> tuple[int, int] | None:
+        """Take one v2 batch. Returns its end and last offset; None at a problem or a partial batch."""
+        header = HEADER.unpack_from(record_set, position)
+        base, length, epoch, _, stored, _, last_delta, _, _, _, _, _, count = header
+        end, last, result = position + _LOG_OVERHEAD + length, base + last_delta, self._result
+        if length < _MIN_LENGTH or not 0 <= base <= last <= MAX_INT64 or count < 0:
+            text = f"length {length}, last offset delta {last_delta}, {count} records"
+            result.problem = StageProblem(ProblemKind.LENGTH, base, text)
+            return None
+        if end > len(record_set):
+            return None
+        view = record_set[position:end]
+        if crc32c(view[ATTRIBUTES_OFFSET:]) != stored:
+            text = f"the batch at offset {base} does not match its CRC"
+            result.problem = StageProblem(ProblemKind.CRC, base, text)
+            return None
+        if not self._special(view, header, floor):
+            return None
+        result.last_epoch = epoch
+        if last >= self._wanted:
+            result.next_offset = last + 1
+        return end, last
+
+    def _special(self, view: memoryview, header: tuple[int, ...], floor: int) -> bool:
         """Handle one whole batch with a right CRC; False stops the walk with a problem."""
         base, _, _, _, _, attributes, last_delta, _, _, producer, _, _, count = header
         last = base + last_delta

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final, Protocol, TypeAlias, cast, final
 
 from mm2py.errors import FatalError
+from mm2py.protocol.kernel import native
 
 __all__ = [
     "ATTRIBUTES_OFFSET",
@@ -30,6 +31,7 @@ __all__ = [
     "choose_crc",
     "crc32c",
     "crc_matches",
+    "plain_sign",
     "sign",
 ]
 
@@ -106,7 +108,7 @@ def choose_crc(
     )
 
 
-crc32c: Final = choose_crc()
+crc32c: Final[Callable[[Bytes], int]] = choose_crc() if native is None else native.crc32c
 
 
 @final
@@ -119,6 +121,7 @@ class RecordBatch:
     count). ``lease`` holds one reference of the receive buffer, to be released once by the owner.
     """
 
+    # kernel.c fills these itself, without __init__, as long as they are these nine.
     __slots__ = (
         "attributes",
         "base_offset",
@@ -183,7 +186,7 @@ def crc_matches(view: Bytes) -> bool:
     return crc32c(memoryview(view)[ATTRIBUTES_OFFSET:]) == stored
 
 
-def sign(
+def plain_sign(
     data: memoryview | bytearray,
     *,
     producer_id: int,
@@ -206,6 +209,9 @@ def sign(
     )
     _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
+
+
+sign: Final = plain_sign if native is None else native.sign
 
 
 def build_batch(

@@ -2,16 +2,37 @@
 
 Flow: payload -> ``walk`` -> borders and deltas -> ``append_record`` per kept record -> payload.
 Keys, values and headers never become Python objects here. Shared by ``splice`` and ``records``;
-the loops run once per record, so single-byte varints are read without a call.
+``borders``, ``renumber`` and ``join`` are those of the C kernel where it was built. The loops run
+once per record, so single-byte varints are read without a call.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.record_batch import Bytes
+from mm2py.protocol.kernel import Joinable, Runs, native
+from mm2py.protocol.record_batch import CODEC_MASK, HEADER, HEADER_BYTES, LOG_APPEND_FLAG, Bytes
 
-__all__ = ["RecordSpan", "append_record", "damaged", "read_varint", "varint", "walk"]
+__all__ = [
+    "MAX_INT64",
+    "RecordSpan",
+    "append_record",
+    "borders",
+    "damaged",
+    "join",
+    "join_runs",
+    "plain_borders",
+    "plain_join",
+    "plain_renumber",
+    "read_varint",
+    "renumber",
+    "varint",
+    "walk",
+]
 
+MAX_INT64: Final = 2**63 - 1
+_MIN_INT64: Final = -(2**63)
+_MAX_COUNT: Final = 2**31 - 1
 _CACHED: Final = 2048
 
 
@@ -51,11 +72,13 @@ def read_varint(data: Bytes, position: int) -> tuple[int, int]:
     while shift < 70:
         position += 1
         byte = data[position]
+        if shift == 63 and byte > 1:
+            break
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position + 1
         shift += 7
-    raise damaged("a varint is longer than ten bytes")
+    raise damaged("a varint is longer than 64 bits")
 
 
 def walk(payload: Bytes, count: int) -> list[RecordSpan]:
@@ -97,8 +120,110 @@ def append_record(out: bytearray, body: Bytes, timestamp_delta: int, offset_delt
     out += body
 
 
+def plain_borders(payload: Bytes, count: int, /) -> list[int]:
+    """Return where each record begins, and where the last one ends."""
+    return [0, *(span.end for span in walk(payload, count))]
+
+
+def plain_renumber(
+    payload: Bytes,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    wanted_offset: int,
+    retime: bool,  # noqa: FBT001 - the same call as the C kernel's
+    reserve: int,
+    /,
+) -> tuple[bytearray, Runs, int]:
+    """Copy the records from ``wanted_offset`` on, with dense offset deltas.
+
+    ``retime`` writes 0 as each timestamp delta. The result begins with ``reserve`` bytes of room
+    for a header. Returns it with the runs of offsets it holds and the highest old timestamp delta.
+
+    Raises:
+        ProtocolError: the records are damaged; ValueError where it is the C kernel's.
+    """
+    if not 0 <= base_offset <= base_offset + last_delta <= MAX_INT64:
+        raise damaged(f"offsets {base_offset} and {last_delta} more are impossible")
+    spans = walk(payload, count)
+    if spans and spans[-1].offset_delta > last_delta:
+        raise damaged(f"offset delta {spans[-1].offset_delta} is above the last, {last_delta}")
+    kept = [span for span in spans if base_offset + span.offset_delta >= wanted_offset]
+    out, body = bytearray(reserve), memoryview(payload)
+    for delta, (stamp, _, start, end) in enumerate(kept):
+        append_record(out, body[start:end], 0 if retime else stamp, delta)
+    runs = join_runs((base_offset + span.offset_delta, 1) for span in kept)
+    return out, runs, max((span.timestamp_delta for span in kept), default=0)
+
+
+def join_runs(parts: Iterable[tuple[int, int]]) -> Runs:
+    """Put runs of (first offset, count) together where one follows the other."""
+    runs: list[tuple[int, int]] = []
+    first = count = 0
+    for start, more in parts:
+        if count and start == first + count:
+            count += more
+            continue
+        if count:
+            runs.append((first, count))
+        first, count = start, more
+    if count:
+        runs.append((first, count))
+    return tuple(runs)
+
+
+def plain_join(
+    batches: Sequence[Joinable], open_payload: Callable[[Bytes], Bytes], reserve: int, /
+) -> tuple[bytearray, Runs, int, int, int, int]:
+    """Copy the records of all batches, one after the other, with dense offset deltas.
+
+    Timestamp deltas become relative to the first batch. ``open_payload`` gets a whole batch and
+    returns its records; it is not called for uncompressed ones. Returns the records behind
+    ``reserve`` bytes, runs of offsets, the codec of the biggest batch, base and highest timestamp
+    and the number of records.
+
+    Raises:
+        ProtocolError: the records are damaged; ValueError where it is the C kernel's.
+    """
+    headers = [HEADER.unpack_from(batch.data) for batch in batches]
+    base_timestamp: int = headers[0][7]
+    out, total = bytearray(reserve), 0
+    for batch, header in zip(batches, headers, strict=True):
+        _, _, _, _, _, attributes, last_delta, base, newest, _, _, _, count = header
+        data, append_time = batch.data, attributes & LOG_APPEND_FLAG
+        payload = memoryview(
+            open_payload(data) if attributes & CODEC_MASK else memoryview(data)[HEADER_BYTES:]
+        )
+        spans = walk(payload, count)
+        if spans and spans[-1].offset_delta > last_delta:
+            raise damaged(f"offset delta {spans[-1].offset_delta} is above the last, {last_delta}")
+        shift = (newest if append_time else base) - base_timestamp
+        _check_stamp(shift)
+        for delta, (stamp, _, start, end) in enumerate(spans, total):
+            moved = shift if append_time else shift + stamp
+            _check_stamp(moved)
+            append_record(out, payload[start:end], moved, delta)
+        total += count
+    runs = join_runs(run for batch in batches for run in batch.runs)
+    if total > _MAX_COUNT or total != sum(count for _, count in runs):
+        raise damaged(f"runs {runs} do not count {total} records")
+    biggest = max(range(len(batches)), key=lambda index: len(batches[index].data))
+    codec: int = headers[biggest][5] & CODEC_MASK
+    return out, runs, codec, base_timestamp, max(header[8] for header in headers), total
+
+
+def _check_stamp(delta: int) -> None:
+    if not _MIN_INT64 <= delta <= MAX_INT64:
+        raise damaged(f"a timestamp is {delta} ms from the first one")
+
+
 def damaged(what: str) -> ProtocolError:
     """Return the error for record bytes that cannot be read."""
     return ProtocolError(
         f"damaged records: {what}", remedy="read the batch with Kafka's dump-log tool on the source"
     )
+
+
+borders: Final = plain_borders if native is None else native.borders
+renumber: Final = plain_renumber if native is None else native.renumber
+join: Final = plain_join if native is None else native.join

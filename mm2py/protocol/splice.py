@@ -6,11 +6,13 @@ Records never become Python objects. Results own their bytes (no lease): callers
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple
 
 from mm2py.protocol.compression import compress, decompress
+from mm2py.protocol.kernel import Runs
 from mm2py.protocol.record_batch import (
+    ATTRIBUTES_OFFSET,
     CODEC_MASK,
     HEADER,
     HEADER_BYTES,
@@ -18,11 +20,22 @@ from mm2py.protocol.record_batch import (
     Bytes,
     Codec,
     RecordBatch,
-    build_batch,
+    crc32c,
 )
-from mm2py.protocol.record_bytes import RecordSpan, append_record, damaged, walk
+from mm2py.protocol.record_bytes import (
+    MAX_INT64,
+    borders,
+    damaged,
+    join,
+    join_runs,
+    renumber,
+)
 
 __all__ = ["SplitResult", "TooLarge", "merge", "recompress", "repack", "rewrite", "split"]
+
+_CODEC_OFFSET: Final = 22
+_CRC: Final = Struct(">I")
+_CRC_OFFSET: Final = 17
 
 
 class TooLarge(NamedTuple):
@@ -42,25 +55,36 @@ class SplitResult(NamedTuple):
 class _Opened(NamedTuple):
     codec: Codec
     payload: memoryview
-    spans: list[RecordSpan]
+    records: int
     base_timestamp: int  # with a delete horizon it holds the horizon; deltas are relative to it
     append_time: int | None  # the one time of all records of a LOG_APPEND_TIME batch
     epoch: int
     base_offset: int
-    last_offset: int
+    last_delta: int
+
+
+class _Part(NamedTuple):
+    """Records of a new batch behind room for its header."""
+
+    data: bytearray
+    runs: Runs
+    base_timestamp: int
+    max_timestamp: int
+
+
+def _inflate(data: Bytes) -> Bytes:
+    return decompress(Codec(data[_CODEC_OFFSET] & CODEC_MASK), memoryview(data)[HEADER_BYTES:])
 
 
 def _open(data: Bytes) -> _Opened:
     base, _, epoch, _, _, attributes, last_delta, first_stamp, max_stamp, _, _, _, count = (
         HEADER.unpack_from(data)
     )
-    codec = Codec(attributes & CODEC_MASK)
-    payload = memoryview(decompress(codec, memoryview(data)[HEADER_BYTES:]))
-    spans = walk(payload, count)
-    if spans and spans[-1].offset_delta > last_delta:
-        raise damaged(f"offset delta {spans[-1].offset_delta} is above the last, {last_delta}")
     append_time = max_stamp if attributes & LOG_APPEND_FLAG else None
-    return _Opened(codec, payload, spans, first_stamp, append_time, epoch, base, base + last_delta)
+    return _Opened(
+        Codec(attributes & CODEC_MASK), memoryview(_inflate(data)), count, first_stamp,
+        append_time, epoch, base, last_delta,
+    )  # fmt: skip
 
 
 def rewrite(data: Bytes, wanted_offset: int = 0) -> RecordBatch | None:
@@ -73,68 +97,48 @@ def rewrite(data: Bytes, wanted_offset: int = 0) -> RecordBatch | None:
         ProtocolError: the records are damaged.
     """
     opened = _open(data)
-    base = opened.base_offset
-    kept = [span for span in opened.spans if base + span.offset_delta >= wanted_offset]
-    if not kept:
+    part = _renumber(opened, wanted_offset)
+    if not part.runs:
         return None
-    offsets = [base + span.offset_delta for span in kept]
-    return _build(opened, kept, offsets, opened.last_offset)
+    last_offset = opened.base_offset + opened.last_delta
+    return _pack(opened.codec, part, last_offset=last_offset, epoch=opened.epoch)
 
 
-def _build(
-    opened: _Opened, spans: Sequence[RecordSpan], offsets: Sequence[int], last_offset: int
-) -> RecordBatch:
-    payload, out = opened.payload, bytearray()
+def _renumber(opened: _Opened, wanted_offset: int = 0) -> _Part:
     append_time = opened.append_time
-    if append_time is None:
-        base_timestamp = opened.base_timestamp
-        newest = base_timestamp + max(span.timestamp_delta for span in spans)
-        for delta, (stamp, _, start, end) in enumerate(spans):
-            append_record(out, payload[start:end], stamp, delta)
-    else:
-        base_timestamp = newest = append_time
-        for delta, (_, _, start, end) in enumerate(spans):
-            append_record(out, payload[start:end], 0, delta)
-    return _pack(
-        opened.codec, out, runs=_runs(offsets), last_offset=last_offset, epoch=opened.epoch,
-        stamps=(base_timestamp, newest),
+    try:
+        data, runs, newest_delta = renumber(
+            opened.payload, opened.records, opened.base_offset, opened.last_delta, wanted_offset,
+            append_time is not None, HEADER_BYTES,
+        )  # fmt: skip
+    except ValueError as error:  # the C kernel knows none of our errors
+        raise damaged(str(error)) from None
+    if append_time is not None:
+        return _Part(data, runs, append_time, append_time)
+    base_timestamp = opened.base_timestamp
+    newest = base_timestamp + newest_delta
+    if abs(newest) > MAX_INT64:
+        raise damaged(f"a timestamp is {newest_delta} ms from {base_timestamp}")
+    return _Part(data, runs, base_timestamp, newest)
+
+
+def _pack(codec: Codec, part: _Part, *, last_offset: int, epoch: int) -> RecordBatch:
+    """Put the header into the room before the records; compress them first."""
+    data, runs, base_timestamp, max_timestamp = part
+    count = runs[0][1] if len(runs) == 1 else sum(n for _, n in runs)
+    if codec:
+        packed = bytearray(HEADER_BYTES)
+        packed += compress(codec, memoryview(data)[HEADER_BYTES:])
+        data = packed
+    base_offset, attributes = runs[0][0], int(codec)
+    HEADER.pack_into(
+        data, 0, base_offset, len(data) - 12, -1, 2, 0, attributes, count - 1, base_timestamp,
+        max_timestamp, -1, -1, -1, count,
     )  # fmt: skip
-
-
-def _pack(
-    codec: Codec,
-    payload: Bytes,
-    *,
-    runs: tuple[tuple[int, int], ...],
-    last_offset: int,
-    epoch: int,
-    stamps: tuple[int, int],
-) -> RecordBatch:
-    base_timestamp, max_timestamp = stamps
-    count = sum(n for _, n in runs)
-    data = build_batch(
-        compress(codec, payload) if codec else payload,
-        base_offset=runs[0][0],
-        count=count,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        attributes=int(codec),
-    )
+    _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
     return RecordBatch(
-        data, runs[0][0], last_offset, count, max_timestamp, epoch, int(codec), runs, None
+        data, base_offset, last_offset, count, max_timestamp, epoch, attributes, runs, None
     )
-
-
-def _runs(offsets: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    runs: list[tuple[int, int]] = []
-    first = previous = offsets[0]
-    for offset in offsets:
-        if offset > previous + 1:
-            runs.append((first, previous - first + 1))
-            first = offset
-        previous = offset
-    runs.append((first, previous - first + 1))
-    return tuple(runs)
 
 
 def split(batch: RecordBatch, max_bytes: int) -> SplitResult:
@@ -144,34 +148,41 @@ def split(batch: RecordBatch, max_bytes: int) -> SplitResult:
     """
     if batch.size <= max_bytes:
         return SplitResult([batch], None)
-    opened = _open(batch.data)._replace(epoch=batch.leader_epoch)
+    opened = _open(batch.data)
+    try:
+        edges = borders(opened.payload, opened.records)
+    except ValueError as error:
+        raise damaged(str(error)) from None
     offsets = [offset for first, n in batch.runs for offset in range(first, first + n)]
     parts: list[RecordBatch] = []
-    todo = _pieces(opened.spans, 0, batch.count, -(-batch.size // max_bytes))
+    todo = _pieces(edges, 0, batch.count, -(-batch.size // max_bytes))
     while todo:
         low, high = todo.pop(0)
         last = batch.last_offset if high == batch.count else offsets[high] - 1
-        part = _build(opened, opened.spans[low:high], offsets[low:high], last)
+        piece = opened._replace(
+            payload=opened.payload[edges[low] : edges[high]], records=high - low
+        )
+        cut = _renumber(piece)._replace(runs=join_runs((n, 1) for n in offsets[low:high]))
+        part = _pack(opened.codec, cut, last_offset=last, epoch=batch.leader_epoch)
         if part.size <= max_bytes:
             parts.append(part)
         elif high - low == 1:
             return SplitResult(parts, TooLarge(offsets[low], part.size))
         else:
-            todo[:0] = _pieces(opened.spans, low, high, max(2, -(-part.size // max_bytes)))
+            todo[:0] = _pieces(edges, low, high, max(2, -(-part.size // max_bytes)))
     return SplitResult(parts, None)
 
 
-def _pieces(spans: Sequence[RecordSpan], low: int, high: int, wanted: int) -> list[tuple[int, int]]:
+def _pieces(edges: Sequence[int], low: int, high: int, wanted: int) -> list[tuple[int, int]]:
     """Cut records ``low`` to ``high`` into about ``wanted`` pieces of equal size, at least two."""
-    ends = list(accumulate(span.end - span.start + 8 for span in spans[low:high]))
-    share = ends[-1] / wanted
+    share = (edges[high] - edges[low]) / wanted
     pieces: list[tuple[int, int]] = []
-    start, limit = 0, share
-    for index, end in enumerate(ends):
-        if end > limit and index > start:
-            pieces.append((low + start, low + index))
-            start, limit = index, (ends[index - 1]) + share
-    pieces.append((low + start, high))
+    start, limit = low, edges[low] + share
+    for index in range(low, high):
+        if edges[index + 1] > limit and index > start:
+            pieces.append((start, index))
+            start, limit = index, edges[index] + share
+    pieces.append((start, high))
     return pieces
 
 
@@ -182,31 +193,15 @@ def merge(batches: Sequence[RecordBatch]) -> RecordBatch:
     """
     if len(batches) == 1:
         return batches[0]
-    opened = [_open(batch.data) for batch in batches]
-    codec = max(batches, key=lambda batch: batch.size).codec
-    base_timestamp = opened[0].base_timestamp
-    out, delta = bytearray(), 0
-    for one in opened:
-        payload, append_time = one.payload, one.append_time
-        shift = (one.base_timestamp if append_time is None else append_time) - base_timestamp
-        for stamp, _, start, end in one.spans:
-            append_record(
-                out, payload[start:end], shift + stamp if append_time is None else shift, delta
-            )
-            delta += 1
-    runs: list[tuple[int, int]] = []
-    for first, count in (run for batch in batches for run in batch.runs):
-        if runs and sum(runs[-1]) == first:
-            runs[-1] = (runs[-1][0], runs[-1][1] + count)
-        else:
-            runs.append((first, count))
+    try:
+        data, runs, codec, base_timestamp, max_timestamp, _ = join(batches, _inflate, HEADER_BYTES)
+    except ValueError as error:
+        raise damaged(str(error)) from None
     return _pack(
-        codec,
-        out,
-        runs=tuple(runs),
+        Codec(codec),
+        _Part(data, runs, base_timestamp, max_timestamp),
         last_offset=batches[-1].last_offset,
         epoch=batches[-1].leader_epoch,
-        stamps=(base_timestamp, max(batch.max_timestamp for batch in batches)),
     )
 
 
@@ -223,13 +218,8 @@ def recompress(batch: RecordBatch, codec: Codec) -> RecordBatch:
     """Return the batch with another codec; the records' bytes stay as they are."""
     if batch.codec is codec:
         return batch
-    header = HEADER.unpack_from(batch.data)
-    payload = decompress(batch.codec, memoryview(batch.data)[HEADER_BYTES:])
-    return _pack(
-        codec,
-        payload,
-        runs=batch.runs,
-        last_offset=batch.last_offset,
-        epoch=batch.leader_epoch,
-        stamps=(header[7], batch.max_timestamp),
-    )
+    data = bytearray(HEADER_BYTES)
+    data += _inflate(batch.data)
+    base_timestamp: int = HEADER.unpack_from(batch.data)[7]
+    part = _Part(data, batch.runs, base_timestamp, batch.max_timestamp)
+    return _pack(codec, part, last_offset=batch.last_offset, epoch=batch.leader_epoch)

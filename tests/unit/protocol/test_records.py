@@ -86,7 +86,7 @@ def hand_made(record: bytes) -> bytearray:
         (b"\x0c\x00\x00\x00\x01\x01\x04", "is cut off"),
         (b"\x0a\x00\x00\x00\x01\x14", "announces 10 bytes"),
         (b"\x0a\x00\x00\x01\x01\x01", "offset delta -1 follows -1"),
-        (b"\x0a" + b"\x80" * 12, "longer than ten bytes"),
+        (b"\x0a" + b"\x80" * 12, "longer than 64 bits"),
         (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes follow the last record"),
         (b"\x80", "cut off"),
     ],

@@ -1,0 +1,870 @@
+/* The loops of mm2py.protocol that run once per batch or per record, for CPython 3.11 and newer.
+ *
+ * Every function has a pure-Python twin with the same results (mm2py.protocol.kernel names them);
+ * tests compare both. Input comes from the network: every length is checked before it is used, a
+ * damaged one raises ValueError. The GIL is held throughout, calls take microseconds.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <nmmintrin.h>
+#define HARDWARE_CRC __attribute__((target("sse4.2")))
+#define CRC_8(crc, value) ((uint32_t)_mm_crc32_u64((crc), (value)))
+#define CRC_1(crc, value) _mm_crc32_u8((crc), (value))
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#define HARDWARE_CRC
+#define CRC_8(crc, value) __crc32cd((crc), (value))
+#define CRC_1(crc, value) __crc32cb((crc), (value))
+#endif
+
+/* Changes whenever a function's arguments or results do; kernel.py refuses another one. */
+#define INTERFACE 2
+
+#define HEADER_BYTES 61
+#define CRC_OFFSET 17
+#define ATTRIBUTES_OFFSET 21
+#define CODEC_MASK 0x07
+#define LOG_APPEND_FLAG 0x08
+#define TRANSACTIONAL_FLAG 0x10
+#define CONTROL_FLAG 0x20
+#define MIN_RECORD_BYTES 4 /* attributes, two deltas, key length; without its own length */
+#define RECORD_GROWTH 18   /* most that new deltas and a new length can add to one record */
+
+/* --- numbers in network order ----------------------------------------------------------------- */
+
+static inline uint64_t get_unsigned(const uint8_t *at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | at[i];
+    return value;
+}
+
+static inline int64_t get_i64(const uint8_t *at) { return (int64_t)get_unsigned(at, 8); }
+static inline int32_t get_i32(const uint8_t *at) { return (int32_t)get_unsigned(at, 4); }
+static inline int16_t get_i16(const uint8_t *at) { return (int16_t)get_unsigned(at, 2); }
+
+static inline void put_unsigned(uint8_t *at, uint64_t value, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, value >>= 8)
+        at[i] = (uint8_t)value;
+}
+
+/* --- CRC-32C ---------------------------------------------------------------------------------- */
+
+#define POLYNOMIAL 0x82F63B78u
+
+static uint32_t tables[8][256]; /* slicing by eight */
+
+static uint32_t crc_tables(uint32_t crc, const uint8_t *at, size_t size)
+{
+    for (; size >= 8; at += 8, size -= 8) {
+        crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        crc = tables[7][crc & 0xFF] ^ tables[6][crc >> 8 & 0xFF] ^ tables[5][crc >> 16 & 0xFF] ^
+              tables[4][crc >> 24] ^ tables[3][at[4]] ^ tables[2][at[5]] ^ tables[1][at[6]] ^
+              tables[0][at[7]];
+    }
+    while (size--)
+        crc = crc >> 8 ^ tables[0][(crc ^ *at++) & 0xFF];
+    return crc;
+}
+
+#ifdef HARDWARE_CRC
+/* The instruction has a latency of three cycles and a throughput of one: three streams side by side,
+ * joined by advancing a CRC over as many zeros as the next stream is long. */
+#define LANES 3
+static const size_t lane_bytes[LANES] = {4096, 1024, 256};
+static uint32_t advance_tables[LANES][4][256];
+
+static inline uint32_t advance(uint32_t table[4][256], uint32_t crc)
+{
+    return table[0][crc & 0xFF] ^ table[1][crc >> 8 & 0xFF] ^ table[2][crc >> 16 & 0xFF] ^
+           table[3][crc >> 24];
+}
+
+static inline uint64_t word(const uint8_t *at)
+{
+    uint64_t value; /* both CPUs are little-endian, as the instruction wants it */
+    memcpy(&value, at, 8);
+    return value;
+}
+
+HARDWARE_CRC static uint32_t crc_hardware(uint32_t crc, const uint8_t *at, size_t size)
+{
+    for (int lane = 0; lane < LANES; lane++) {
+        const size_t bytes = lane_bytes[lane];
+        for (; size >= 3 * bytes; at += 2 * bytes, size -= 3 * bytes) {
+            uint32_t second = 0, third = 0;
+            const uint8_t *stop = at + bytes;
+            for (; at < stop; at += 8) {
+                crc = CRC_8(crc, word(at));
+                second = CRC_8(second, word(at + bytes));
+                third = CRC_8(third, word(at + 2 * bytes));
+            }
+            crc = advance(advance_tables[lane], crc) ^ second;
+            crc = advance(advance_tables[lane], crc) ^ third;
+        }
+    }
+    for (; size >= 8; at += 8, size -= 8)
+        crc = CRC_8(crc, word(at));
+    for (; size; at++, size--)
+        crc = CRC_1(crc, *at);
+    return crc;
+}
+#endif
+
+static uint32_t (*crc_update)(uint32_t, const uint8_t *, size_t) = crc_tables;
+
+static inline uint32_t crc_of(const uint8_t *at, size_t size) { return ~crc_update(~0u, at, size); }
+
+static void prepare_crc(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ POLYNOMIAL : crc >> 1;
+        tables[0][byte] = crc;
+    }
+    for (int byte = 0; byte < 256; byte++)
+        for (int table = 1; table < 8; table++) {
+            const uint32_t before = tables[table - 1][byte];
+            tables[table][byte] = before >> 8 ^ tables[0][before & 0xFF];
+        }
+#ifdef HARDWARE_CRC
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("sse4.2"))
+        return;
+#endif
+    for (int lane = 0; lane < LANES; lane++) {
+        uint32_t basis[32]; /* what each single bit becomes; the map is linear */
+        for (int bit = 0; bit < 32; bit++) {
+            basis[bit] = 1u << bit;
+            for (size_t byte = 0; byte < lane_bytes[lane]; byte++)
+                basis[bit] = basis[bit] >> 8 ^ tables[0][basis[bit] & 0xFF];
+        }
+        for (int table = 0; table < 4; table++)
+            for (int byte = 0; byte < 256; byte++) {
+                uint32_t crc = 0;
+                for (int bit = 0; bit < 8; bit++)
+                    if (byte >> bit & 1)
+                        crc ^= basis[8 * table + bit];
+                advance_tables[lane][table][byte] = crc;
+            }
+    }
+    crc_update = crc_hardware;
+#endif
+}
+
+/* --- records ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t timestamp_delta;
+    int64_t offset_delta;
+    const uint8_t *body; /* the key length, behind the offset delta */
+    const uint8_t *end;
+} Record;
+
+/* Reads a zigzag varint of at most 64 bits; NULL where the data ends or it is longer. */
+static inline const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, int64_t *result)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; at < end; shift += 7) {
+        const uint8_t byte = *at++;
+        if (shift == 63 && byte > 1)
+            return NULL;
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *result = (int64_t)(value >> 1 ^ (0 - (value & 1)));
+            return at;
+        }
+    }
+    return NULL;
+}
+
+static inline uint64_t zigzag(int64_t value)
+{
+    return (uint64_t)value << 1 ^ (value < 0 ? ~(uint64_t)0 : 0);
+}
+
+static inline int varint_bytes(uint64_t value)
+{
+    int bytes = 1;
+    while (value >>= 7)
+        bytes++;
+    return bytes;
+}
+
+static inline uint8_t *write_varint(uint8_t *at, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        *at++ = (uint8_t)(value | 0x80);
+    *at++ = (uint8_t)value;
+    return at;
+}
+
+static int damaged(const char *what)
+{
+    PyErr_SetString(PyExc_ValueError, what);
+    return -1;
+}
+
+static int damaged_at(const char *format, int64_t one, int64_t other)
+{
+    PyErr_Format(PyExc_ValueError, format, (long long)one, (long long)other);
+    return -1;
+}
+
+/* Moves *at behind the next record; offset deltas must rise. */
+static inline int next_record(const uint8_t **at, const uint8_t *end, int64_t previous, Record *out)
+{
+    int64_t size;
+    const uint8_t *here = read_varint(*at, end, &size);
+    if (!here)
+        return damaged("the last record is cut off");
+    if (size < MIN_RECORD_BYTES || size > end - here)
+        return damaged_at("a record announces %lld bytes", size, 0);
+    out->end = here + size;
+    here = read_varint(here + 1, out->end, &out->timestamp_delta);
+    if (here)
+        here = read_varint(here, out->end, &out->offset_delta);
+    if (!here)
+        return damaged("the deltas of a record are longer than the record");
+    if (out->offset_delta <= previous)
+        return damaged_at("offset delta %lld follows %lld", out->offset_delta, previous);
+    out->body = here;
+    *at = out->end;
+    return 0;
+}
+
+static inline int ends_here(const uint8_t *at, const uint8_t *end)
+{
+    return at == end ? 0 : damaged_at("%lld bytes follow the last record", end - at, 0);
+}
+
+static inline uint8_t *write_record(uint8_t *at, const Record *record, int64_t stamp, int64_t delta)
+{
+    const uint64_t stamp_bits = zigzag(stamp), delta_bits = zigzag(delta);
+    const size_t body = (size_t)(record->end - record->body);
+    const size_t size = 1 + (size_t)varint_bytes(stamp_bits) + (size_t)varint_bytes(delta_bits) + body;
+    at = write_varint(at, (uint64_t)size << 1);
+    *at++ = 0; /* record attributes are unused */
+    at = write_varint(at, stamp_bits);
+    at = write_varint(at, delta_bits);
+    memcpy(at, record->body, body);
+    return at + body;
+}
+
+static int check_count(int64_t count, Py_ssize_t size)
+{
+    /* Also keeps a lie in the header from reserving memory. */
+    if (count < 0 || count > size / (MIN_RECORD_BYTES + 1))
+        return damaged("the payload is too short for its records");
+    return 0;
+}
+
+/* --- runs of consecutive offsets -------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *list;
+    int64_t first;
+    int64_t count; /* 0: no run is open */
+} Runs;
+
+static PyObject *pair(int64_t first, int64_t count)
+{
+    PyObject *low = PyLong_FromLongLong(first), *high = PyLong_FromLongLong(count), *made = NULL;
+    if (low && high)
+        made = PyTuple_Pack(2, low, high);
+    Py_XDECREF(low);
+    Py_XDECREF(high);
+    return made;
+}
+
+static int close_run(Runs *runs)
+{
+    if (!runs->count)
+        return 0;
+    PyObject *run = pair(runs->first, runs->count);
+    const int failed = !run || PyList_Append(runs->list, run) < 0;
+    Py_XDECREF(run);
+    return failed ? -1 : 0;
+}
+
+static inline int add_run(Runs *runs, int64_t first, int64_t count)
+{
+    if (runs->count && runs->first <= INT64_MAX - runs->count &&
+        runs->first + runs->count == first && runs->count <= INT64_MAX - count) {
+        runs->count += count;
+        return 0;
+    }
+    if (close_run(runs) < 0)
+        return -1;
+    runs->first = first;
+    runs->count = count;
+    return 0;
+}
+
+static PyObject *finish_runs(Runs *runs)
+{
+    return close_run(runs) < 0 ? NULL : PyList_AsTuple(runs->list);
+}
+
+/* --- arguments -------------------------------------------------------------------------------- */
+
+static int expect(const char *name, Py_ssize_t given, Py_ssize_t wanted)
+{
+    if (given == wanted)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, given);
+    return -1;
+}
+
+static int read_i64(PyObject *object, int64_t *result)
+{
+    *result = PyLong_AsLongLong(object);
+    return *result == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_size(PyObject *object, Py_ssize_t *result)
+{
+    *result = PyLong_AsSsize_t(object);
+    if (*result == -1 && PyErr_Occurred())
+        return -1;
+    if (*result >= 0 && *result <= PY_SSIZE_T_MAX / 4)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "a size or position is negative or too large");
+    return -1;
+}
+
+/* --- functions -------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(crc32c_doc, "crc32c(data, /)\n--\n\nReturn the CRC-32C of contiguous bytes.");
+
+static PyObject *kernel_crc32c(PyObject *Py_UNUSED(module), PyObject *data)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint32_t crc = crc_of(view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+PyDoc_STRVAR(sign_doc,
+             "sign(data, *, producer_id, producer_epoch, base_sequence, transactional=False)\n--\n\n"
+             "Make a verified batch ours, in place: producer fields, clean attributes, new CRC.");
+
+static PyObject *kernel_sign(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
+                             PyObject *names)
+{
+    static const char *const known[] = {"producer_id", "producer_epoch", "base_sequence",
+                                        "transactional"};
+    PyObject *values[4] = {NULL, NULL, NULL, NULL};
+    if (expect("sign", nargs, 1) < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+        int k = 0;
+        while (k < 4 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), known[k]))
+            k++;
+        if (k == 4)
+            return PyErr_Format(PyExc_TypeError, "sign does not take %R", PyTuple_GET_ITEM(names, i));
+        values[k] = args[nargs + i];
+    }
+    int64_t numbers[3] = {0, 0, 0};
+    for (int k = 0; k < 3; k++) {
+        if (!values[k])
+            return PyErr_Format(PyExc_TypeError, "sign needs %s", known[k]);
+        if (read_i64(values[k], &numbers[k]) < 0)
+            return NULL;
+    }
+    const int transactional = values[3] ? PyObject_IsTrue(values[3]) : 0;
+    if (transactional < 0)
+        return NULL;
+    if (transactional && numbers[0] < 0) {
+        PyErr_SetString(PyExc_ValueError, "a transactional batch needs a producer id");
+        return NULL;
+    }
+    if (numbers[1] != (int16_t)numbers[1] || numbers[2] != (int32_t)numbers[2]) {
+        PyErr_SetString(PyExc_ValueError, "a producer epoch or sequence is out of range");
+        return NULL;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE) < 0)
+        return NULL;
+    if (view.len < HEADER_BYTES || view.len - 12 > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes are no batch", view.len);
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    uint8_t *data = view.buf;
+    put_unsigned(data, 0, 8);
+    put_unsigned(data + 8, (uint64_t)(view.len - 12), 4);
+    put_unsigned(data + 12, UINT32_MAX, 4);
+    data[21] = 0;
+    data[22] = (uint8_t)((data[22] & CODEC_MASK) | (transactional ? TRANSACTIONAL_FLAG : 0));
+    put_unsigned(data + 43, (uint64_t)numbers[0], 8);
+    put_unsigned(data + 51, (uint64_t)numbers[1], 2);
+    put_unsigned(data + 53, (uint64_t)numbers[2], 4);
+    put_unsigned(data + CRC_OFFSET,
+                 crc_of(data + ATTRIBUTES_OFFSET, (size_t)view.len - ATTRIBUTES_OFFSET), 4);
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(borders_doc, "borders(payload, count, /)\n--\n\n"
+                          "Return where each record begins, and where the last one ends.");
+
+static PyObject *kernel_borders(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    Record record;
+    int64_t count, previous = -1;
+    PyObject *result = NULL;
+    if (expect("borders", nargs, 2) < 0 || read_i64(args[1], &count) < 0 ||
+        PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *at = view.buf, *start = at, *end = at + view.len;
+    if (check_count(count, view.len) < 0 || !(result = PyList_New((Py_ssize_t)count + 1)))
+        goto failed;
+    for (int64_t i = 0; i <= count; i++) {
+        PyObject *number = PyLong_FromSsize_t(at - start);
+        if (!number)
+            goto failed;
+        PyList_SET_ITEM(result, (Py_ssize_t)i, number);
+        if (i < count) {
+            if (next_record(&at, end, previous, &record) < 0)
+                goto failed;
+            previous = record.offset_delta;
+        }
+    }
+    if (ends_here(at, end) < 0)
+        goto failed;
+    PyBuffer_Release(&view);
+    return result;
+failed:
+    PyBuffer_Release(&view);
+    Py_XDECREF(result);
+    return NULL;
+}
+
+PyDoc_STRVAR(renumber_doc,
+             "renumber(payload, count, base_offset, last_delta, wanted_offset, retime, reserve, /)\n"
+             "--\n\nCopy the records from wanted_offset on with dense offset deltas behind reserve\n"
+             "zero bytes. Returns (bytes, runs of offsets, highest timestamp delta).");
+
+static PyObject *kernel_renumber(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    Record record;
+    int64_t count, base, last_delta, wanted, previous = -1, kept = 0, newest = 0;
+    Py_ssize_t reserve;
+    int retime;
+    PyObject *out = NULL, *tuple = NULL, *result = NULL;
+    Runs runs = {NULL, 0, 0};
+    if (expect("renumber", nargs, 7) < 0 || read_i64(args[1], &count) < 0 ||
+        read_i64(args[2], &base) < 0 || read_i64(args[3], &last_delta) < 0 ||
+        read_i64(args[4], &wanted) < 0 || (retime = PyObject_IsTrue(args[5])) < 0 ||
+        read_size(args[6], &reserve) < 0 || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *at = view.buf, *end = at + view.len;
+    if (base < 0 || last_delta < 0 || base > INT64_MAX - last_delta) {
+        damaged("the offsets of the batch are impossible");
+        goto done;
+    }
+    if (check_count(count, view.len) < 0 || !(runs.list = PyList_New(0)))
+        goto done;
+    /* Canonical varints of smaller offset deltas: the result is never longer than the payload. */
+    if (!(out = PyByteArray_FromStringAndSize(NULL, reserve + view.len)))
+        goto done;
+    uint8_t *start = (uint8_t *)PyByteArray_AS_STRING(out), *write = start + reserve;
+    memset(start, 0, (size_t)reserve);
+    for (int64_t i = 0; i < count; i++) {
+        if (next_record(&at, end, previous, &record) < 0)
+            goto done;
+        previous = record.offset_delta;
+        if (previous > last_delta) {
+            damaged_at("offset delta %lld is above the last, %lld", previous, last_delta);
+            goto done;
+        }
+        if (base + previous < wanted)
+            continue;
+        if (!kept || record.timestamp_delta > newest)
+            newest = record.timestamp_delta;
+        if (add_run(&runs, base + previous, 1) < 0)
+            goto done;
+        write = write_record(write, &record, retime ? 0 : record.timestamp_delta, kept++);
+    }
+    if (ends_here(at, end) < 0 || PyByteArray_Resize(out, write - start) < 0 ||
+        !(tuple = finish_runs(&runs)))
+        goto done;
+    result = Py_BuildValue("OOL", out, tuple, (long long)newest);
+done:
+    PyBuffer_Release(&view);
+    Py_XDECREF(runs.list);
+    Py_XDECREF(tuple);
+    Py_XDECREF(out);
+    return result;
+}
+
+/* Names of attributes, made once. */
+static PyObject *name_data, *name_runs, *name_retain;
+
+typedef struct {
+    PyObject *out;
+    Py_ssize_t filled;
+    Runs runs;
+    int64_t base_timestamp, newest, count, in_runs;
+    Py_ssize_t biggest;
+    int codec;
+} Join;
+
+static int join_runs(Join *join, PyObject *batch)
+{
+    PyObject *runs = PyObject_GetAttr(batch, name_runs);
+    int64_t first, count;
+    int failed = 1;
+    if (!runs)
+        return -1;
+    if (!PyTuple_Check(runs)) {
+        PyErr_SetString(PyExc_TypeError, "runs must be a tuple");
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(runs); i++) {
+        PyObject *run = PyTuple_GET_ITEM(runs, i);
+        if (!PyTuple_Check(run) || PyTuple_GET_SIZE(run) != 2) {
+            PyErr_SetString(PyExc_TypeError, "a run must be a pair");
+            goto done;
+        }
+        if (read_i64(PyTuple_GET_ITEM(run, 0), &first) < 0 ||
+            read_i64(PyTuple_GET_ITEM(run, 1), &count) < 0)
+            goto done;
+        if (count <= 0 || count > INT32_MAX || first < 0 || first > INT64_MAX - count) {
+            damaged("a run of offsets is impossible");
+            goto done;
+        }
+        if (add_run(&join->runs, first, count) < 0)
+            goto done;
+        join->in_runs += count;
+    }
+    failed = 0;
+done:
+    Py_DECREF(runs);
+    return failed ? -1 : 0;
+}
+
+static int join_records(Join *join, const uint8_t *at, const uint8_t *end, int64_t count,
+                        int64_t last_delta, int64_t shift, int retime)
+{
+    Record record;
+    int64_t previous = -1, stamp;
+    if (check_count(count, end - at) < 0)
+        return -1;
+    if (count + join->count > INT32_MAX)
+        return damaged("more records than one batch can hold");
+    const Py_ssize_t most = join->filled + (end - at) + (Py_ssize_t)count * RECORD_GROWTH;
+    if (most > PyByteArray_GET_SIZE(join->out) && PyByteArray_Resize(join->out, most) < 0)
+        return -1;
+    uint8_t *start = (uint8_t *)PyByteArray_AS_STRING(join->out), *write = start + join->filled;
+    for (int64_t i = 0; i < count; i++) {
+        if (next_record(&at, end, previous, &record) < 0)
+            return -1;
+        previous = record.offset_delta;
+        if (retime)
+            stamp = shift;
+        else if (__builtin_add_overflow(shift, record.timestamp_delta, &stamp))
+            return damaged("a timestamp is impossible");
+        write = write_record(write, &record, stamp, join->count++);
+    }
+    join->filled = write - start;
+    if (count && previous > last_delta)
+        return damaged_at("offset delta %lld is above the last, %lld", previous, last_delta);
+    return ends_here(at, end);
+}
+
+static int join_batch(Join *join, PyObject *batch, PyObject *open_payload, int is_first)
+{
+    PyObject *data = PyObject_GetAttr(batch, name_data), *payload = NULL;
+    Py_buffer view, inner;
+    int failed = 1;
+    if (!data)
+        return -1;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
+        Py_DECREF(data);
+        return -1;
+    }
+    const uint8_t *header = view.buf;
+    if (view.len < HEADER_BYTES) {
+        damaged("a batch is shorter than its header");
+        goto done;
+    }
+    const int attributes = get_i16(header + ATTRIBUTES_OFFSET), retime = attributes & LOG_APPEND_FLAG;
+    const int64_t newest = get_i64(header + 35);
+    const int64_t base = retime ? newest : get_i64(header + 27);
+    int64_t shift;
+    if (is_first) {
+        join->base_timestamp = get_i64(header + 27);
+        join->newest = newest;
+    }
+    if (__builtin_sub_overflow(base, join->base_timestamp, &shift)) {
+        damaged("a timestamp is impossible");
+        goto done;
+    }
+    if (newest > join->newest)
+        join->newest = newest;
+    if (view.len > join->biggest) {
+        join->biggest = view.len;
+        join->codec = attributes & CODEC_MASK;
+    }
+    const int64_t last_delta = get_i32(header + 23), count = get_i32(header + 57);
+    if (!(attributes & CODEC_MASK)) {
+        failed = join_records(join, header + HEADER_BYTES, header + view.len, count, last_delta,
+                              shift, retime);
+    } else if ((payload = PyObject_CallOneArg(open_payload, data)) &&
+               PyObject_GetBuffer(payload, &inner, PyBUF_SIMPLE) == 0) {
+        const uint8_t *records = inner.buf;
+        failed = join_records(join, records, records + inner.len, count, last_delta, shift, retime);
+        PyBuffer_Release(&inner);
+    }
+    if (!failed)
+        failed = join_runs(join, batch);
+done:
+    PyBuffer_Release(&view);
+    Py_XDECREF(payload);
+    Py_DECREF(data);
+    return failed ? -1 : 0;
+}
+
+PyDoc_STRVAR(join_doc,
+             "join(batches, open_payload, reserve, /)\n--\n\n"
+             "Copy the records of all batches behind reserve zero bytes, with dense offset deltas and\n"
+             "timestamps relative to the first batch. open_payload(data) decompresses a batch.\n"
+             "Returns (bytes, runs, codec of the biggest, base timestamp, max timestamp, count).");
+
+static PyObject *kernel_join(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Join join = {.filled = 0};
+    PyObject *batches, *tuple = NULL, *result = NULL;
+    Py_ssize_t reserve;
+    if (expect("join", nargs, 3) < 0 || read_size(args[2], &reserve) < 0)
+        return NULL;
+    /* A tuple of our own: open_payload is Python and might change a list. */
+    if (!(batches = PySequence_Tuple(args[0])))
+        return NULL;
+    Py_ssize_t number = PyTuple_GET_SIZE(batches);
+    if (!number) {
+        PyErr_SetString(PyExc_ValueError, "there is no batch to join");
+        goto done;
+    }
+    if (!(join.runs.list = PyList_New(0)) ||
+        !(join.out = PyByteArray_FromStringAndSize(NULL, reserve)))
+        goto done;
+    memset(PyByteArray_AS_STRING(join.out), 0, (size_t)reserve);
+    join.filled = reserve;
+    for (Py_ssize_t i = 0; i < number; i++)
+        if (join_batch(&join, PyTuple_GET_ITEM(batches, i), args[1], i == 0) < 0)
+            goto done;
+    if (join.count != join.in_runs) {
+        damaged("the runs do not count the records");
+        goto done;
+    }
+    if (PyByteArray_Resize(join.out, join.filled) < 0 || !(tuple = finish_runs(&join.runs)))
+        goto done;
+    result = Py_BuildValue("OOiLLL", join.out, tuple, join.codec, (long long)join.base_timestamp,
+                           (long long)join.newest, (long long)join.count);
+done:
+    Py_DECREF(batches);
+    Py_XDECREF(join.runs.list);
+    Py_XDECREF(join.out);
+    Py_XDECREF(tuple);
+    return result;
+}
+
+static PyObject *cut(PyObject *view, Py_ssize_t start, Py_ssize_t stop)
+{
+    PyObject *low = PyLong_FromSsize_t(start), *high = PyLong_FromSsize_t(stop);
+    PyObject *slice = low && high ? PySlice_New(low, high, NULL) : NULL;
+    PyObject *part = slice ? PyObject_GetItem(view, slice) : NULL;
+    Py_XDECREF(slice);
+    Py_XDECREF(low);
+    Py_XDECREF(high);
+    return part;
+}
+
+static PyObject *make_runs(int64_t base, int64_t count)
+{
+    PyObject *run = pair(base, count), *runs = NULL;
+    if (run)
+        runs = PyTuple_Pack(1, run);
+    Py_XDECREF(run);
+    return runs;
+}
+
+/* The arguments of RecordBatch in order; all of its slots, filled without a call of __init__. */
+#define SLOTS 9
+static const char *const slot_names[SLOTS] = {"data",          "base_offset",   "last_offset",
+                                              "count",         "max_timestamp", "leader_epoch",
+                                              "attributes",    "runs",          "lease"};
+static PyTypeObject *slotted; /* the class that `slots` belongs to */
+static PyObject *slots[SLOTS];
+
+/* Tells whether make is a plain class of exactly these slots; any other callable is called. */
+static int learn_slots(PyObject *make)
+{
+    if (make == (PyObject *)slotted)
+        return 1;
+    if (!Py_IS_TYPE(make, &PyType_Type))
+        return 0;
+    PyTypeObject *type = (PyTypeObject *)make;
+    PyObject *listed = PyDict_GetItemString(type->tp_dict, "__slots__"), *found[SLOTS];
+    if (!listed || !PyTuple_Check(listed) || PyTuple_GET_SIZE(listed) != SLOTS ||
+        type->tp_base != &PyBaseObject_Type || type->tp_new != PyBaseObject_Type.tp_new)
+        return 0;
+    for (int i = 0; i < SLOTS; i++) {
+        found[i] = PyDict_GetItemString(type->tp_dict, slot_names[i]);
+        if (!found[i] || !Py_IS_TYPE(found[i], &PyMemberDescr_Type))
+            return 0;
+    }
+    Py_XDECREF(slotted);
+    slotted = (PyTypeObject *)Py_NewRef(make);
+    for (int i = 0; i < SLOTS; i++) {
+        Py_XDECREF(slots[i]);
+        slots[i] = Py_NewRef(found[i]);
+    }
+    return 1;
+}
+
+static PyObject *fill_slots(PyObject *const *values)
+{
+    PyObject *made = slotted->tp_alloc(slotted, 0);
+    for (int i = 0; made && i < SLOTS; i++)
+        if (Py_TYPE(slots[i])->tp_descr_set(slots[i], made, values[i]) < 0)
+            Py_CLEAR(made);
+    return made;
+}
+
+/* Calls make(view, base, last, count, max_timestamp, epoch, attributes, runs, lease). */
+static PyObject *make_batch(PyObject *make, PyObject *set, const uint8_t *header, Py_ssize_t start,
+                            Py_ssize_t stop, PyObject *lease)
+{
+    const int64_t base = get_i64(header), last_delta = get_i32(header + 23);
+    PyObject *made = NULL, *stack[SLOTS + 1] = {NULL}, **args = stack + 1;
+    if ((args[0] = cut(set, start, stop)) && (args[1] = PyLong_FromLongLong(base)) &&
+        (args[2] = PyLong_FromLongLong(base + last_delta)) &&
+        (args[3] = PyLong_FromLongLong(last_delta + 1)) &&
+        (args[4] = PyLong_FromLongLong(get_i64(header + 35))) &&
+        (args[5] = PyLong_FromLong(get_i32(header + 12))) &&
+        (args[6] = PyLong_FromLong(get_i16(header + ATTRIBUTES_OFFSET))) &&
+        (args[7] = make_runs(base, last_delta + 1))) {
+        args[8] = lease;
+        if (learn_slots(make))
+            made = fill_slots(args);
+        else
+            made = PyObject_Vectorcall(make, args, SLOTS | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
+    for (int i = 0; i < SLOTS - 1; i++)
+        Py_XDECREF(args[i]);
+    return made;
+}
+
+PyDoc_STRVAR(scan_doc,
+             "scan(record_set, position, wanted_offset, floor, make, lease, out, /)\n--\n\n"
+             "Append the ordinary batches from position on to out and retain lease for each.\n"
+             "Returns (position, floor, leader epoch of the last one or -1).");
+
+static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    Py_ssize_t position;
+    int64_t wanted, floor;
+    long epoch = -1;
+    if (expect("scan", nargs, 7) < 0 || read_size(args[1], &position) < 0 ||
+        read_i64(args[2], &wanted) < 0 || read_i64(args[3], &floor) < 0)
+        return NULL;
+    PyObject *set = args[0], *make = args[4], *lease = args[5], *out = args[6];
+    if (!PyMemoryView_Check(set) || !PyList_Check(out)) {
+        PyErr_SetString(PyExc_TypeError, "scan needs a memoryview and a list");
+        return NULL;
+    }
+    if (PyMemoryView_GET_BUFFER(set)->itemsize != 1 || PyMemoryView_GET_BUFFER(set)->ndim != 1) {
+        PyErr_SetString(PyExc_TypeError, "scan needs a memoryview of bytes");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(set, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    while (view.len - position >= HEADER_BYTES) {
+        const uint8_t *header = (const uint8_t *)view.buf + position;
+        const int64_t base = get_i64(header), length = get_i32(header + 8);
+        const int64_t last_delta = get_i32(header + 23), count = get_i32(header + 57);
+        const int attributes = get_i16(header + ATTRIBUTES_OFFSET);
+        if (header[16] != 2 || length < HEADER_BYTES - 12 || length > view.len - position - 12 ||
+            last_delta < 0 || count != last_delta + 1 || base < 0 || base < wanted || base <= floor ||
+            base > INT64_MAX - last_delta || attributes & (LOG_APPEND_FLAG | CONTROL_FLAG) ||
+            (attributes & CODEC_MASK) > 4)
+            break;
+        if (crc_of(header + ATTRIBUTES_OFFSET, (size_t)(length - 9)) !=
+            (uint32_t)get_unsigned(header + CRC_OFFSET, 4))
+            break;
+        const Py_ssize_t stop = position + 12 + (Py_ssize_t)length;
+        PyObject *batch = make_batch(make, set, header, position, stop, lease);
+        if (!batch)
+            goto failed;
+        const int appended = PyList_Append(out, batch);
+        Py_DECREF(batch);
+        if (appended < 0)
+            goto failed;
+        if (lease != Py_None) {
+            PyObject *none = PyObject_CallMethodNoArgs(lease, name_retain);
+            if (!none)
+                goto failed;
+            Py_DECREF(none);
+        }
+        epoch = get_i32(header + 12);
+        floor = base + last_delta;
+        position = stop;
+    }
+    PyBuffer_Release(&view);
+    return Py_BuildValue("nLl", position, (long long)floor, epoch);
+failed:
+    PyBuffer_Release(&view);
+    return NULL;
+}
+
+/* --- module ----------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"crc32c", kernel_crc32c, METH_O, crc32c_doc},
+    {"sign", (PyCFunction)(void (*)(void))kernel_sign, METH_FASTCALL | METH_KEYWORDS, sign_doc},
+    {"borders", (PyCFunction)(void (*)(void))kernel_borders, METH_FASTCALL, borders_doc},
+    {"renumber", (PyCFunction)(void (*)(void))kernel_renumber, METH_FASTCALL, renumber_doc},
+    {"join", (PyCFunction)(void (*)(void))kernel_join, METH_FASTCALL, join_doc},
+    {"scan", (PyCFunction)(void (*)(void))kernel_scan, METH_FASTCALL, scan_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_kernel",
+    .m_doc = "The hot loops of mm2py.protocol; see mm2py.protocol.kernel.",
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    prepare_crc();
+    name_data = PyUnicode_InternFromString("data");
+    name_runs = PyUnicode_InternFromString("runs");
+    name_retain = PyUnicode_InternFromString("retain");
+    if (!name_data || !name_runs || !name_retain)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,118 @@
+"""Loads the optional C kernel: the loops of this package that run once per batch or per record.
+
+Flow: ``mm2py/protocol/kernel.c`` -> built at install where a C compiler is -> ``native`` or None.
+Who uses a function of it has a ``plain_`` twin in Python with the same results: ``plain_sign`` in
+``record_batch``, ``plain_scan`` in ``batch_stage``, the others in ``record_bytes``.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+__all__ = ["SWITCH", "Joinable", "Kernel", "Runs", "load_kernel", "native"]
+
+SWITCH: Final = "MM2PY_NATIVE"
+"""Environment variable; 0 keeps to Python where the kernel was built, too."""
+
+_INTERFACE: Final = 2  # kernel.c has the same number; a library of another build is not used
+_KNOWN_ANSWER: Final = (b"123456789" * 100, 0x0482DB52)
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+Made = TypeVar("Made")
+
+
+class Joinable(Protocol):
+    """What ``join`` reads of a batch."""
+
+    @property
+    def data(self) -> memoryview | bytearray:
+        """One whole v2 batch."""
+        ...
+
+    @property
+    def runs(self) -> Runs:
+        """Stretches of (first source offset, count)."""
+        ...
+
+
+class Kernel(Protocol):
+    """The functions of the C module; damaged input raises ValueError, ProtocolError in the twins."""
+
+    @property
+    def INTERFACE(self) -> int:  # noqa: N802 - a constant of the C module
+        """Version of the functions below."""
+        ...
+
+    def crc32c(self, data: Bytes, /) -> int:
+        """Return the CRC-32C of contiguous bytes."""
+        ...
+
+    def sign(
+        self,
+        data: memoryview | bytearray,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        transactional: bool = False,
+    ) -> None:
+        """See ``record_batch.plain_sign``."""
+        ...
+
+    def borders(self, payload: Bytes, count: int, /) -> list[int]:
+        """See ``record_bytes.plain_borders``."""
+        ...
+
+    def renumber(
+        self,
+        payload: Bytes,
+        count: int,
+        base_offset: int,
+        last_delta: int,
+        wanted_offset: int,
+        retime: bool,  # noqa: FBT001 - positional for speed
+        reserve: int,
+        /,
+    ) -> tuple[bytearray, Runs, int]:
+        """See ``record_bytes.plain_renumber``."""
+        ...
+
+    def join(
+        self, batches: Sequence[Joinable], open_payload: Callable[[Bytes], Bytes], reserve: int, /
+    ) -> tuple[bytearray, Runs, int, int, int, int]:
+        """See ``record_bytes.plain_join``."""
+        ...
+
+    def scan(
+        self,
+        record_set: memoryview,
+        position: int,
+        wanted_offset: int,
+        floor: int,
+        make: Callable[..., Made],
+        lease: object,
+        out: list[Made],
+        /,
+    ) -> tuple[int, int, int]:
+        """See ``batch_stage.plain_scan``."""
+        ...
+
+
+def load_kernel(
+    environ: Mapping[str, str] = os.environ, name: str = "mm2py.protocol._kernel"
+) -> Kernel | None:
+    """Return the C module; None if it is switched off, was not built, or fails its check."""
+    if environ.get(SWITCH) == "0":
+        return None
+    try:
+        kernel = cast("Kernel", import_module(name))
+    except ImportError:
+        return None
+    text, expected = _KNOWN_ANSWER
+    usable = getattr(kernel, "INTERFACE", 0) == _INTERFACE and kernel.crc32c(text) == expected
+    return kernel if usable else None
+
+
+native: Final = load_kernel()

@@ -1,0 +1,275 @@
+"""The C kernel and its twins in Python agree on everything, damaged bytes included."""
+
+import random
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.batch_stage import plain_scan
+from mm2py.protocol.kernel import Kernel, native
+from mm2py.protocol.record_batch import RecordBatch, choose_crc, plain_sign
+from mm2py.protocol.record_bytes import (
+    plain_borders,
+    plain_join,
+    plain_renumber,
+    varint,
+)
+from tests.property.effort import examples
+
+Result = TypeVar("Result")
+relaxed = settings(deadline=None, max_examples=examples(150))
+crc = choose_crc()
+EDGES = (0, 1, 63, 64, 8191, 8192, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
+longs = st.integers(-300, 300) | st.sampled_from(EDGES) | st.sampled_from(EDGES).map(lambda n: ~n)
+
+
+class Lease:
+    """Counts references."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def retain(self) -> None:
+        self.count += 1
+
+    def release(self) -> None:
+        self.count -= 1
+
+
+class Piece(NamedTuple):
+    """What ``join`` reads."""
+
+    data: bytearray
+    runs: tuple[tuple[int, int], ...]
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    if native is None:
+        pytest.skip("the C kernel is switched off or was not built")
+    return native
+
+
+def record(attributes: int, stamp: int, delta: int, body: bytes, excess: int) -> bytes:
+    """Encode one record; ``excess`` bytes make its length wrong, or a varint longer than needed."""
+    front = bytes([attributes]) + varint(stamp) + padded(varint(delta), abs(excess) // 3 % 3) + body
+    return varint(len(front) + (excess if abs(excess) < 3 else 0)) + front
+
+
+def padded(raw: bytes, more: int) -> bytes:
+    return raw[:-1] + bytes([raw[-1] | 0x80]) + b"\x80" * (more - 1) + b"\0" if more else raw
+
+
+def longs_of(rng: random.Random) -> int:
+    if rng.random() < 0.8:
+        return rng.randint(-300, 300)
+    return rng.choice(EDGES) if rng.random() < 0.7 else ~rng.choice(EDGES)
+
+
+def payload_from(rng: random.Random) -> tuple[bytes, int, int]:
+    """Payload, number of records, last delta; sometimes cut, flipped or counted wrong.
+
+    Drawn from a seed: hypothesis would need seconds for as many choices.
+    """
+    delta, parts = -1, list[bytes]()
+    for _ in range(rng.choice([0, 1, 1, 2, 3, 5, 12])):
+        step = rng.choice([1] * 9 + [2, 70, 5000, 2**31, 2**62])
+        delta = min(2**63 - 1, delta + step)
+        body = rng.randbytes(rng.choice([1, 3, 30, 61, 130, 9000]))
+        excess = rng.choice([0] * 40 + [-1, 1, 3, 6])
+        parts.append(record(rng.randint(0, 255), longs_of(rng), delta, body, excess))
+    payload = bytearray(b"".join(parts))
+    count = len(parts) + rng.choice([0] * 20 + [-1, 1, 2**31 - 13])
+    if payload and rng.random() < 0.1:
+        payload[rng.randrange(min(200, len(payload)))] ^= rng.randint(1, 255)
+    cut = len(payload) - rng.choice([0] * 20 + [1, 5])
+    last = delta + rng.choice([0] * 12 + [3, -1])
+    return bytes(payload[: max(0, cut)]), max(0, count), max(0, min(last, 2**31 - 1))
+
+
+seeds = st.integers(0, 2**62)
+payloads = seeds.map(lambda seed: payload_from(random.Random(seed)))
+
+
+def batch_of(
+    payload: bytes,
+    count: int,
+    last_delta: int,
+    stamps: tuple[int, int],
+    flags: int = 0,
+    base: int = 0,
+) -> bytearray:
+    size = 61 + len(payload)
+    data = bytearray(size)
+    struct.pack_into(">qiib", data, 0, base, size - 12, 5, 2)
+    struct.pack_into(">hiqqqhii", data, 21, flags, last_delta, *stamps, 9, 1, 7, count)
+    data[61:] = payload
+    struct.pack_into(">I", data, 17, crc(memoryview(data)[21:]))
+    return data
+
+
+def outcome(call: Callable[[], Result]) -> Result | None:
+    """Return the result, None where the input is called damaged."""
+    try:
+        return call()
+    except (ProtocolError, ValueError):
+        return None
+
+
+@relaxed
+@given(payloads, longs, longs, st.booleans(), st.sampled_from([0, 61]))
+def test_records_are_renumbered_alike(
+    kernel: Kernel,
+    drawn: tuple[bytes, int, int],
+    base: int,
+    wanted: int,
+    retime: bool,
+    reserve: int,
+) -> None:
+    payload, count, last = drawn
+    args = (payload, count, base, last, wanted, retime, reserve)
+    assert outcome(lambda: kernel.renumber(*args)) == outcome(lambda: plain_renumber(*args))
+
+
+@relaxed
+@given(payloads)
+def test_borders_are_found_alike(kernel: Kernel, drawn: tuple[bytes, int, int]) -> None:
+    payload, count, _ = drawn
+    expected = outcome(lambda: plain_borders(payload, count))
+    assert outcome(lambda: kernel.borders(payload, count)) == expected
+
+
+@relaxed
+@given(
+    st.lists(
+        st.tuples(payloads, longs, longs, st.sampled_from([0, 0, 0, 8, 1, 4]), st.integers(0, 3)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([0, 61]),
+)
+def test_batches_are_joined_alike(
+    kernel: Kernel,
+    drawn: list[tuple[tuple[bytes, int, int], int, int, int, int]],
+    reserve: int,
+) -> None:
+    pieces, offset = list[Piece](), 0
+    for (payload, count, last), base, newest, flags, hole in drawn:
+        data = batch_of(payload, count, last, (base, newest), flags)
+        pieces.append(Piece(data, ((offset + hole, count),) if count else ()))
+        offset += hole + count
+
+    def inflate(data: bytes | bytearray | memoryview) -> memoryview:
+        return memoryview(data)[61:]
+
+    expected = outcome(lambda: plain_join(pieces, inflate, reserve))
+    assert outcome(lambda: kernel.join(pieces, inflate, reserve)) == expected
+
+
+def slots(batch: RecordBatch) -> list[object]:
+    return [getattr(batch, name) for name in RecordBatch.__slots__]
+
+
+@relaxed
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),  # hole
+            st.integers(1, 4) | st.just(2**31 - 1),
+            st.sampled_from([0] * 30 + [1, 2, 3, 4, 5, 0x08, 0x10, 0x20, 0x40, -1]),
+            st.binary(max_size=40),
+            longs,
+        ),
+        max_size=6,
+    ),
+    st.integers(0, 12) | st.just(2**62),
+    st.integers(-1, 9),
+    st.booleans(),
+    st.data(),
+)
+def test_record_sets_are_scanned_alike(
+    kernel: Kernel,
+    drawn: list[tuple[int, int, int, bytes, int]],
+    wanted: int,
+    floor: int,
+    with_lease: bool,
+    pick: st.DataObject,
+) -> None:
+    raw, base = bytearray(), pick.draw(st.integers(0, 10) | st.just(2**63 - 2))
+    for hole, count, flags, payload, stamp in drawn:
+        base += hole
+        if base > 2**63 - 1:
+            break
+        raw += batch_of(payload, count, count - 1, (0, stamp), flags, base)
+        base += count
+    raw = raw[: len(raw) - pick.draw(st.sampled_from([0, 0, 0, 1, 60]))]
+    if raw and pick.draw(st.booleans()):
+        raw[pick.draw(st.integers(0, len(raw) - 1))] ^= pick.draw(st.integers(1, 255))
+    start = pick.draw(st.sampled_from([0, 0, 0, 1, len(raw)]))
+    found: list[object] = []
+    for scan in (kernel.scan, plain_scan):
+        lease = Lease() if with_lease else None
+        out: list[RecordBatch] = []
+        ends = scan(memoryview(raw), start, wanted, floor, RecordBatch, lease, out)
+        assert all(one.lease is lease and not memoryview(one.data).readonly for one in out)
+        assert lease is None or lease.count == 1 + len(out)
+        for one in out:
+            one.lease = None
+        found.append((ends, [slots(one) for one in out]))
+    assert found[0] == found[1]
+
+
+@relaxed
+@given(
+    st.binary(max_size=300),
+    longs,
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.booleans(),
+)
+def test_batches_are_signed_alike(
+    kernel: Kernel, payload: bytes, producer: int, epoch: int, sequence: int, transactional: bool
+) -> None:
+    signed: list[bytearray | None] = []
+    for sign in (kernel.sign, plain_sign):
+        data = batch_of(payload, 1, 0, (1, 2), 0x4F)
+
+        def apply(data: bytearray = data, sign: Callable[..., None] = sign) -> bytearray:
+            sign(
+                data,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                transactional=transactional,
+            )
+            return data
+
+        signed.append(outcome(apply))
+    assert signed[0] == signed[1]
+
+
+@relaxed
+@given(st.integers(0, 60_000), st.integers(0, 9))
+def test_the_crc_is_that_of_another_implementation(kernel: Kernel, size: int, skip: int) -> None:
+    data = memoryview(random.Random(size).randbytes(size + skip))[skip:]
+    assert kernel.crc32c(data) == crc(data)
+
+
+@relaxed
+@given(st.binary(max_size=400), st.integers(-3, 300), longs, longs, st.booleans())
+def test_garbage_is_refused_or_read_within_its_bounds(
+    kernel: Kernel, garbage: bytes, count: int, first: int, second: int, retime: bool
+) -> None:
+    exact = bytes(bytearray(garbage))
+    outcome(lambda: kernel.borders(exact, count))
+    outcome(lambda: kernel.renumber(exact, count, first, second, 0, retime, 0))
+    outcome(lambda: kernel.join([Piece(bytearray(exact), ((0, 1),))], bytes, 0))
+    view = memoryview(bytearray(exact))
+    out: list[object] = []
+    outcome(lambda: kernel.scan(view, abs(count), first, second, RecordBatch, None, out))
+    outcome(lambda: kernel.sign(view, producer_id=first, producer_epoch=0, base_sequence=0))

@@ -1,0 +1,106 @@
+"""The C kernel is optional: built where a compiler is, switched off on request, never half trusted."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mm2py.protocol import batch_stage, record_batch, record_bytes
+from mm2py.protocol.kernel import SWITCH, load_kernel, native
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "mm2py/protocol/kernel.c"
+
+
+def load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def require_compiler() -> None:
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler on PATH")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        pytest.skip("no Python headers")
+
+
+def in_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=25,
+    )
+
+
+def test_the_switch_keeps_to_python() -> None:
+    assert load_kernel({SWITCH: "0"}) is None
+
+
+def test_a_kernel_that_was_not_built_is_no_error() -> None:
+    assert load_kernel({}, "mm2py.protocol._no_such_kernel") is None
+
+
+def test_a_module_of_another_interface_is_not_used() -> None:
+    assert load_kernel({}, "struct") is None
+
+
+def test_every_user_takes_the_kernel_where_it_is() -> None:
+    pairs = [
+        (record_batch.sign, record_batch.plain_sign),
+        (record_bytes.borders, record_bytes.plain_borders),
+        (record_bytes.renumber, record_bytes.plain_renumber),
+        (record_bytes.join, record_bytes.plain_join),
+        (batch_stage.scan, batch_stage.plain_scan),
+    ]
+    assert {used is plain for used, plain in pairs} == {native is None}
+
+
+def test_it_compiles_without_a_warning_and_gives_the_known_answer(tmp_path: Path) -> None:
+    require_compiler()
+    builder = load("hatch_build", ROOT / "hatch_build.py")
+    library = builder.build_kernel(SOURCE, tmp_path, ("-Werror",))
+    assert [found.name for found in tmp_path.iterdir()] == [library.name]
+    # In a process of its own: a C module that was loaded from elsewhere keeps its state.
+    done = in_python(
+        "import _kernel;"
+        "from mm2py.protocol.kernel import load_kernel;"
+        "assert load_kernel({}, '_kernel') is _kernel;"
+        f"print(_kernel.__file__ == {str(library)!r}, hex(_kernel.crc32c(b'123456789')))",
+        PYTHONPATH=str(tmp_path),
+    )
+    assert done.stdout.split() == ["True", "0xe3069283"], done.stderr
+
+
+def test_without_a_compiler_the_builder_says_so(tmp_path: Path) -> None:
+    code = (
+        "import hatch_build; from pathlib import Path\n"
+        "try: hatch_build.build_kernel(Path('mm2py/protocol/kernel.c'), Path('/nowhere'))\n"
+        "except OSError as error: print(error)"
+    )
+    done = in_python(code, PATH=str(tmp_path), CC="")
+    assert done.stdout.startswith(("there is no C compiler", "Python's headers")), done.stderr
+
+
+def test_the_same_claims_hold_without_the_kernel() -> None:
+    if native is None:
+        pytest.skip("the other tests ran without it already")
+    tests = [f"tests/unit/protocol/test_{name}.py" for name in ("batch_stage", "splice")]
+    done = in_python(
+        "import sys, pytest; from mm2py.protocol.kernel import native; assert native is None;"
+        f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *{tests!r}]))",
+        **{SWITCH: "0"},
+    )
+    assert done.returncode == 0, done.stdout
