@@ -10,14 +10,8 @@ from dataclasses import replace
 from typing import final
 
 from mm2py.api.policies import ReplicationPolicy
-from mm2py.client.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    PatternType,
-)
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import SECURITY_DISABLED
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
@@ -28,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 def remote_acls(
-    acls: Iterable[AclBinding],
+    acls: Iterable[Acl],
     *,
     selection: TopicSelection,
     policy: ReplicationPolicy,
     source_alias: str,
-) -> list[AclBinding]:
+) -> list[Acl]:
     """Return what to create on the target for the source's ``acls``, without doubles."""
-    wanted: dict[AclBinding, None] = {}
+    wanted: dict[Acl, None] = {}
     for acl in acls:
         if (
             acl.resource_type is not AclResourceType.TOPIC
@@ -51,7 +45,7 @@ def remote_acls(
     return list(wanted)
 
 
-def _allows(acl: AclBinding, operation: AclOperation) -> bool:
+def _allows(acl: Acl, operation: AclOperation) -> bool:
     return acl.permission is AclPermission.ALLOW and acl.operation is operation
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mm2py.api.context import SourceGap
-from mm2py.client.admin import AclBinding, Admin, ConfigEntry, ConfigOp, NewTopic, TopicDescription
+from mm2py.client.admin import Admin, ConfigOp, TopicDescription
 from mm2py.client.cluster import Cluster
 from mm2py.client.fetcher import Fetcher
 from mm2py.client.record_writer import RecordWriter
@@ -17,7 +17,10 @@ from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.errors import ServerError
 from mm2py.mirror.offset_syncs import SyncWriter
+from mm2py.protocol.acls import Acl
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 
 __all__ = [
@@ -80,11 +83,11 @@ class MirrorAdmin(Protocol):
         """Change configs; None or the refusal per topic."""
         ...
 
-    async def describe_topic_acls(self) -> Sequence[AclBinding] | None:
+    async def describe_topic_acls(self) -> Sequence[Acl] | None:
         """Return the ACLs of topics; None without an authorizer."""
         ...
 
-    async def create_acls(self, acls: Sequence[AclBinding]) -> Sequence[ServerError | None]:
+    async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]:
         """Create ACLs; None or the refusal for each."""
         ...
 

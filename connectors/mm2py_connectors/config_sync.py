@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter
-from mm2py.client.admin import ConfigEntry, ConfigOp, ConfigSource
+from mm2py.client.admin import ConfigOp
 from mm2py.errors import ServerError
+from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
 
@@ -54,8 +55,8 @@ def config_operations(
 
 def _copied(entry: ConfigEntry, property_filter: ConfigPropertyFilter) -> bool:
     return (
-        not entry.read_only
-        and not entry.sensitive
+        not entry.is_read_only
+        and not entry.is_sensitive
         and entry.source is not ConfigSource.STATIC_BROKER_CONFIG
         and property_filter.should_replicate_config_property(entry.name)
     )

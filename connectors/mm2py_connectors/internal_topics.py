@@ -6,9 +6,9 @@ Flow: name, replication factor -> created, or assumed to exist where it exists o
 import logging
 from typing import Final
 
-from mm2py.client.admin import NewTopic
 from mm2py.errors import FatalError, RetriableError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.topics import NewTopic
 from mm2py_connectors.clients import MirrorAdmin
 
 __all__ = ["create_compacted_topic"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter, ReplicationPolicy
-from mm2py.client.admin import NewTopic
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError, ServerError
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin

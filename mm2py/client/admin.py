@@ -6,18 +6,16 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import ADMIN, Cluster
 from mm2py.errors import Mm2pyError, RetriableError, RetriableServerError, ServerError
 from mm2py.protocol import admin_messages, group_messages, messages
-from mm2py.protocol.acls import Acl as AclBinding
-from mm2py.protocol.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.acls import Acl
 from mm2py.protocol.brokers import ClusterResult
-from mm2py.protocol.configs import ConfigEntry as ConfigAnswer
-from mm2py.protocol.configs import ConfigOperation, ConfigResource, ConfigResourceType, ConfigSource
+from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.error_codes import (
     NETWORK_EXCEPTION,
     RETRIABLE,
@@ -25,29 +23,14 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
+from mm2py.protocol.groups import DescribedGroup
 from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
 from mm2py.protocol.log_offsets import OffsetQuery
 from mm2py.protocol.outcomes import NamedError
-from mm2py.protocol.topics import NewTopic as TopicToCreate
-from mm2py.protocol.topics import TopicMetadata
+from mm2py.protocol.topics import NewTopic, TopicMetadata
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "AclBinding",
-    "AclOperation",
-    "AclPermission",
-    "AclResourceType",
-    "Admin",
-    "ConfigEntry",
-    "ConfigOp",
-    "ConfigSource",
-    "GroupDescription",
-    "ListedOffset",
-    "MemberDescription",
-    "NewTopic",
-    "PatternType",
-    "TopicDescription",
-]
+__all__ = ["Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
 
 _GROUP_ID_NOT_FOUND = 69
 _LIST_OFFSETS_ROUNDS = 3
@@ -68,28 +51,6 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create; -1 leaves a count to the broker's default."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One config of a topic; ``value`` is None where it is sensitive."""
-
-    name: str
-    value: str | None
-    source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
-    read_only: bool = False
-    sensitive: bool = False
-    is_default: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ConfigOp:
     """One incremental change of a topic config; ``DELETE`` goes back to the cluster's default."""
 
@@ -106,25 +67,6 @@ class ListedOffset:
     timestamp: int = -1
     leader_epoch: int = -1
     error: ServerError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """A member of a group."""
-
-    member_id: str
-    client_id: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """State of a group; ``Dead`` where it does not exist."""
-
-    group_id: str
-    state: str
-    protocol_type: str
-    members: tuple[MemberDescription, ...]
 
 
 @final
@@ -160,12 +102,8 @@ class Admin:
         """Create topics; returns None or the refusal per name (36: it exists already)."""
         if not topics:
             return {}
-        wanted = [
-            TopicToCreate(t.name, t.partitions, t.replication_factor, dict(t.configs))
-            for t in topics
-        ]
         created = await self.cluster.call_controller(
-            messages.create_topics(wanted, timeout_ms=timeout_ms),
+            messages.create_topics(topics, timeout_ms=timeout_ms),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
         return {
@@ -208,7 +146,7 @@ class Admin:
                 error = _error(answer.error_code, answer.error_message, answer.resource.name)
                 if error is not None:
                     raise error
-                described[answer.resource.name] = tuple(map(_entry, answer.entries))
+                described[answer.resource.name] = answer.entries
         return described
 
     async def alter_topic_configs(
@@ -224,7 +162,7 @@ class Admin:
 
     # ---- ACLs ----
 
-    async def describe_topic_acls(self) -> tuple[AclBinding, ...] | None:
+    async def describe_topic_acls(self) -> tuple[Acl, ...] | None:
         """Return all ACLs of topics, None where the cluster has no authorizer.
 
         Raises:
@@ -240,7 +178,7 @@ class Admin:
             raise error
         return found.acls
 
-    async def create_acls(self, acls: Sequence[AclBinding]) -> list[ServerError | None]:
+    async def create_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
         """Create ACLs; returns None or the refusal for each, in order."""
         if not acls:
             return []
@@ -273,7 +211,7 @@ class Admin:
             await self._list_once(wanted, listed, read_committed=read_committed)
         return listed
 
-    async def describe_group(self, group_id: str) -> GroupDescription:
+    async def describe_group(self, group_id: str) -> DescribedGroup:
         """Return the state of a group and who is in it.
 
         Raises:
@@ -285,14 +223,7 @@ class Admin:
         )
         if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
             raise server_error(group.error_code, f"group {group_id}")
-        return GroupDescription(
-            group_id,
-            group.state or "Dead",
-            group.protocol_type,
-            tuple(
-                MemberDescription(m.member_id, m.client_id, m.client_host) for m in group.members
-            ),
-        )
+        return replace(group, state=group.state or "Dead")
 
     async def describe_cluster(self) -> ClusterResult:
         """Return the cluster's id, controller and brokers."""
@@ -351,17 +282,6 @@ def _description(topic: TopicMetadata) -> TopicDescription:
         factor,
         topic.is_internal,
         _error(topic.error_code, "", topic.name),
-    )
-
-
-def _entry(entry: ConfigAnswer) -> ConfigEntry:
-    return ConfigEntry(
-        entry.name,
-        entry.value,
-        entry.source,
-        entry.is_read_only,
-        entry.is_sensitive,
-        entry.is_default,
     )
 
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, final
 
-from mm2py.client.admin import Admin, GroupDescription, MemberDescription
+from mm2py.client.admin import Admin
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
@@ -42,7 +42,7 @@ from mm2py.protocol.error_codes import (
     server_error,
 )
 from mm2py.protocol.group_messages import heartbeat, join_group, leave_group, sync_group
-from mm2py.protocol.groups import GroupProtocol, JoinResult
+from mm2py.protocol.groups import DescribedGroup, GroupMember, GroupProtocol, JoinResult
 
 __all__ = ["SoleMembership"]
 
@@ -71,7 +71,7 @@ _GENERATION_CODES: Final = frozenset(
 _CONFIG_OFFSET: Final = -1  # nothing of a shared config topic was read
 
 
-def _nobody_asks(_: Sequence[MemberDescription]) -> None:
+def _nobody_asks(_: Sequence[GroupMember]) -> None:
     return
 
 
@@ -103,7 +103,7 @@ class SoleMembership:
         rebalance_timeout_ms: int,
         clock: Clock,
         work: Callable[[], Sequence[ConnectorTasks]] = _no_work,
-        on_waiting: Callable[[Sequence[MemberDescription]], None] = _nobody_asks,
+        on_waiting: Callable[[Sequence[GroupMember]], None] = _nobody_asks,
     ) -> None:
         self._cluster, self._admin, self._group_id = cluster, admin, group_id
         self._url, self._clock = url, clock
@@ -194,8 +194,8 @@ class SoleMembership:
                 self._report(group)
             await self._clock.sleep(self._heartbeat_interval_ms / 1000)
 
-    def _report(self, group: GroupDescription) -> None:
-        members = ", ".join(f"{m.client_id} at {m.host}" for m in group.members)
+    def _report(self, group: DescribedGroup) -> None:
+        members = ", ".join(f"{m.client_id} at {m.client_host}" for m in group.members)
         log.warning(
             "waiting for the other members of the group to leave: only one worker may run this flow "
             "group=%s state=%s protocol=%s members=[%s]",

@@ -77,9 +77,9 @@ class ConfigEntry:
 
     name: str
     value: str | None
-    source: ConfigSource
-    is_read_only: bool
-    is_sensitive: bool
+    source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    is_read_only: bool = False
+    is_sensitive: bool = False
     synonyms: tuple[ConfigSynonym, ...] = ()
 
     @property

@@ -249,7 +249,7 @@ def create_topics(
             topics=[
                 kind(
                     name=topic.name,
-                    num_partitions=topic.num_partitions,
+                    num_partitions=topic.partitions,
                     replication_factor=topic.replication_factor,
                     assignments=[],
                     configs=[
@@ -276,7 +276,7 @@ def create_topics(
             for topic in answer.topics
         )
 
-    defaults = any(-1 in (topic.num_partitions, topic.replication_factor) for topic in topics)
+    defaults = any(-1 in (topic.partitions, topic.replication_factor) for topic in topics)
     # Brokers fill in -1 from v4 on (KIP-464).
     return schema_call(
         request, admin_schema.CreateTopicsResponse, convert, (4 if defaults else 2, 7)

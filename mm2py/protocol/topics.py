@@ -63,7 +63,7 @@ class NewTopic:
     """A topic to create; -1 leaves the count to the broker's default (KIP-464)."""
 
     name: str
-    num_partitions: int = -1
+    partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
 

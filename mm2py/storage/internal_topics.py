@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from mm2py.client.admin import ConfigEntry, NewTopic, TopicDescription
+from mm2py.client.admin import TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, FatalServerError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.topics import NewTopic
 
 __all__ = ["InternalTopic", "TopicAdmin", "ensure_topic"]
 

@@ -5,23 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mm2py.client.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    Admin,
-    ConfigEntry,
-    ConfigOp,
-    ConfigSource,
-    NewTopic,
-    PatternType,
-    TopicDescription,
-)
+from mm2py.client.admin import Admin, ConfigOp, TopicDescription
 from mm2py.client.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConnectionFailedError, RetriableServerError
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.configs import ConfigEntry, ConfigSource
+from mm2py.protocol.topics import NewTopic
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -139,7 +130,7 @@ def test_offsets_are_listed_and_missing_topics_carry_their_error(region_a: Kafka
 def test_acls_are_created_and_found(region_a: KafkaAddress) -> None:
     async def body(cluster: Cluster) -> None:
         admin = Admin(cluster)
-        acl = AclBinding(
+        acl = Acl(
             AclResourceType.TOPIC,
             new_name("acl"),
             PatternType.LITERAL,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from mm2py.client.admin import Admin, MemberDescription
+from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.client.group_membership import SoleMembership
 from mm2py.clock import SYSTEM_CLOCK
@@ -14,11 +14,12 @@ from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Region
 from mm2py.protocol.connect_group import ConnectorTasks, decode_assignment, decode_metadata
 from mm2py.protocol.group_messages import describe_groups
+from mm2py.protocol.groups import GroupMember
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 URL = "http://nowhere:0/"
-Waited = list[Sequence[MemberDescription]]
+Waited = list[Sequence[GroupMember]]
 
 
 class NewRegion(Protocol):
@@ -55,7 +56,7 @@ class Worker:
             on_waiting=self._note,
         )
 
-    def _note(self, members: Sequence[MemberDescription]) -> None:
+    def _note(self, members: Sequence[GroupMember]) -> None:
         self.waited.append(members)
         self.waits.set()
 

@@ -6,16 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from mm2py.client.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    ConfigOp,
-    PatternType,
-)
+from mm2py.client.admin import ConfigOp
 from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector
 from mm2py_connectors.mirror_source import MirrorSourceConnector
@@ -218,8 +212,8 @@ def test_the_heartbeats_topic_is_created_as_java_does(regions: Pair) -> None:
     asyncio.run(body())
 
 
-def acl(topic: str, operation: AclOperation, permission: AclPermission) -> AclBinding:
-    return AclBinding(
+def acl(topic: str, operation: AclOperation, permission: AclPermission) -> Acl:
+    return Acl(
         AclResourceType.TOPIC, topic, PatternType.LITERAL, "User:app", "*", operation, permission
     )
 

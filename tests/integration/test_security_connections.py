@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.client.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    Admin,
-    NewTopic,
-    PatternType,
-)
+from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.client.log_reader import LogReader
@@ -28,9 +20,11 @@ from mm2py.errors import (
     ConnectionFailedError,
     FatalServerError,
 )
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.framing import BufferPool
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.records import NewRecord, Record
+from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 from tests.certificates import Authority
 from tests.integration.secured import (
@@ -287,8 +281,8 @@ def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegion) ->
         operation: AclOperation,
         user: str,
         permission: AclPermission,
-    ) -> AclBinding:
-        return AclBinding(kind, name, PatternType.LITERAL, user, "*", operation, permission)
+    ) -> Acl:
+        return Acl(kind, name, PatternType.LITERAL, user, "*", operation, permission)
 
     topic, cluster = (AclResourceType.TOPIC, "*"), (AclResourceType.CLUSTER, "kafka-cluster")
     deny, everyone = ("User:denied", AclPermission.DENY), ("User:*", AclPermission.ALLOW)

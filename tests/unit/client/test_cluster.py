@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mm2py.client.admin import Admin, NewTopic
+from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
 from mm2py.protocol.messages import init_producer_id, metadata
+from mm2py.protocol.topics import NewTopic
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_state import FakeCluster
 from mm2py.types import EARLIEST, LATEST, TopicPartition

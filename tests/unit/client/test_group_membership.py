@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from mm2py.client.admin import Admin, GroupDescription
+from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.client.group_membership import SoleMembership
 from mm2py.config.clients import ConnectionSettings
@@ -22,7 +22,7 @@ from mm2py.protocol.error_codes import (
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
 )
-from mm2py.protocol.groups import JoinedMember, JoinResult, SyncResult
+from mm2py.protocol.groups import DescribedGroup, JoinedMember, JoinResult, SyncResult
 from mm2py.testing.clock import FakeClock
 
 SESSION_S = 6.0
@@ -45,8 +45,8 @@ class Coordinator:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def describe_group(self, group_id: str) -> GroupDescription:
-        return GroupDescription(group_id, self.state, "", ())
+    async def describe_group(self, group_id: str) -> DescribedGroup:
+        return DescribedGroup(group_id, 0, "", self.state, "", "", ())
 
     async def coordinator(self, _group_id: str, _purpose: str) -> "Coordinator":
         return self

@@ -4,11 +4,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
-from mm2py.client.admin import AclBinding, ConfigEntry, ConfigOp, NewTopic, TopicDescription
+from mm2py.client.admin import ConfigOp, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, ServerError
+from mm2py.protocol.acls import Acl
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord
+from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
@@ -48,14 +51,14 @@ class FakeAdmin:
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
         self.topics = dict(topics or {})
         self.configs: dict[str, tuple[ConfigEntry, ...]] = {}
-        self.acls: list[AclBinding] | None = None
+        self.acls: list[Acl] | None = None
         self.acl_answers: list[ServerError | None] | None = None
         self.refuse: dict[str, ServerError] = {}
         self.unreadable: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
         self.grown: list[dict[str, int]] = []
         self.altered: list[dict[str, list[ConfigOp]]] = []
-        self.created_acls: list[AclBinding] = []
+        self.created_acls: list[Acl] = []
         self.listings = 0
         self.broken: Exception | None = None
 
@@ -99,10 +102,10 @@ class FakeAdmin:
         self.altered.append({name: list(ops) for name, ops in changes.items()})
         return {name: self.refuse.get(name) for name in changes}
 
-    async def describe_topic_acls(self) -> Sequence[AclBinding] | None:
+    async def describe_topic_acls(self) -> Sequence[Acl] | None:
         return self.acls
 
-    async def create_acls(self, acls: Sequence[AclBinding]) -> Sequence[ServerError | None]:
+    async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]:
         self.created_acls += acls
         return self.acl_answers or [None] * len(acls)
 

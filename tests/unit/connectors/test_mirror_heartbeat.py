@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from mm2py.client.admin import NewTopic
 from mm2py.errors import ConnectionFailedError
 from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from tests.unit.connectors.mirror_fakes import FakeConnectorContext, FakeTaskContext, Region

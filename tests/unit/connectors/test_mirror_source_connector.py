@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mm2py.client.admin import ConfigEntry, ConfigOp, NewTopic
+from mm2py.client.admin import ConfigOp
 from mm2py.errors import ConfigError, ConnectionFailedError, UnsupportedVersionError
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from tests.unit.connectors.mirror_fakes import FakeConnectorContext, Region

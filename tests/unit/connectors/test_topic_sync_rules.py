@@ -4,19 +4,12 @@ import asyncio
 
 import pytest
 
-from mm2py.client.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    ConfigEntry,
-    ConfigOp,
-    ConfigSource,
-    PatternType,
-)
+from mm2py.client.admin import ConfigOp
 from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import server_error
 from mm2py_connectors.acl_sync import AclSync, remote_acls
 from mm2py_connectors.config_sync import ConfigSync, config_operations, new_topic_configs
@@ -25,10 +18,10 @@ from tests.unit.connectors.mirror_fakes import FakeAdmin
 ENTRIES = (
     ConfigEntry("retention.ms", "5"),
     ConfigEntry("segment.ms", "7", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-    ConfigEntry("cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG, is_default=True),
+    ConfigEntry("cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG),
     ConfigEntry("min.insync.replicas", "2"),
-    ConfigEntry("read.only", "1", read_only=True),
-    ConfigEntry("secret", None, sensitive=True),
+    ConfigEntry("read.only", "1", is_read_only=True),
+    ConfigEntry("secret", None, is_sensitive=True),
     ConfigEntry("max.message.bytes", "9", ConfigSource.STATIC_BROKER_CONFIG),
 )
 POLICY = policy_from_config({})
@@ -44,11 +37,11 @@ def acl(
     *,
     kind: AclResourceType = AclResourceType.TOPIC,
     pattern: PatternType = PatternType.LITERAL,
-) -> AclBinding:
-    return AclBinding(kind, name, pattern, "User:u", "*", operation, permission)
+) -> Acl:
+    return Acl(kind, name, pattern, "User:u", "*", operation, permission)
 
 
-def copied(*acls: AclBinding) -> list[AclBinding]:
+def copied(*acls: Acl) -> list[Acl]:
     return remote_acls(acls, selection=SELECTION, policy=POLICY, source_alias="A")
 
 

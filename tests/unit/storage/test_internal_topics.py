@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from mm2py.client.admin import ConfigEntry, NewTopic, TopicDescription
+from mm2py.client.admin import TopicDescription
 from mm2py.errors import ConfigError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.topics import NewTopic
 from mm2py.storage.internal_topics import InternalTopic, ensure_topic
 from tests.unit.runtime.runtime_fakes import EagerClock
 
