@@ -1,47 +1,46 @@
-"""What a process needs while a fault lasts: its memory, sampled from /proc by a thread."""
+"""What a process and its children need while a fault lasts: their memory, sampled from /proc by a thread."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
-__all__ = ["Census"]
+__all__ = ["Census", "rise"]
 
 EVERY_S: Final = 0.5
-_PAGE_KB: Final = 4
 
 
 @final
 class Census:
-    """Resident memory of a process in MiB every half second, until the ``with`` block ends."""
+    """Proportional set size (PSS) of a process tree in MiB every half second, until the ``with`` block ends."""
 
     def __init__(self, pid: int) -> None:
-        self._file = Path(f"/proc/{pid}/statm")
+        self._pid = pid
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="census", daemon=True)
-        self.resident_mb: list[float] = []
+        self.used_mb: list[float] = []
 
     @property
     def peak_mb(self) -> float:
         """Most that was seen."""
-        return max(self.resident_mb)
+        return max(self.used_mb)
 
     def growth_mb(self) -> float:
-        """How much the least-squares line through the last half of the samples rises from end to end."""
-        half = self.resident_mb[len(self.resident_mb) // 2 :]
-        middle = (len(half) - 1) / 2
-        mean = sum(half) / len(half)
-        spread = sum((index - middle) ** 2 for index in range(len(half)))
-        rise = sum((index - middle) * (value - mean) for index, value in enumerate(half))
-        return rise / spread * (len(half) - 1)
+        """How much memory rises over the last half of the samples."""
+        return rise(self.used_mb[len(self.used_mb) // 2 :])
+
+    def mb_per_hour(self) -> float:
+        """The same, as a slope."""
+        half = len(self.used_mb) - len(self.used_mb) // 2
+        return self.growth_mb() / (half * EVERY_S) * 3600
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
-            try:
-                pages = int(self._file.read_text(encoding="ascii").split()[1])
-            except (OSError, IndexError):
+            used = sum(map(_pss_kb, _tree(self._pid)))
+            if not used:
                 return  # it has ended
-            self.resident_mb.append(pages * _PAGE_KB / 1024)
+            self.used_mb.append(used / 1024)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,3 +54,34 @@ class Census:
     ) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def rise(values: Sequence[float]) -> float:
+    """Return how much the least-squares line through equidistant values rises from end to end."""
+    middle = (len(values) - 1) / 2
+    mean = sum(values) / len(values)
+    spread = sum((index - middle) ** 2 for index in range(len(values)))
+    slope = sum((index - middle) * (value - mean) for index, value in enumerate(values)) / spread
+    return slope * (len(values) - 1)
+
+
+def _tree(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += map(int, task.read_text(encoding="ascii").split())
+            except OSError:
+                continue
+    return found
+
+
+def _pss_kb(pid: int) -> int:
+    """Return what is a process's own and its share of what is not; 0 when it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    line = next(line for line in text.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1])

@@ -1,14 +1,18 @@
 """Clusters behind a line that the test can delay, stall and cut; everything else is the integration tests'."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 
 import pytest
 
-from mm2py.embedded.region import Listener, Region, start_regions
-from mm2py.testing.delay_proxy import DelayProxy
-from tests.integration.conftest import CreateTopic, NewRegion, create_topic, new_region, unique
+from tests.integration.conftest import (
+    CreateTopic,
+    NewRegion,
+    create_topic,
+    new_region,
+    region_three,
+    unique,
+)
+from tests.integration.far_regions import Far, Rig, far_pair
 
 __all__ = [
     "CreateTopic",
@@ -18,42 +22,18 @@ __all__ = [
     "Unique",
     "create_topic",
     "new_region",
+    "region_three",
     "unique",
 ]
 
-LISTENER = "FAR"
 Unique = Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Far:
-    """A cluster and the line to it; its plain listener is the tests' own way past the line."""
-
-    region: Region
-    line: DelayProxy
-
-
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """Source and target, each behind a line of its own."""
-
-    source: Far
-    target: Far
 
 
 @pytest.fixture(scope="session")
 def rig() -> Iterator[Rig]:
     """Shared by the chaos tests, which leave the lines healed and without delay."""
-    with ExitStack() as stack:
-        found: list[Far] = []
-        for name in ("far-source", "far-target"):
-            line = stack.enter_context(DelayProxy())
-            listener = Listener(LISTENER, "PLAINTEXT", advertise=line.front)
-            region = Region(name, listeners=[listener])
-            stack.callback(region.close)
-            found.append(Far(region, line))
-        start_regions(*(far.region for far in found))
-        yield Rig(*found)
+    with far_pair() as pair:
+        yield pair
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +42,4 @@ def healed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "rig" in request.fixturenames:
         rig: Rig = request.getfixturevalue("rig")
-        for far in (rig.source, rig.target):
-            far.line.heal()
-            far.line.set_round_trip(0.0)
+        rig.heal()

@@ -1,4 +1,4 @@
-"""How fast a copy goes: a backlog that differs per record, and the target's log end sampled while it is copied."""
+"""Load and time: how fast a copy goes, by the target's log end, and how long a fault lasts under load."""
 
 import os
 import time
@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until
-from tests.integration.traffic import Sent, write
+from tests.integration.traffic import Load, Sent, write
 
-__all__ = ["RECORD_BYTES", "Pace", "pace_of_copy", "write_backlog"]
+__all__ = ["RECORD_BYTES", "Pace", "pace_of_copy", "wait_s", "write_backlog"]
 
 RECORD_BYTES: Final = 1024
 COPY_TIMEOUT_S: Final = 100.0
@@ -65,6 +65,13 @@ def pace_of_copy(mirror: Mirror, region: KafkaAddress, topic: str, records: int)
     assert len(middle) >= 2, f"too fast to measure: {samples}"
     (began, first), (ended, last) = middle[0], middle[-1]
     return Pace((last - first) * RECORD_BYTES / (ended - began), _cpu_s(mirror.pid))
+
+
+def wait_s(load: Load, seconds: float) -> None:
+    """Let a fault last, and fail at once when nothing can be written to the source any more."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        load.wait_acked(1)
 
 
 def _cpu_s(pid: int) -> float:

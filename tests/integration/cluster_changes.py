@@ -25,6 +25,7 @@ __all__ = [
     "delete_topic",
     "forbid_writing",
     "grow",
+    "in_sync",
     "leader_of",
     "permit_writing",
     "replicas_of",
@@ -84,6 +85,13 @@ def leader_of(region: KafkaAddress, topic: str, partition: int) -> int:
     admin = _admin(region)
     found = admin.list_topics(timeout=TIMEOUT_S).topics
     return found[topic].partitions[partition].leader
+
+
+def in_sync(region: KafkaAddress, topic: str) -> int:
+    """Return how many replicas of its worst partition are in sync; 0 where one has no leader."""
+    admin = _admin(region)
+    found = admin.list_topics(timeout=TIMEOUT_S).topics[topic].partitions.values()
+    return min(len(each.isrs) if each.leader >= 0 else 0 for each in found)
 
 
 def configs_of(region: KafkaAddress, topic: str) -> dict[str, str]:

@@ -1,0 +1,184 @@
+"""T9: a topic is deleted and created again ten times under load, with as many partitions, fewer, more."""
+
+import logging
+import threading
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from mm2py.embedded.region import KafkaAddress
+from tests.chaos.conftest import CreateTopic, NewRegion, Rig, Unique
+from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.ledger_scenes import Entry, entries
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import copied, ends, producer, read
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
+
+log = logging.getLogger(__name__)
+
+WIDTHS = (3, 3, 2, 4, 4, 1, 3, 5, 2, 4, 5)
+"""Partitions of each incarnation; ten of them replace another one. The last has all there ever were: what
+became of a partition is known when there is one of its number again."""
+TICK_S = 0.02
+PER_TICK = 40
+
+Values = dict[int, list[bytes]]
+
+
+@final
+class Incarnation:
+    """Writes to one incarnation of a topic at 2,000 records/s until its topic is deleted, or ``stop``."""
+
+    def __init__(self, region: KafkaAddress, topic: str, number: int, width: int) -> None:
+        self._topic, self._number, self._width = topic, number, width
+        self._client = producer(region, **{"message.timeout.ms": 60_000, "max.in.flight": 1})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="incarnation", daemon=True)
+        self.acked: Values = {partition: [] for partition in range(width)}
+
+    @property
+    def total(self) -> int:
+        """How many records were acknowledged."""
+        return sum(map(len, self.acked.values()))
+
+    def stop(self, *, deleted: bool) -> None:
+        """Write nothing more; what a deleted topic has not taken is given up."""
+        self._stop.set()
+        self._thread.join(30)
+        if deleted:
+            self._client.purge()
+        assert self._client.flush(30) == 0
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(TICK_S):
+            for _ in range(PER_TICK):
+                value = b"%d:%d" % (self._number, number)
+                self._client.produce(
+                    self._topic,
+                    value=value,
+                    partition=number % self._width,
+                    on_delivery=self._answered,
+                )
+                number += 1
+            self._client.poll(0)
+
+    def _answered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acked[message.partition() or 0].append(message.value() or b"")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+
+
+def copies(flow: Flow, topic: str) -> dict[int, Values]:
+    """Return what is on the target, by incarnation and partition, in order; incarnations never mix."""
+    found: dict[int, Values] = {}
+    for partition, one in read(flow.target, flow.remote(topic)).items():
+        last = 0
+        for record in one.records:
+            value = record.value or b""
+            number = int(value.split(b":")[0])
+            assert number >= last, f"partition {partition}: {value!r} behind incarnation {last}"
+            last = number
+            found.setdefault(number, {}).setdefault(partition, []).append(value)
+    return found
+
+
+def check_lost(old: Incarnation, number: int, got: Values, reported: list[Entry]) -> int:
+    """What was copied is the beginning of what was written, and the ledger says where it ends."""
+    lost = 0
+    for partition, acked in old.acked.items():
+        have = got.get(partition, [])
+        # The last may have been stored without its answer having come.
+        both = min(len(have), len(acked))
+        assert have[:both] == acked[:both], f"incarnation {number}, partition {partition}"
+        (entry,) = [each for each in reported if each.partition == partition]
+        assert (entry.kind, entry.policy) == ("recreated", "recreate.policy=continue")
+        assert entry.first == len(have), f"incarnation {number}: {entry}"
+        # It reports what it knew of; what was written between its last look and the deletion it cannot know.
+        assert entry.first - 1 <= entry.last < max(len(acked), len(have)) + PER_TICK
+        lost += max(len(acked) - len(have), 0)
+    return lost
+
+
+def is_found(flow: Flow, topic: str, number: int, width: int) -> bool:
+    """Whether every partition of an incarnation is copied."""
+    return len(copies(flow, topic).get(number, {})) == width
+
+
+def state(flow: Flow, topic: str, number: int) -> str:
+    return f"incarnation {number}, there are {ends(flow.target, flow.remote(topic))}"
+
+
+def test_ten_incarnations_under_load_are_never_mixed_and_what_is_lost_is_named(
+    rig: Rig, new_region: NewRegion, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    # Else the load would create it again, before the operator.
+    source = new_region("again", properties={"auto.create.topics.enable": "false"})
+    topic = unique("again")
+    flow = write_flow(tmp_path, source, rig.target.region, topic)
+    incarnations: list[Incarnation] = []
+    with Mirror(flow.file) as mirror:
+        for number, width in enumerate(WIDTHS):
+            create_topic(source, topic, width)
+            with Incarnation(source, topic, number, width) as written:
+                incarnations.append(written)
+                until(
+                    partial(is_found, flow, topic, number, width),
+                    60,
+                    partial(state, flow, topic, number),
+                    alive=mirror,
+                )
+                if number + 1 < len(WIDTHS):
+                    delete_topic(source, topic)
+                    until(lambda: topic not in topics_of(source), 30, "the deletion")
+                written.stop(deleted=number + 1 < len(WIDTHS))
+            log.warning("T9: incarnation %d, %d records, %d wide", number, written.total, width)
+        last = len(WIDTHS) - 1
+        until(
+            lambda: copies(flow, topic).get(last) == incarnations[-1].acked,
+            60,
+            lambda: f"{incarnations[-1].total} records, {ends(flow.target, flow.remote(topic))}",
+            alive=mirror,
+        )
+        wanted = sum(WIDTHS[:-1])
+        until(
+            lambda: len(entries(flow)) >= wanted,
+            30,
+            lambda: f"{wanted} events: {entries(flow)}",
+            alive=mirror,
+        )
+        assert mirror.stop() == 0
+    left = entries(flow)
+    assert len(left) == wanted
+    reported = [_first_of_each(left, width) for width in WIDTHS[:-1]]
+    got = copies(flow, topic)
+    lost = [
+        check_lost(old, number, got.get(number, {}), events)
+        for number, (old, events) in enumerate(zip(incarnations, reported, strict=False))
+    ]
+    log.warning("T9: %d records, gone with their incarnation %s", copied(flow, topic), lost)
+
+
+def _first_of_each(left: list[Entry], width: int) -> list[Entry]:
+    """Take the next event of every partition of an incarnation out of the list."""
+    found: list[Entry] = []
+    for partition in range(width):
+        index = next(i for i, entry in enumerate(left) if entry.partition == partition)
+        found.append(left.pop(index))
+    return found
