@@ -4,7 +4,7 @@ Flow: worker task -> ``TargetLink`` -> ``Sender`` -> target. Each task has its o
 id, as in Java (``connector-producer-<connector>-<task>``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 from mm2py.client.cluster import Cluster
@@ -43,7 +43,7 @@ class TargetLink:
             on_doubt=on_doubt,
         )
         # Bound once: the task calls it for every batch.
-        self.enqueue: Callable[[TopicPartition, TopicPartition, RecordBatch], None] = (
+        self.enqueue: Callable[[TopicPartition, TopicPartition, Sequence[RecordBatch]], None] = (
             self._sender.enqueue
         )
 
