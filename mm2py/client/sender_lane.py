@@ -81,7 +81,9 @@ UNREADABLE: Final = frozenset(
 )
 """Refusals that another encoding of the same records may cure, once (data-plane.md 4)."""
 
-REPAIRABLE: Final = TOO_LARGE | {codes.UNSUPPORTED_COMPRESSION_TYPE} | UNREADABLE
+REPAIRABLE: Final = (
+    TOO_LARGE | {codes.UNSUPPORTED_COMPRESSION_TYPE, codes.INVALID_TIMESTAMP} | UNREADABLE
+)
 
 STATE_LOST: Final = frozenset(
     {

@@ -5,7 +5,7 @@ The record count never changes, so the sequence ranges behind stay as they are.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mm2py.client.sender_lane import TOO_LARGE, Sent
 from mm2py.errors import PartitionError
@@ -15,6 +15,19 @@ from mm2py.protocol.splice import recompress, repack, split
 from mm2py.types import TopicPartition
 
 __all__ = ["Repair", "refusal", "repaired", "source_offset"]
+
+
+REMEDIES: Final = {
+    codes.INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms (1 hour by default since Kafka 4.0) or "
+    "message.timestamp.before.max.ms of topic {topic} on the target, or set its message.timestamp.type to "
+    "LogAppendTime, then restart",
+    codes.INVALID_RECORD: "compare the record with the settings of topic {topic} on the target, then restart: one "
+    "with cleanup.policy=compact takes no record without a key",
+    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: "topic {topic} on the target still has a message format older than "
+    "0.11, which knows no idempotent producers: set its message.format.version to 0.11.0 or newer (or remove "
+    "log.message.format.version from its brokers), then restart",
+}
+"""What an operator can do about a refusal, better known here than where only the code is."""
 
 
 class Repair(NamedTuple):
@@ -36,7 +49,9 @@ async def repaired(
         return await _smaller(sent, target, limit_of)
     if sent.code == codes.UNSUPPORTED_COMPRESSION_TYPE:
         return Repair([recompress(sent.batch, Codec.GZIP)])
-    if sent.bad_record >= 0:
+    if sent.bad_record > 0:
+        return Repair(_apart(sent, target))
+    if sent.bad_record == 0 or sent.code == codes.INVALID_TIMESTAMP:
         raise refusal(sent, target)
     return Repair([repack(sent.batch)])
 
@@ -67,15 +82,43 @@ async def _smaller(
     ) from codes.server_error(sent.code, sent.message)
 
 
+def _apart(sent: Sent, target: TopicPartition) -> list[RecordBatch]:
+    """Cut until the record that the broker named is the first of its part: those before it still go."""
+    done: list[RecordBatch] = []
+    part, index = sent.batch, sent.bad_record
+    behind: list[RecordBatch] = []
+    while index:
+        halves = _halves(part)
+        if len(halves) < 2:
+            raise refusal(sent, target)
+        while index >= halves[0].count:
+            index -= halves[0].count
+            done.append(halves.pop(0))
+        part, behind = halves[0], [*halves[1:], *behind]
+    return [*done, part, *behind]
+
+
+def _halves(batch: RecordBatch) -> list[RecordBatch]:
+    """Cut in two or more, whatever the sizes of the records; one that is alone stays as it is."""
+    size = len(batch.data)
+    result = split(batch, size // 2 + 1)
+    while result.too_large is not None and result.too_large.size_bytes < size:
+        result = split(batch, result.too_large.size_bytes)
+    return [batch] if result.too_large is not None else result.parts
+
+
 def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
     """Return the error of a batch that nothing can make acceptable, with the record at fault."""
     said = codes.server_error(sent.code, sent.message)
+    remedy = REMEDIES.get(sent.code, "").format(topic=target.topic)
     error = PartitionError(
         f"{target} on the target refused a batch: {said.message}",
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=source_offset(sent.batch, max(sent.bad_record, 0)),
-        remedy=said.remedy or "change the target topic or the record, then restart the flow",
+        remedy=remedy
+        or said.remedy
+        or "change the target topic or the record, then restart the flow",
     )
     error.__cause__ = (
         said  # returned, not always raised; the ledger tells refusals apart by their code
