@@ -31,8 +31,8 @@ check: setup  ## lint, types, layering, spelling
 test: setup  ## every test, on real brokers; PYTEST_ARGS="-k name" narrows it
 	$(BIN)/pytest -q -m "not chaos" $(PYTEST_ARGS)
 
-chaos: setup  ## faults for minutes: cut lines, full disk, WAN; PYTEST_ARGS="-k wan" narrows it
-	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING $(PYTEST_ARGS)
+chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k wan" narrows it
+	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING tests/chaos $(PYTEST_ARGS)
 
 fuzz: setup  ## sender, splice and codecs with FUZZ_EXAMPLES=20000 random examples each
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -q --timeout=0 $(FUZZED) $(PYTEST_ARGS)
