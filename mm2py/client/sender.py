@@ -207,7 +207,6 @@ class Sender:
             node = ProduceNode(
                 lane.leader,
                 self._cluster,
-                self._settings,
                 clock=self._clock,
                 events=NodeEvents(self._answered, self._lost, self._stall, self._ready),
                 spawn=self._spawn,

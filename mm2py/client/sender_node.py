@@ -15,9 +15,9 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.client.sender_lane import MergePlan, SenderLane, Sent
 from mm2py.clock import Clock
-from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.kernel import native
 from mm2py.protocol.messages import api_versions
 from mm2py.protocol.produce import (
     PRODUCE_KEY,
@@ -42,8 +42,11 @@ REQUEST_BYTES: Final = 4 * 1024 * 1024
 UNSENT_BYTES: Final = 2 * 1024 * 1024
 """No further request while the kernel has not taken this much of the earlier ones."""
 
-LOCAL: Final = MergePlan(target=128 * 1024, small=8 * 1024, small_compressed=2 * 1024)
-"""Nearby target: only batches so small that their fixed cost weighs more than packing them anew."""
+LOCAL: Final = MergePlan(
+    target=256 * 1024, small=8 * 1024 if native is None else 64 * 1024, small_compressed=2 * 1024
+)
+"""Nearby target: only batches so small that their fixed cost weighs more than packing them anew. The C kernel
+joins batches of 16 KiB for a tenth of what sending them one by one costs; in Python that pays for tiny ones."""
 
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
@@ -97,7 +100,6 @@ class ProduceNode:
         self,
         node_id: int,
         cluster: Cluster,
-        settings: ProducerSettings,
         *,
         clock: Clock,
         events: NodeEvents,
@@ -105,7 +107,7 @@ class ProduceNode:
     ) -> None:
         self._node_id = node_id
         self._cluster = cluster
-        self._settings = settings
+        self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._on_answer = events.on_answer
         self._on_lost = events.on_lost
@@ -136,14 +138,14 @@ class ProduceNode:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._scheduled = False
         connection = self._connection
         if self.suspended:
             return
-        if self._throttled_until > asyncio.get_running_loop().time():
+        if self._throttled_until > self._loop.time():
             return
         if connection is None or connection.closed:
             if self._ready and not self._connecting:
@@ -237,9 +239,8 @@ class ProduceNode:
 
     def _throttle(self, throttle_ms: int) -> None:
         """The broker's quota is used up: send nothing for that long (KIP-219)."""
-        loop = asyncio.get_running_loop()
-        self._throttled_until = loop.time() + throttle_ms / 1000
-        loop.call_later(throttle_ms / 1000, self._schedule)
+        self._throttled_until = self._loop.time() + throttle_ms / 1000
+        self._loop.call_later(throttle_ms / 1000, self._schedule)
 
     def _lose(self, entries: Entries) -> None:
         while entries:
