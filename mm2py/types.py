@@ -1,8 +1,20 @@
 """The few value types that every layer speaks."""
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple, NewType
 
-__all__ = ["EARLIEST", "LATEST", "ClusterAlias", "FlowName", "TopicPartition"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ClusterAlias",
+    "FlowName",
+    "State",
+    "TargetState",
+    "TaskId",
+    "TopicPartition",
+    "Work",
+]
 
 ClusterAlias = NewType("ClusterAlias", str)
 """Name of a cluster in the user's properties file."""
@@ -32,3 +44,53 @@ class FlowName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.source}->{self.target}"
+
+
+class TaskId(NamedTuple):
+    """One task of one connector (Java's ``ConnectorTaskId``); prints as ``connector-0``."""
+
+    connector: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.connector}-{self.number}"
+
+
+class State(StrEnum):
+    """Connect's states of a connector or task (``AbstractStatus.State``)."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+    DESTROYED = "DESTROYED"
+
+
+class TargetState(StrEnum):
+    """What a connector is wanted to be (Java's ``TargetState``)."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A set of connector instances and tasks, as workers own it and hand it over."""
+
+    connectors: frozenset[str] = frozenset()
+    tasks: frozenset[TaskId] = frozenset()
+
+    def __or__(self, other: "Work") -> "Work":
+        return Work(self.connectors | other.connectors, self.tasks | other.tasks)
+
+    def __and__(self, other: "Work") -> "Work":
+        return Work(self.connectors & other.connectors, self.tasks & other.tasks)
+
+    def __sub__(self, other: "Work") -> "Work":
+        return Work(self.connectors - other.connectors, self.tasks - other.tasks)
+
+    def __len__(self) -> int:
+        return len(self.connectors) + len(self.tasks)

@@ -16,9 +16,9 @@ from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.lifecycle import State
 from mm2py.runtime.patience import Patience
 from mm2py.runtime.worker import Worker
+from mm2py.types import State
 
 __all__ = ["FlowParts", "FlowStore", "Herder", "Membership"]
 

@@ -16,24 +16,13 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, final
 
-__all__ = ["Lifecycle", "State", "Status"]
+from mm2py.types import State
+
+__all__ = ["Lifecycle", "Status"]
 
 log = logging.getLogger(__name__)
-
-
-class State(StrEnum):
-    """Connect's states of a connector or task (``AbstractStatus.State``)."""
-
-    UNASSIGNED = "UNASSIGNED"
-    RUNNING = "RUNNING"
-    PAUSED = "PAUSED"
-    STOPPED = "STOPPED"
-    FAILED = "FAILED"
-    RESTARTING = "RESTARTING"
-    DESTROYED = "DESTROYED"
 
 
 _ENDS: Final = frozenset({State.UNASSIGNED, State.DESTROYED, State.STOPPED})

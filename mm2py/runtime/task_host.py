@@ -8,35 +8,40 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, final
+from typing import Protocol, final
 
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.runtime.lifecycle import State, Status
+from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.worker_task import WorkerTask
+from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = ["InProcessTaskHost", "TaskBuilder", "TaskHost", "TaskId", "TaskSpec", "TaskWatcher"]
+__all__ = [
+    "InProcessTaskHost",
+    "TaskBuilder",
+    "TaskHost",
+    "TaskRunner",
+    "TaskSpec",
+    "TaskWatcher",
+]
 
 log = logging.getLogger(__name__)
 
 
-class TaskId(NamedTuple):
-    """One task of one connector; prints as ``connector-0``."""
-
-    connector: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.connector}-{self.number}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """Everything a host needs to run a task; plain data."""
+    """Everything a host needs to run a task; plain data, resolved texts.
+
+    ``generation`` and ``version`` are the connector's: the group's generation at the start, and the
+    plug-in's version for the status.
+    """
 
     id: TaskId
     connector_config: Mapping[str, str]
     config: Mapping[str, str]
+    paused: bool = False
+    generation: int = 0
+    version: str = ""
 
 
 TaskWatcher = Callable[[TaskId, Status], None]
@@ -46,8 +51,8 @@ TaskBuilder = Callable[[TaskSpec, Callable[[Status], None]], WorkerTask]
 """Builds a task that is not started yet; raises ``Mm2pyError`` when its config is wrong."""
 
 
-class TaskHost(Protocol):
-    """Runs tasks."""
+class TaskRunner(Protocol):
+    """Runs tasks: what a flow on one node needs."""
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; a task of that name that still runs is stopped first. Failures are states."""
@@ -71,6 +76,26 @@ class TaskHost(Protocol):
 
     def resume(self) -> None:
         """Tasks go on."""
+        ...
+
+
+class TaskHost(TaskRunner, Protocol):
+    """Runs tasks, pauses them, and suspends itself when nobody vouches for the membership."""
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        """Stop or go on polling; what is sent is acknowledged and committed (PAUSED / RUNNING)."""
+        ...
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Name all paused source partitions of the flow, -1 for a whole topic, for later tasks too."""
+        ...
+
+    def lease(self, valid_ms: int) -> None:
+        """Membership is proven for so long; without a new lease the host suspends itself."""
+        ...
+
+    async def close(self) -> None:
+        """Stop all tasks and the host."""
         ...
 
 

@@ -14,10 +14,11 @@ from typing import Final, final
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.observability.logging import log_scope
-from mm2py.runtime.lifecycle import State, Status
+from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_host import TaskHost, TaskId, TaskSpec, TaskWatcher
+from mm2py.runtime.task_host import TaskRunner, TaskSpec, TaskWatcher
 from mm2py.runtime.worker_connector import WorkerConnector
+from mm2py.types import State, TaskId
 
 __all__ = ["STEADY_S", "Worker", "WorkerSettings"]
 
@@ -59,7 +60,7 @@ class Worker:
     def __init__(
         self,
         plugins: Plugins,
-        host: Callable[[TaskWatcher], TaskHost],
+        host: Callable[[TaskWatcher], TaskRunner],
         *,
         settings: WorkerSettings,
         clock: Clock,

@@ -12,8 +12,9 @@ from typing import Final, Protocol, final, runtime_checkable
 from mm2py.api.connector import Connector
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.runtime.lifecycle import Lifecycle, State, Status
+from mm2py.runtime.lifecycle import Lifecycle, Status
 from mm2py.runtime.patience import Patience
+from mm2py.types import State
 
 __all__ = ["WorkerConnector"]
 

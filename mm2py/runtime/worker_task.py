@@ -19,12 +19,12 @@ from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.arrivals import Arrivals
-from mm2py.runtime.lifecycle import Lifecycle, State, Status
+from mm2py.runtime.lifecycle import Lifecycle, Status
 from mm2py.runtime.offset_committer import OffsetCommitter
 from mm2py.runtime.patience import Patience, wait_or_stop
 from mm2py.runtime.stall_log import StallLog
 from mm2py.runtime.task_context import WorkerTaskContext
-from mm2py.types import TopicPartition
+from mm2py.types import State, TopicPartition
 
 __all__ = [
     "OnDelivered",

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from mm2py.errors import FatalError
-from mm2py.runtime.lifecycle import Lifecycle, State
+from mm2py.runtime.lifecycle import Lifecycle
+from mm2py.types import State
 from tests.unit.runtime.runtime_fakes import Statuses
 
 ENDS_A_FAILURE = {State.UNASSIGNED, State.DESTROYED, State.RESTARTING}

@@ -11,8 +11,8 @@ from mm2py.errors import ConfigError, FatalError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
-from mm2py.runtime.task_host import InProcessTaskHost, TaskId, TaskSpec
-from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
     FakeConnector,

@@ -8,10 +8,11 @@ from typing import ClassVar
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
-from mm2py.runtime.lifecycle import State, Status
+from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_host import TaskId, TaskSpec, TaskWatcher
+from mm2py.runtime.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.worker import STEADY_S, Worker, WorkerSettings
+from mm2py.types import State, TaskId
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, until
 
 CONFIG = {"connector.class": "FakeConnector", "tasks.max": "3"}
