@@ -1,0 +1,116 @@
+"""Membership of a worker in its group: rounds of assignment, and who leads.
+
+Flow: ``rejoin`` -> one ``Round`` -> the herder starts and stops work -> ``signal`` says when the next round is
+due or the membership is over. It starts and stops no work itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mm2py.types import TaskId, Work
+
+__all__ = ["Lost", "Rejoin", "Round", "WorkerMembership"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Outcome of one rebalance for this worker.
+
+    ``assigned`` is only what is new, with the eager protocol everything (the caller stopped all before).
+    ``failed``: the leader could not reach the config offset; refresh and rejoin.
+    """
+
+    member_id: str
+    generation: int
+    leader: bool
+    leader_url: str
+    config_offset: int
+    assigned: Work
+    revoked: Work
+    delay_ms: int
+    failed: bool
+    incremental: bool
+    signed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """A new round is due: somebody joined or left, one was requested, or a delay is over."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The membership is over; stop all work, then join anew with nothing owned.
+
+    ``may_commit``: no other worker can have committed newer positions yet.
+    """
+
+    reason: str
+    may_commit: bool
+
+
+class WorkerMembership(Protocol):
+    """This worker's place in the group."""
+
+    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+        """Take part in one round; heartbeats go on meanwhile.
+
+        Raises:
+            RetriableError: the coordinator is away.
+            ForeignMemberError: not all members are ours; stop all work, then ``until_ours``.
+        """
+        ...
+
+    async def until_ours(self) -> None:
+        """Leave, and wait until nobody foreign is in the group; says so every 10 s."""
+        ...
+
+    async def signal(self) -> Rejoin | Lost:
+        """Return the next reason to act."""
+        ...
+
+    def request_rejoin(self) -> None:
+        """Make ``signal`` ask for a new round."""
+        ...
+
+    def listen(
+        self,
+        suspend: Callable[[], None],
+        resume: Callable[[], None],
+        confirmed: Callable[[int], None],
+    ) -> None:
+        """Name who stops and goes on sending while the membership is in doubt.
+
+        ``confirmed(valid_ms)`` is called at each answered heartbeat and feeds the hosts' lease.
+        """
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Generation of the last round, -1 before the first."""
+        ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker leads the last round."""
+        ...
+
+    @property
+    def leader_url(self) -> str | None:
+        """Where the leader listens; None while joining or unknown."""
+        ...
+
+    def owner_url(self, work: str | TaskId) -> str | None:
+        """Return where the owner of a connector or task listens; known to the leader only."""
+        ...
+
+    def member_urls(self) -> tuple[str, ...]:
+        """Return where all members listen; known to the leader only."""
+        ...
+
+    async def leave(self) -> None:
+        """Leave the group; safe twice."""
+        ...

@@ -1,0 +1,118 @@
+"""What the config topic says: connectors, task configs, target states, session key.
+
+Flow: records of the topic -> an immutable ``ConfigSnapshot`` and the events of a ``ConfigListener``.
+Maps hold raw texts, placeholders kept. No I/O.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from mm2py.types import TargetState, TaskId
+
+__all__ = [
+    "EMPTY",
+    "ConfigListener",
+    "ConfigSnapshot",
+    "ConnectorConfig",
+    "RestartRequest",
+    "SessionKey",
+]
+
+ConnectorConfig = Mapping[str, str | None]
+"""Config of a connector or task as it was put; values may be null."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """The key that workers sign their requests to each other with."""
+
+    key: bytes = field(repr=False)
+    algorithm: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRequest:
+    """A wish to restart a connector, its tasks, or only what failed of them."""
+
+    connector: str
+    only_failed: bool
+    include_tasks: bool
+
+    @property
+    def impact(self) -> int:
+        """How far it reaches, 0 to 3; of several waiting requests the widest counts."""
+        return 2 * (not self.only_failed) + self.include_tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSnapshot:
+    """All configs at one offset of the topic (Java's ``ClusterConfigState``).
+
+    ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the commits
+    per connector from 0; ``applied`` holds the connector config in force at the last commit.
+    """
+
+    offset: int = 0
+    session_key: SessionKey | None = None
+    connectors: Mapping[str, ConnectorConfig] = field(default_factory=dict[str, ConnectorConfig])
+    task_counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    targets: Mapping[str, TargetState] = field(default_factory=dict[str, TargetState])
+    task_configs: Mapping[TaskId, ConnectorConfig] = field(
+        default_factory=dict[TaskId, ConnectorConfig]
+    )
+    generations: Mapping[str, int] = field(default_factory=dict[str, int])
+    applied: Mapping[str, ConnectorConfig] = field(default_factory=dict[str, ConnectorConfig])
+    task_count_records: Mapping[str, int] = field(default_factory=dict[str, int])
+    pending_fencing: frozenset[str] = frozenset()
+    inconsistent: frozenset[str] = frozenset()
+
+    def tasks(self, connector: str) -> tuple[TaskId, ...]:
+        """Return the tasks of a connector in order, none where its task configs are inconsistent."""
+        if connector in self.inconsistent:
+            return ()
+        return tuple(TaskId(connector, n) for n in range(self.task_counts.get(connector, 0)))
+
+    def target(self, connector: str) -> TargetState:
+        """Return what a connector is wanted to be, STARTED where nothing is known."""
+        return self.targets.get(connector, TargetState.STARTED)
+
+
+EMPTY: Final = ConfigSnapshot()
+"""The topic without a record."""
+
+
+class ConfigListener(Protocol):
+    """Told on the loop of what was read after ``ConfigBackingStore.start`` returned.
+
+    Its methods must neither block nor raise.
+    """
+
+    def connector_changed(self, name: str) -> None:
+        """A connector config was read, perhaps an equal one."""
+        ...
+
+    def connector_removed(self, name: str) -> None:
+        """A connector is gone."""
+        ...
+
+    def tasks_changed(self, connector: str) -> None:
+        """A complete commit of task configs was read."""
+        ...
+
+    def target_changed(self, connector: str) -> None:
+        """The target state of an existing connector differs from before."""
+        ...
+
+    def session_key_changed(self, key: SessionKey) -> None:
+        """A new session key is in force."""
+        ...
+
+    def restart_requested(self, request: RestartRequest) -> None:
+        """Somebody asked for a restart."""
+        ...
+
+    def logger_level_changed(self, namespace: str, level: str) -> None:
+        """Somebody set a log level on every worker."""
+        ...
