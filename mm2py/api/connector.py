@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from mm2py.api.context import ConnectorContext, TaskContext
+from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, SourceTask
+from mm2py.config.definitions import ConfigModel
 
-__all__ = ["Connector", "ConnectorFactory"]
+__all__ = ["Connector", "ConnectorFactory", "DescribedConnectorFactory"]
 
 
 class Connector(Protocol):
@@ -42,4 +44,31 @@ class ConnectorFactory(Protocol):
 
     def __call__(self, config: Mapping[str, str]) -> Connector:
         """Build a connector from its resolved properties; ``ConfigError`` when they are wrong."""
+        ...
+
+
+class DescribedConnectorFactory(ConnectorFactory, Protocol):
+    """What a connector class may say of itself beyond ``ConnectorFactory``.
+
+    Each member is optional by itself: the runtime reads it with ``getattr``.
+    """
+
+    plugin_type: ClassVar[str]
+    """``source`` (what counts without it) or ``sink``."""
+
+    plugin_version: ClassVar[str]
+    """Shown in statuses and ``/connector-plugins``."""
+
+    config_model: ClassVar[type[ConfigModel]]
+    """Its options, for validation and ``/connector-plugins/{plugin}/config``."""
+
+    @staticmethod
+    def check_offsets(
+        config: Mapping[str, str],
+        offsets: Sequence[tuple[SourcePartition | None, SourceOffset | None]],
+    ) -> bool:
+        """Check positions that somebody wants to store (Java's ``alterOffsets``).
+
+        Returns whether they take effect for certain; ``ConfigError`` refuses them.
+        """
         ...

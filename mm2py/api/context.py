@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
@@ -14,6 +14,7 @@ __all__ = [
     "EventKind",
     "EventSink",
     "LossEvent",
+    "PartitionRates",
     "PartitionState",
     "SourceGap",
     "TaskContext",
@@ -148,6 +149,15 @@ class ConnectorContext(Protocol):
 
     def fail(self, error: Exception) -> None:
         """Report an error of a background loop that nothing will cure: the connector is FAILED."""
+        ...
+
+
+@runtime_checkable
+class PartitionRates(Protocol):
+    """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
+
+    def partition_rates(self) -> Mapping[TopicPartition, float]:
+        """Return bytes per second by source partition, without those nobody has measured."""
         ...
 
 

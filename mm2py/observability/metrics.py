@@ -6,15 +6,27 @@ tables, status lines, later an exporter. Plain integers on one event loop: no lo
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import final
 
+from pydantic import TypeAdapter, ValidationError
+
 from mm2py.clock import Clock
+from mm2py.errors import ProtocolError
 from mm2py.types import FlowName, TopicPartition
 
-__all__ = ["FlowMeter", "FlowSnapshot", "Metrics", "PartitionMeter"]
+__all__ = [
+    "UNKNOWN",
+    "FlowMeter",
+    "FlowSnapshot",
+    "Metrics",
+    "NodeSnapshot",
+    "PartitionMeter",
+    "PartitionSnapshot",
+]
 
 UNKNOWN = -1
-"""A lag or timestamp that nobody has reported yet."""
+"""A lag, timestamp or rate that nobody has reported yet."""
 
 
 @final
@@ -82,6 +94,61 @@ class FlowSnapshot:
     records_lost: int = 0
     """Source offsets that never arrive, as far as this process noticed."""
     records_may_be_doubled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSnapshot:
+    """One source partition at one moment; plain data, rates are the mean of the last 10 s."""
+
+    source: TopicPartition
+    target: TopicPartition | None
+    task: str
+    state: str
+    cause: str
+    records: int
+    size_bytes: int
+    lag_records: int
+    lag_ms: int
+    newest_ms: int
+    records_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """What one node copies of one flow; ``events`` counts the loss ledger by kind."""
+
+    worker: str
+    flow: FlowName
+    at_ms: int
+    state: str
+    partitions: tuple[PartitionSnapshot, ...]
+    events: Mapping[str, int]
+    records_lost: int
+
+    def to_json(self) -> bytes:
+        """Return it for the way to another node."""
+        return _node_snapshots().dump_json(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "NodeSnapshot":
+        """Read what ``to_json`` made.
+
+        Raises:
+            ProtocolError: these bytes are none.
+        """
+        try:
+            return _node_snapshots().validate_json(data)
+        except ValidationError as error:
+            raise ProtocolError(
+                f"node snapshot of {len(data)} bytes cannot be read: {error.error_count()} problems",
+                remedy="run the same version on every node",
+            ) from error
+
+
+@cache
+def _node_snapshots() -> TypeAdapter[NodeSnapshot]:
+    return TypeAdapter(NodeSnapshot)
 
 
 @final
