@@ -57,4 +57,6 @@ else
     "${pip[@]}" install --require-hashes "${requirements[@]}"
     "${pip[@]}" install --no-deps --no-build-isolation --editable .
 fi
+compgen -G 'mm2py/protocol/_kernel.*' >/dev/null ||
+    echo 'setup: no C compiler or no Python headers: the loops of mm2py.protocol run in Python' >&2
 cksum <<<"$state" >"$stamp"

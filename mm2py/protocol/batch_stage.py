@@ -136,7 +136,7 @@ def classify(
     end is normal and ignored; batches before a problem are returned with it.
     """
     result = StageResult(wanted_offset)
-    walker = _Walk(result, wanted_offset, lease, aborted)
+    walker: _Walk | None = None  # most record sets need none
     position, total, floor = 0, len(record_set), -1
     while True:
         if not aborted:
@@ -148,11 +148,13 @@ def classify(
                 result.last_epoch, result.next_offset = epoch, floor + 1
         if total - position < HEADER_BYTES or record_set[position + 16] != 2:
             break
+        walker = walker or _Walk(result, wanted_offset, lease, aborted)
         end = walker.step(record_set, position, floor)
         if end is None:
             return result
         position, floor = end
     if position < total:
+        walker = walker or _Walk(result, wanted_offset, lease, aborted)
         walker.foreign(record_set, position, floor)
     return result
 
