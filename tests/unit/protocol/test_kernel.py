@@ -68,6 +68,7 @@ def test_every_user_takes_the_kernel_where_it_is() -> None:
     assert {used is plain for used, plain in pairs} == {native is None}
 
 
+@pytest.mark.timeout(120)  # a compiler, on a machine that may be busy
 @pytest.mark.parametrize("flag", ["-DHARDWARE_CRC_WHERE_IT_IS", "-DPORTABLE_CRC"])
 def test_it_compiles_without_a_warning_and_gives_the_known_answer(
     tmp_path: Path, flag: str
