@@ -142,7 +142,8 @@ class Worker:
         self, name: str, connector_config: Mapping[str, str]
     ) -> "Callable[[Sequence[Mapping[str, str]]], asyncio.Future[None]]":
         def apply(configs: Sequence[Mapping[str, str]]) -> "asyncio.Future[None]":
-            return asyncio.ensure_future(self._apply(name, connector_config, configs))
+            # A connector that ends does not wait for it, and must not cut it off half way.
+            return asyncio.shield(self._apply(name, connector_config, configs))
 
         return apply
 
