@@ -5,30 +5,54 @@ Java: ``ConnectProtocol`` (v0, eager) and ``IncrementalCooperativeConnectProtoco
 what is decided elsewhere.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from struct import Struct, error
 from typing import Final
 
 from mm2py.errors import ProtocolError
+from mm2py.protocol.groups import GroupProtocol
+from mm2py.types import TaskId, Work
 
 __all__ = [
+    "CONFIG_MISMATCH",
     "CONNECTOR_ITSELF",
+    "CONNECT_PROTOCOLS",
     "PROTOCOL_TYPE",
     "PROTOCOL_VERSIONS",
     "Assignment",
     "ConnectorTasks",
     "WorkerMetadata",
+    "connector_tasks",
     "decode_assignment",
     "decode_metadata",
     "encode_assignment",
     "encode_metadata",
+    "is_ours",
+    "offers",
+    "version_of",
+    "work_of",
 ]
 
 PROTOCOL_TYPE: Final = "connect"
 
 PROTOCOL_VERSIONS: Final = {"sessioned": 2, "compatible": 1, "default": 0}
 """Group protocols in Connect's order of preference, and the version that each one writes."""
+
+CONNECT_PROTOCOLS: Final = ("sessioned", "compatible", "eager")
+"""Values of ``connect.protocol``: the most that is offered."""
+
+CONFIG_MISMATCH: Final = 1
+"""Error of an assignment whose leader could not read the config topic far enough."""
+
+_MARK: Final = "mm2py-"
+"""In front of Connect's names where we offer them to each other: who cannot speak these is no mm2py."""
+
+_OFFERED: Final = {
+    "sessioned": ("sessioned", "compatible", "default"),
+    "compatible": ("compatible", "default"),
+    "eager": ("default",),
+}
 
 CONNECTOR_ITSELF: Final = -1
 """Stands in a task list for the connector instance."""
@@ -68,6 +92,58 @@ class WorkerMetadata:
     url: str
     config_offset: int
     allocation: Assignment | None = None
+
+
+def offers(connect_protocol: str, metadata: WorkerMetadata) -> tuple[GroupProtocol, ...]:
+    """Return what a worker offers in JoinGroup: our names first, behind them Java's with the same bytes.
+
+    The broker picks a name that all members offer, so one of Java's says that a member is not ours.
+
+    Raises:
+        ValueError: ``connect_protocol`` is none of ``CONNECT_PROTOCOLS``.
+    """
+    if connect_protocol not in _OFFERED:
+        raise ValueError(f"no Connect protocol: {connect_protocol}")
+    names = _OFFERED[connect_protocol]
+    data = {name: encode_metadata(_versioned(metadata, PROTOCOL_VERSIONS[name])) for name in names}
+    return tuple(GroupProtocol(mark + name, data[name]) for mark in (_MARK, "") for name in names)
+
+
+def is_ours(protocol_name: str) -> bool:
+    """Return whether all members of a group that speaks this are mm2py workers."""
+    return protocol_name.removeprefix(_MARK) in PROTOCOL_VERSIONS and protocol_name.startswith(
+        _MARK
+    )
+
+
+def version_of(protocol_name: str) -> int:
+    """Return the version that a protocol's bytes carry.
+
+    Raises:
+        ProtocolError: it is not Connect's.
+    """
+    version = PROTOCOL_VERSIONS.get(protocol_name.removeprefix(_MARK))
+    if version is None:
+        raise ProtocolError(
+            f"the group speaks '{protocol_name}', which is not a protocol of Connect",
+            remedy="make sure that only Connect workers use this group.id",
+        )
+    return version
+
+
+def connector_tasks(work: Work) -> tuple[ConnectorTasks, ...]:
+    """Write work as assignments carry it."""
+    by_connector: dict[str, list[int]] = {name: [CONNECTOR_ITSELF] for name in work.connectors}
+    for task in sorted(work.tasks):
+        by_connector.setdefault(task.connector, []).append(task.number)
+    return tuple(ConnectorTasks(name, tuple(by_connector[name])) for name in sorted(by_connector))
+
+
+def work_of(items: Sequence[ConnectorTasks]) -> Work:
+    """Read work as assignments carry it."""
+    tasks = {TaskId(item.connector, number) for item in items for number in item.tasks}
+    itself = {task for task in tasks if task.number == CONNECTOR_ITSELF}
+    return Work(frozenset(task.connector for task in itself), frozenset(tasks - itself))
 
 
 def encode_metadata(metadata: WorkerMetadata) -> bytes:
@@ -120,6 +196,13 @@ def decode_assignment(data: bytes) -> Assignment:
     assigned = read.connectors()
     revoked, delay_ms = ((), 0) if version == 0 else (read.connectors(), read.int32())
     return Assignment(version, leader, leader_url, config_offset, assigned, revoked, delay_ms, code)
+
+
+def _versioned(metadata: WorkerMetadata, version: int) -> WorkerMetadata:
+    allocation = metadata.allocation
+    if allocation is not None:
+        allocation = replace(allocation, version=version)
+    return replace(metadata, version=version, allocation=allocation)
 
 
 def _string(value: str) -> bytes:

@@ -4,15 +4,22 @@ import pytest
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.connect_group import (
+    CONFIG_MISMATCH,
     CONNECTOR_ITSELF,
     Assignment,
     ConnectorTasks,
     WorkerMetadata,
+    connector_tasks,
     decode_assignment,
     decode_metadata,
     encode_assignment,
     encode_metadata,
+    is_ours,
+    offers,
+    version_of,
+    work_of,
 )
+from mm2py.types import TaskId, Work
 
 URL = "http://h:1/"
 URL_BYTES = b"\x00\x0bhttp://h:1/"
@@ -86,3 +93,67 @@ def test_a_cut_assignment_is_refused(size: int) -> None:
 def test_bytes_of_another_protocol_are_refused() -> None:
     with pytest.raises(ProtocolError, match="worker metadata"):
         decode_metadata(b"\x00\x03\x00\x02\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names"),
+    [
+        (
+            "sessioned",
+            "mm2py-sessioned mm2py-compatible mm2py-default sessioned compatible default",
+        ),
+        ("compatible", "mm2py-compatible mm2py-default compatible default"),
+        ("eager", "mm2py-default default"),
+    ],
+)
+def test_our_names_are_offered_before_those_of_java_with_the_same_bytes(
+    protocol: str, names: str
+) -> None:
+    allocation = Assignment(2, "m1", URL, 5, (ConnectorTasks("c", (0,)),))
+    offered = {
+        offer.name: offer.metadata
+        for offer in offers(protocol, WorkerMetadata(2, URL, 5, allocation))
+    }
+    assert " ".join(offered) == names
+    for name, data in offered.items():
+        assert data == offered[name.removeprefix("mm2py-")]
+        read = decode_metadata(data)
+        assert read.version == version_of(name)
+        assert (read.allocation is None) == (read.version == 0)
+
+
+def test_an_allocation_has_the_version_of_the_protocol_that_carries_it() -> None:
+    allocation = Assignment(2, "m1", URL, 5, (ConnectorTasks("c", (0,)),))
+    for offer in offers("sessioned", WorkerMetadata(2, URL, 5, allocation)):
+        read = decode_metadata(offer.metadata)
+        assert read.allocation is None or read.allocation.version == read.version
+
+
+def test_an_unknown_protocol_is_not_offered() -> None:
+    with pytest.raises(ValueError, match="no Connect protocol"):
+        offers("default", WorkerMetadata(2, URL, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("mm2py-sessioned", True), ("sessioned", False), ("mm2py-range", False), ("", False)],
+)
+def test_only_our_names_say_that_all_members_are_ours(name: str, ours: bool) -> None:
+    assert is_ours(name) is ours
+
+
+def test_a_protocol_of_somebody_else_has_no_version() -> None:
+    with pytest.raises(ProtocolError, match="'range', which is not a protocol of Connect"):
+        version_of("range")
+
+
+def test_work_is_written_connector_by_connector_and_read_back() -> None:
+    work = Work(frozenset({"b", "a"}), frozenset({TaskId("c", 2), TaskId("a", 10), TaskId("a", 9)}))
+    written = connector_tasks(work)
+    assert written == (
+        ConnectorTasks("a", (-1, 9, 10)),
+        ConnectorTasks("b", (-1,)),
+        ConnectorTasks("c", (2,)),
+    )
+    assert work_of(written) == work
+    assert CONFIG_MISMATCH == 1
