@@ -132,9 +132,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         context = credentials.tls_context()
         await credentials.prepare()
         setup_ms = settings.socket_connection_setup_timeout_ms
+        connected = False
         try:
             async with asyncio.timeout(setup_ms / 1000):
                 sock = await connect_socket(host, port, settings)
+                connected = True
                 connection = cls((host, port), sock, settings, pool, credentials)
                 try:
                     await connection._start(context)
@@ -142,6 +144,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     await connection.close()
                     raise
         except TimeoutError:
+            if connected:
+                raise ConnectionFailedError(
+                    f"{host}:{port} accepted the connection but did not answer within {setup_ms} ms",
+                    remedy="check that it is a Kafka listener, and security.protocol",
+                ) from None
             raise ConnectionFailedError(
                 f"no connection to {host}:{port} within {setup_ms} ms"
             ) from None

@@ -220,6 +220,25 @@ def test_a_peer_that_is_not_kafka_is_reported() -> None:
     asyncio.run(run())
 
 
+def test_a_peer_that_accepts_and_says_nothing_is_told_from_one_that_cannot_be_reached() -> None:
+    async def run() -> None:
+        async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while await reader.read(1024):
+                pass
+            writer.close()
+
+        server = await asyncio.start_server(be_silent, "127.0.0.1", 0)
+        port = int(server.sockets[0].getsockname()[1])
+        few_ms = settings(socket_connection_setup_timeout_ms=100)
+        with pytest.raises(ConnectionFailedError, match="did not answer within 100 ms") as caught:
+            await BrokerConnection.open("127.0.0.1", port, few_ms, BufferPool())
+        assert "Kafka listener" in caught.value.remedy
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(run())
+
+
 def test_an_undecodable_answer_reaches_its_request_and_closes_the_connection() -> None:
     async def body(_: FakeBroker, connection: BrokerConnection) -> None:
         lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
