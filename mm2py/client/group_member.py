@@ -1,0 +1,448 @@
+"""A member of a classic group: joining, heartbeats, and when what it owns may still be worked on.
+
+Flow: ``join`` -> ``Joined`` -> ``sync`` -> bytes of our assignment -> heartbeats -> ``changed`` -> ``join`` ...
+No answer for a session timeout suspends, the next one resumes (a coordinator that was away expired nobody).
+Expired where nobody else was given work meanwhile: suspended until the next round; else the membership is over.
+Invariant: who listens is suspended unless a membership was confirmed within a session timeout.
+It knows no assignments; its bytes are ``protocol.connect_group``'s.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.rejoin_rule import EXPIRY_AND_OURS, why_not_empty
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.protocol.error_codes import (
+    ILLEGAL_GENERATION,
+    MEMBER_ID_REQUIRED,
+    NONE,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+    error_name,
+    server_error,
+)
+from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, SyncResult
+
+__all__ = [
+    "GroupCoordinator",
+    "GroupMember",
+    "InconsistentProtocolError",
+    "Joined",
+    "MembershipEndedError",
+]
+
+log = logging.getLogger(__name__)
+
+_LEAVE_TIMEOUT_S: Final = 3.0
+"""A stop does not wait longer for the coordinator: the session ends by itself soon after."""
+
+_LEAVE_UNREACHABLE_S: Final = 1.0
+"""The same where the coordinator did not answer lately."""
+
+_RETRY_MS: Final = 100
+_RETRY_MAX_MS: Final = 1_000
+_INCONSISTENT_GROUP_PROTOCOL: Final = 23
+
+
+class MembershipEndedError(RetriableError):
+    """The coordinator dropped us; what we owned may have another owner by now."""
+
+
+class InconsistentProtocolError(RetriableError):
+    """The group speaks none of the protocols that we offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A generation of the group; ``members`` with their metadata are known to its leader only."""
+
+    member_id: str
+    generation: int
+    leader_id: str
+    protocol: str
+    members: Mapping[str, bytes]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member hands out the work."""
+        return self.leader_id == self.member_id
+
+
+class GroupCoordinator(Protocol):
+    """One group at its coordinator: one try per call, codes stay codes.
+
+    Every method raises ``RetriableError`` when there is no coordinator now, but for ``leave``.
+    """
+
+    @property
+    def group_id(self) -> str:
+        """Name of the group."""
+        ...
+
+    async def join(
+        self,
+        member_id: str,
+        offers: Sequence[GroupProtocol],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> JoinResult:
+        """Join, answered when all members have; heartbeats may be sent meanwhile."""
+        ...
+
+    async def sync(
+        self, member_id: str, generation: int, protocol: str, assignments: Mapping[str, bytes]
+    ) -> SyncResult:
+        """Hand in the leader's assignments (followers: none), answered when the leader has."""
+        ...
+
+    async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
+        """Return the error code."""
+        ...
+
+    async def leave(self, member_id: str, timeout_s: float) -> None:
+        """Drop what is under way and leave; an empty id only does the former. Raises nothing retriable."""
+        ...
+
+    async def describe(self) -> DescribedGroup:
+        """Return who is in the group."""
+        ...
+
+
+def _nobody_listens() -> None:
+    return
+
+
+def _nobody_counts(_: int) -> None:
+    return
+
+
+@final
+class GroupMember:
+    """This process in one group; used by one task at a time."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        *,
+        session_timeout_ms: int,
+        heartbeat_interval_ms: int,
+        rebalance_timeout_ms: int,
+        clock: Clock,
+    ) -> None:
+        self.coordinator = coordinator
+        self.session_timeout_ms = session_timeout_ms
+        self.heartbeat_interval_ms = heartbeat_interval_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._clock = clock
+        self._member_id = ""
+        self._generation = -1
+        self._confirmed_at = float("-inf")
+        self._joining = False  # the next answer of a join or sync says more than a heartbeat's
+        self._expired = False  # and the group was not looked at since
+        self._ended: int | None = (
+            None  # our last generation, while the next round has to continue it
+        )
+        self._suspended = False
+        self._in_touch = asyncio.Event()
+        self._suspend: Callable[[], None] = _nobody_listens
+        self._resume: Callable[[], None] = _nobody_listens
+        self._confirmed: Callable[[int], None] = _nobody_counts
+        self._changed: asyncio.Future[str] | None = None
+        self._beating: asyncio.Task[None] | None = None
+
+    @property
+    def member_id(self) -> str:
+        """The coordinator's name for us, empty before the first join."""
+        return self._member_id
+
+    @property
+    def over(self) -> str:
+        """Why there is no membership, empty while there is one."""
+        if self._generation >= 0 or self._expired:
+            return ""
+        changed = self._changed
+        return changed.result() if changed is not None and changed.done() else "not a member"
+
+    @property
+    def confirmed_s(self) -> float:
+        """When the last answered heartbeat was sent (monotonic)."""
+        return self._confirmed_at
+
+    def listen(
+        self,
+        suspend: Callable[[], None],
+        resume: Callable[[], None],
+        confirmed: Callable[[int], None] = _nobody_counts,
+    ) -> None:
+        """Name who stops and goes on sending; stays in force after ``leave``.
+
+        ``suspend`` may be called twice. ``confirmed`` gets for how many ms the membership is proven.
+        """
+        self._suspend, self._resume, self._confirmed = suspend, resume, confirmed
+        if self._suspended:
+            suspend()
+
+    async def join(self, offers: Sequence[GroupProtocol]) -> Joined:
+        """Take part in one join round; call ``sync`` next, or ``leave``.
+
+        Raises:
+            RetriableError: the coordinator is away; what is owned stays owned.
+            MembershipEndedError: nothing that was owned before may be claimed any more.
+            InconsistentProtocolError: the members speak something else.
+            ServerError: the group may not be used.
+        """
+        self._joining = True
+        backoff = Backoff(_RETRY_MS, _RETRY_MAX_MS)
+        while True:
+            if self._expired:
+                await self._stop_beating()
+                self._look_at(await self.coordinator.describe())
+                self._raise_if_over()
+            result = await self.coordinator.join(
+                self._member_id, offers, self.session_timeout_ms, self._rebalance_timeout_ms
+            )
+            code = result.error_code
+            if code == NONE:
+                return await self._adopted(result)
+            if code == _INCONSISTENT_GROUP_PROTOCOL:
+                raise InconsistentProtocolError(
+                    f"group {self.coordinator.group_id} speaks another protocol than Connect's"
+                )
+            if code == MEMBER_ID_REQUIRED:
+                self._member_id = result.member_id
+                continue
+            if code == UNKNOWN_MEMBER_ID:
+                self._forget_id()
+                if self._expired:
+                    continue
+            elif code != REBALANCE_IN_PROGRESS:
+                raise server_error(code, f"joining group {self.coordinator.group_id}")
+            await self._clock.sleep(backoff.next_s())
+
+    async def sync(self, joined: Joined, assignments: Mapping[str, bytes]) -> bytes | None:
+        """Hand out or get the work of a generation; None when that is over: join again.
+
+        Raises:
+            RetriableError: the coordinator is away.
+            ServerError: the group may not be used.
+        """
+        sent_at = self._clock.monotonic()
+        result = await self.coordinator.sync(
+            joined.member_id, joined.generation, joined.protocol, assignments
+        )
+        code = result.error_code
+        if code == NONE:
+            self._ended, self._joining = None, False
+            self._confirm(sent_at)
+            return result.assignment
+        if code == UNKNOWN_MEMBER_ID:
+            self._forget_id()
+        elif code not in (REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION):
+            raise server_error(code, f"syncing with group {self.coordinator.group_id}")
+        return None
+
+    async def changed(self) -> str:
+        """Wait until a new round is due (``""``) or the membership is over (the reason)."""
+        if self._changed is None:
+            return "not a member"
+        return await asyncio.shield(self._changed)
+
+    async def leave(self) -> None:
+        """Leave the group; safe at any time and twice."""
+        await self._stop_beating()
+        member_id, silent = self._member_id, self._suspended or self._left_s() <= 0
+        self._reset("the group was left")
+        self._member_id = ""
+        await self.coordinator.leave(
+            member_id, _LEAVE_UNREACHABLE_S if silent else _LEAVE_TIMEOUT_S
+        )
+
+    # ---- joining ----
+
+    async def _adopted(self, result: JoinResult) -> Joined:
+        self._member_id = result.member_id
+        if self._ended is not None and result.generation_id - self._ended != EXPIRY_AND_OURS:
+            # rejoin_rule: the group was seen empty, so these rounds are the empty one and ours, or
+            # another worker had a round and may have been given what we owned.
+            rounds = result.generation_id - self._ended
+            await self.coordinator.leave(self._member_id, _LEAVE_TIMEOUT_S)
+            self._member_id = ""
+            self._over(
+                f"it was expired, and another worker may have run its work meanwhile ({rounds} rounds)"
+            )
+            self._raise_if_over()
+        self._generation = result.generation_id
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        if self._beating is None or self._beating.done():
+            if self._ended is None:
+                self._confirmed_at = self._clock.monotonic()  # nothing is owned yet
+            self._beating = asyncio.create_task(self._keep())
+        return Joined(
+            result.member_id,
+            result.generation_id,
+            result.leader,
+            result.protocol_name,
+            {member.member_id: member.metadata for member in result.members},
+        )
+
+    def _forget_id(self) -> None:
+        """Our id is unknown: an expiry where a generation stood, else one that was never used."""
+        self._member_id = ""
+        if self._generation < 0:
+            return
+        self._expired = True
+        self._doubt()
+        log.warning(
+            "the coordinator expired the membership, the flow is suspended and joins again"
+            " group=%s generation=%d",
+            self.coordinator.group_id,
+            self._generation,
+        )
+        self._suspend()
+
+    def _look_at(self, group: DescribedGroup) -> None:
+        """Decide, after an expiry, whether the next round can continue what we have."""
+        reason = why_not_empty(group.state, len(group.members))
+        if reason:
+            self._over(f"the coordinator answered {error_name(UNKNOWN_MEMBER_ID)}, and {reason}")
+            return
+        self._ended, self._expired = self._generation, False
+        self._complete("")
+
+    # ---- staying ----
+
+    async def _keep(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch())
+            await self._beat()
+            watching.cancel()
+
+    async def _beat(self) -> None:
+        """Send heartbeats, also while the caller stops its work or waits in a join."""
+        backoff = Backoff(_RETRY_MS, _RETRY_MAX_MS)
+        pause_s = interval_s = self.heartbeat_interval_ms / 1000
+        while True:
+            await self._clock.sleep(pause_s)
+            # An unanswered one is repeated sooner: what is left of the session is short.
+            pause_s = min(interval_s, backoff.next_s())
+            sent_at, generation, joining = self._clock.monotonic(), self._generation, self._joining
+            try:
+                code = await self.coordinator.heartbeat(
+                    self._member_id, generation, self.session_timeout_ms
+                )
+            except RetriableError:
+                continue  # _watch counts the time
+            except Mm2pyError as error:
+                self._over(str(error))
+                return
+            # What an answer says of a generation that we are leaving, its join's answer says better.
+            stale = joining or self._joining or generation != self._generation
+            if code in (NONE, REBALANCE_IN_PROGRESS):
+                backoff.reset()
+                self._confirm(sent_at)
+                # A slow answer leaves little of the session it proves: ask again before that is over.
+                pause_s = min(interval_s, max(pause_s, self._left_s() / 2))
+                if code == REBALANCE_IN_PROGRESS and not stale:
+                    self._complete("")
+            elif not stale:
+                await self._refused(code)
+                return
+
+    async def _refused(self, code: int) -> None:
+        if code != UNKNOWN_MEMBER_ID:
+            self._over(f"the coordinator answered {error_name(code)}")
+            return
+        self._forget_id()
+        backoff = Backoff(_RETRY_MS, _RETRY_MAX_MS)
+        while True:
+            try:
+                self._look_at(await self.coordinator.describe())
+            except RetriableError:
+                await self._clock.sleep(backoff.next_s())
+            except Mm2pyError as error:
+                self._over(str(error))
+                return
+            else:
+                return
+
+    async def _watch(self) -> None:
+        """Suspend when the broker may have ended the membership and cannot say so."""
+        while True:
+            if self._suspended:
+                await self._in_touch.wait()
+            left_s = self._left_s()
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+                continue
+            self._doubt()
+            log.warning(
+                "group coordinator is silent, the flow is suspended: it keeps what it holds and sends"
+                " nothing group=%s unanswered_ms=%d",
+                self.coordinator.group_id,
+                (self._clock.monotonic() - self._confirmed_at) * 1000,
+            )
+            self._suspend()
+
+    def _doubt(self) -> None:
+        self._suspended = True
+        self._in_touch.clear()
+
+    def _left_s(self) -> float:
+        """Return for how long the last answered heartbeat still proves the membership."""
+        return self._confirmed_at + self.session_timeout_ms / 1000 - self._clock.monotonic()
+
+    def _confirm(self, sent_at: float) -> None:
+        if self._expired or self._ended is not None:
+            return  # what we own is ours again only when the round is done
+        silent_s = self._clock.monotonic() - self._confirmed_at
+        self._confirmed_at = max(self._confirmed_at, sent_at)
+        # An answer that took a session timeout proves nothing about now.
+        left_ms = int(self._left_s() * 1000)
+        if left_ms <= 0:
+            return
+        if self._suspended:
+            self._suspended = False
+            self._in_touch.set()
+            log.info(
+                "group membership is confirmed, the flow goes on group=%s unanswered_ms=%d",
+                self.coordinator.group_id,
+                silent_s * 1000,
+            )
+            self._resume()
+        self._confirmed(left_ms)
+
+    def _over(self, reason: str) -> None:
+        """Somebody else may own our work by now: nothing more is sent while the caller stops."""
+        self._doubt()
+        self._suspend()
+        self._reset(reason)
+
+    def _raise_if_over(self) -> None:
+        if self.over:
+            raise MembershipEndedError(self.over)
+
+    def _reset(self, reason: str) -> None:
+        self._generation, self._ended = -1, None
+        self._expired = self._joining = False
+        self._complete(reason)
+
+    def _complete(self, reason: str) -> None:
+        if self._changed is None:
+            return
+        if self._changed.done():
+            if not reason:
+                return
+            self._changed = asyncio.get_running_loop().create_future()
+        self._changed.set_result(reason)
+
+    async def _stop_beating(self) -> None:
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
