@@ -1,14 +1,105 @@
-"""Source offsets in memory: for tests and for whoever wants to run a task without a cluster.
+"""Stores in memory: for tests, for standalone mode, and to run a task without a cluster.
 
-Flow: ``set`` -> dict -> ``get``. Same contract as ``KafkaOffsetBackingStore``; nothing survives the process.
+Flow: ``put`` and ``set`` -> a list or dict -> ``get``. The contract is that of the Kafka stores; nothing
+survives the process. Stores that share a ``MemoryTopic`` see each other's records, as workers do.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
+from mm2py.protocol.records import Record
+from mm2py.storage.config_log_store import LogConfigBackingStore
 from mm2py.storage.offset_entries import OffsetMap
+from mm2py.storage.status_log_store import LogStatusBackingStore
 
-__all__ = ["MemoryOffsetBackingStore"]
+__all__ = [
+    "MemoryConfigBackingStore",
+    "MemoryLog",
+    "MemoryOffsetBackingStore",
+    "MemoryStatusBackingStore",
+    "MemoryTopic",
+]
+
+
+@final
+class MemoryTopic:
+    """One partition of records; its followers are told one turn of the loop later."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.records: list[Record] = []
+        self.followers: list[MemoryLog] = []
+
+    def append(self, key: bytes | None, value: bytes | None) -> int:
+        """Add a record and return its offset."""
+        offset = len(self.records)
+        self.records.append(Record(offset, -1, key, value))
+        for follower in self.followers:
+            asyncio.get_running_loop().call_soon(follower.catch_up)
+        return offset
+
+
+@final
+class MemoryLog:
+    """Implements ``RecordLog`` over a ``MemoryTopic``."""
+
+    def __init__(self, topic: MemoryTopic, handle: Callable[[int, Record], None]) -> None:
+        self._topic, self._handle = topic, handle
+        self._position = 0
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, for messages."""
+        return self._topic.name
+
+    async def start(self) -> None:
+        """Read from the beginning, then follow."""
+        await self.stop()
+        self._position = 0
+        self._topic.followers.append(self)
+        self.catch_up()
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        if self in self._topic.followers:
+            self._topic.followers.remove(self)
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        """Hand on what was not handed on yet."""
+        await asyncio.sleep(0)
+        self.catch_up()
+
+    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+        """Add a record; it is acknowledged at once."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer.set_result(self._topic.append(key, value))
+        return answer
+
+    def catch_up(self) -> None:
+        """Hand on all records that are new."""
+        while self in self._topic.followers and self._position < len(self._topic.records):
+            record = self._topic.records[self._position]
+            self._position += 1
+            self._handle(0, record)
+
+
+@final
+class MemoryConfigBackingStore(LogConfigBackingStore):
+    """Configs in memory; stores of several workers share a topic."""
+
+    def __init__(self, topic: MemoryTopic | None = None) -> None:
+        shared = topic if topic is not None else MemoryTopic("configs")
+        super().__init__(lambda handle: MemoryLog(shared, handle))
+
+
+@final
+class MemoryStatusBackingStore(LogStatusBackingStore):
+    """States in memory; stores of several workers share a topic."""
+
+    def __init__(self, topic: MemoryTopic | None = None) -> None:
+        shared = topic if topic is not None else MemoryTopic("statuses")
+        super().__init__(lambda handle: MemoryLog(shared, handle))
 
 
 @final
@@ -32,3 +123,7 @@ class MemoryOffsetBackingStore:
         """Store values, None as a tombstone."""
         for key, value in values.items():
             self._offsets.put(key, value)
+
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector, tombstones left out."""
+        return self._offsets.of_connector(connector)

@@ -1,0 +1,219 @@
+"""The config topic as a table: each record changes it and tells what that means for the workers.
+
+Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``ConfigSnapshot`` (the rules of
+Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and whether anybody is told is decided outside.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from mm2py.storage.config_state import (
+    EMPTY,
+    ConfigListener,
+    ConfigSnapshot,
+    ConnectorConfig,
+    RestartRequest,
+    SessionKey,
+)
+from mm2py.storage.connect_json import (
+    Commit,
+    ConfigRecord,
+    ConnectorPut,
+    Fenced,
+    LoggerLevel,
+    TargetPut,
+    TaskPut,
+)
+from mm2py.types import TargetState, TaskId
+
+__all__ = [
+    "ConfigEvent",
+    "ConfigFold",
+    "ConnectorChanged",
+    "ConnectorRemoved",
+    "TargetChanged",
+    "TasksChanged",
+    "notify",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorChanged:
+    """A connector config was read, perhaps an equal one."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorRemoved:
+    """A connector is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TasksChanged:
+    """A complete commit of task configs was read."""
+
+    connector: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged:
+    """An existing connector is wanted to be something else."""
+
+    connector: str
+
+
+ConfigEvent = (
+    ConnectorChanged
+    | ConnectorRemoved
+    | TasksChanged
+    | TargetChanged
+    | SessionKey
+    | RestartRequest
+    | LoggerLevel
+)
+"""What one record means for who listens."""
+
+
+def notify(listener: ConfigListener, event: ConfigEvent) -> None:
+    """Call the method of a listener that belongs to an event."""
+    match event:
+        case ConnectorChanged(name):
+            listener.connector_changed(name)
+        case ConnectorRemoved(name):
+            listener.connector_removed(name)
+        case TasksChanged(connector):
+            listener.tasks_changed(connector)
+        case TargetChanged(connector):
+            listener.target_changed(connector)
+        case SessionKey():
+            listener.session_key_changed(event)
+        case RestartRequest():
+            listener.restart_requested(event)
+        case LoggerLevel(namespace, level):
+            listener.logger_level_changed(namespace, level)
+
+
+@final
+class ConfigFold:
+    """All that the records so far add up to.
+
+    Task configs wait in a buffer per connector until a commit makes them valid. The buffer stays once it
+    was there, because a commit of 0 tasks counts as a generation only behind task records, as in Java.
+    """
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._session_key: SessionKey | None = None
+        self._connectors: dict[str, ConnectorConfig] = {}
+        self._targets: dict[str, TargetState] = {}
+        self._counts: dict[str, int] = {}
+        self._tasks: dict[str, dict[int, ConnectorConfig]] = {}
+        self._deferred: dict[str, dict[int, ConnectorConfig]] = {}
+        self._generations: dict[str, int] = {}
+        self._applied: dict[str, ConnectorConfig] = {}
+        self._fenced: dict[str, int] = {}
+        self._pending_fencing: set[str] = set()
+        self._inconsistent: set[str] = set()
+        self._snapshot: ConfigSnapshot | None = EMPTY
+
+    def advance(self, offset: int) -> None:
+        """Note that the record at ``offset`` was read, whether or not it was of use."""
+        self._offset = offset + 1
+        self._snapshot = None
+
+    def take(self, record: ConfigRecord) -> ConfigEvent | None:
+        """Apply the next record and return what listeners are told of it."""
+        self._snapshot = None
+        event: ConfigEvent | None = None
+        match record:
+            case ConnectorPut(name, config):
+                event = self._remove(name) if config is None else self._put(name, config)
+            case TaskPut(TaskId(connector, number), config):
+                self._deferred.setdefault(connector, {})[number] = config
+            case Commit(name, tasks):
+                event = self._commit(name, tasks)
+            case TargetPut(name, state):
+                event = self._want(name, state)
+            case Fenced(name, task_count):
+                self._fenced[name] = task_count
+                self._pending_fencing.discard(name)
+            case SessionKey():
+                event = self._session_key = record
+            case RestartRequest() | LoggerLevel():
+                event = record
+        return event
+
+    def snapshot(self) -> ConfigSnapshot:
+        """Return the state as a value that does not change."""
+        if self._snapshot is None:
+            self._snapshot = ConfigSnapshot(
+                offset=self._offset,
+                session_key=self._session_key,
+                connectors=dict(self._connectors),
+                task_counts=dict(self._counts),
+                targets=dict(self._targets),
+                task_configs={
+                    TaskId(connector, number): config
+                    for connector, configs in self._tasks.items()
+                    for number, config in configs.items()
+                },
+                generations=dict(self._generations),
+                applied=dict(self._applied),
+                task_count_records=dict(self._fenced),
+                pending_fencing=frozenset(self._pending_fencing),
+                inconsistent=frozenset(self._inconsistent),
+            )
+        return self._snapshot
+
+    def _put(self, name: str, config: ConnectorConfig) -> ConnectorChanged:
+        self._connectors[name] = config
+        self._targets.setdefault(name, TargetState.STARTED)
+        return ConnectorChanged(name)
+
+    def _remove(self, name: str) -> ConnectorRemoved:
+        # Generation, task count record and fencing flag outlive the connector, as in Java.
+        for of_connector in (
+            self._connectors,
+            self._counts,
+            self._tasks,
+            self._deferred,
+            self._applied,
+        ):
+            of_connector.pop(name, None)
+        return ConnectorRemoved(name)
+
+    def _commit(self, name: str, tasks: int) -> TasksChanged | None:
+        config = self._connectors.get(name)
+        if config is None:
+            # Compaction has eaten the connector's config and its tombstone: what is left means nothing.
+            self._remove(name)
+            return None
+        deferred = self._deferred.get(name)
+        complete = all(number in (deferred or ()) for number in range(tasks))
+        if complete:
+            if deferred is not None:
+                self._tasks[name] = {number: deferred[number] for number in range(tasks)}
+                self._generations[name] = self._generations.get(name, -1) + 1
+            self._inconsistent.discard(name)
+            self._applied[name] = config
+        else:
+            self._inconsistent.add(name)
+        if deferred is not None:
+            deferred.clear()
+        self._counts[name] = tasks
+        self._pending_fencing.add(name)
+        return TasksChanged(name) if complete else None
+
+    def _want(self, name: str, state: TargetState | None) -> TargetChanged | None:
+        before = self._targets.get(name)
+        exists = name in self._connectors
+        if state is not None:
+            self._targets[name] = state
+        elif exists:
+            self._targets[name] = TargetState.STARTED
+        else:
+            self._targets.pop(name, None)
+        return TargetChanged(name) if exists and self._targets[name] != before else None

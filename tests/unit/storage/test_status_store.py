@@ -1,0 +1,268 @@
+"""The status store: records as Java writes them, rules of safe puts and of reading (kcr 2.4, 8)."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from mm2py.errors import PartitionError, ProtocolError
+from mm2py.protocol.records import Record
+from mm2py.storage.memory import MemoryStatusBackingStore, MemoryTopic
+from mm2py.storage.status_log_store import LogStatusBackingStore
+from mm2py.storage.status_records import (
+    StoredStatus,
+    TopicUse,
+    decode_status_record,
+    status_key,
+    status_value,
+    topic_key,
+    topic_value,
+)
+from mm2py.types import State, TaskId
+
+TASK = TaskId("c-x", 1)
+RUNNING = StoredStatus(state=State.RUNNING, worker_id="here:8083", generation=7, version="4.3.1")
+FAILED = replace(RUNNING, state=State.FAILED, trace="boom")
+THERE = replace(RUNNING, worker_id="there:8083")
+USE = TopicUse("t", "c:x", 0, 1_700_000_000_000)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.topic = MemoryTopic("statuses")
+        self.store = MemoryStatusBackingStore(self.topic)
+
+    async def flushed(self) -> None:
+        assert await self.store.flush(5)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    def other(self, work: str | TaskId, status: StoredStatus) -> None:
+        """Another worker writes."""
+        self.topic.append(status_key(work), status_value(status))
+
+    def written(self) -> list[bytes | None]:
+        return [record.key for record in self.topic.records]
+
+
+def play(body: Callable[[Bench], Awaitable[None]]) -> Bench:
+    async def run() -> Bench:
+        bench = Bench()
+        await bench.store.start()
+        try:
+            await body(bench)
+        finally:
+            await bench.store.stop()
+            await bench.store.stop()
+        return bench
+
+    return asyncio.run(run())
+
+
+def test_records_are_javas() -> None:
+    assert status_key("c-x") == b"status-connector-c-x"
+    assert status_key(TASK) == b"status-task-c-x-1"
+    assert status_value(RUNNING) == (
+        b'{"state":"RUNNING","trace":null,"worker_id":"here:8083","generation":7,"version":"4.3.1"}'
+    )
+    assert status_value(replace(RUNNING, state=State.DESTROYED)) is None
+    assert topic_key("c:x", "t") == b"status-topic-t:connector-c:x"
+    assert topic_value(USE) == (
+        b'{"topic":{"name":"t","connector":"c:x","task":0,"discoverTimestamp":1700000000000}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, None),
+        (b"else", b"{}"),
+        (b"status-connector-", b"{}"),
+        (b"status-task-c", None),
+        (b"status-task--0", None),
+        (b"status-topic-t", None),
+        (b"status-topic-:connector-c", None),
+        (b"status-topic-t:connector-", None),
+        (b"status-topic-t:c", None),
+        (b"status-topic-t:connector-c", b'{"topic":[]}'),
+        (b"status-topic-t:connector-c", b'{"topic":{"name":"t","connector":"c","task":0}}'),
+        (b"status-connector-c", b"{}"),
+        (b"status-connector-c", b'{"state":"GOOD","worker_id":"w","generation":1}'),
+        (b"status-connector-c", b'{"state":"RUNNING","worker_id":"w","generation":"1"}'),
+        (b"status-connector-c", b'{"state":"RUNNING","generation":1}'),
+        (b"status-connector-c", b'{"state":"RUNNING","worker_id":"w","generation":1,"trace":1}'),
+    ],
+)
+def test_what_is_not_in_form_is_refused(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(ProtocolError):
+        decode_status_record(key, value)
+
+
+def test_a_state_is_visible_after_read_back_and_gone_after_its_tombstone() -> None:
+    async def body(bench: Bench) -> None:
+        bench.store.put("c-x", RUNNING)
+        bench.store.put(TASK, FAILED)
+        assert bench.store.get(TASK) is None
+        await bench.flushed()
+        assert bench.store.get("c-x") == RUNNING
+        assert bench.store.tasks("c-x") == {1: FAILED}
+        assert bench.store.connectors() == {"c-x"}
+        bench.store.put(TASK, replace(RUNNING, state=State.DESTROYED))
+        await bench.flushed()
+        assert (bench.store.get(TASK), bench.store.tasks("c-x")) == (None, {})
+
+    play(body)
+
+
+def test_the_tombstone_of_a_connector_drops_its_tasks() -> None:
+    async def body(bench: Bench) -> None:
+        bench.store.put("c-x", RUNNING)
+        bench.store.put(TASK, RUNNING)
+        bench.store.put("c-x", replace(RUNNING, state=State.DESTROYED))
+        await bench.flushed()
+        assert (bench.store.connectors(), bench.store.tasks("c-x")) == (frozenset(), {})
+
+    play(body)
+
+
+@pytest.mark.parametrize(
+    ("known", "passes"),
+    [
+        (None, True),
+        (replace(RUNNING, generation=9), True),
+        (replace(THERE, generation=7), True),
+        (replace(THERE, generation=8), False),
+    ],
+)
+def test_a_safe_put_gives_way_to_a_newer_state_of_another_worker(
+    known: StoredStatus | None, passes: bool
+) -> None:
+    async def body(bench: Bench) -> None:
+        if known is not None:
+            bench.other(TASK, known)
+            await bench.flushed()
+        bench.store.put(TASK, FAILED, safe=True)
+        await bench.flushed()
+        assert bench.store.get(TASK) == (FAILED if passes else known)
+        bench.store.put(TASK, FAILED)
+        await bench.flushed()
+        assert bench.store.get(TASK) == FAILED
+
+    play(body)
+
+
+def test_a_late_unassigned_of_a_task_is_ignored_under_running() -> None:
+    async def body(bench: Bench) -> None:
+        unassigned = replace(THERE, state=State.UNASSIGNED)
+        bench.other(TASK, RUNNING)
+        bench.other("c-x", RUNNING)
+        bench.other(TASK, unassigned)
+        bench.other("c-x", unassigned)
+        await bench.flushed()
+        assert bench.store.get(TASK) == RUNNING
+        assert bench.store.get("c-x") == unassigned
+        newer = replace(unassigned, generation=8)
+        bench.other(TASK, newer)
+        await bench.flushed()
+        assert bench.store.get(TASK) == newer
+
+    play(body)
+
+
+def test_topics_are_kept_per_connector_and_forgotten_even_before_read_back() -> None:
+    async def body(bench: Bench) -> None:
+        bench.store.put_topic(USE)
+        bench.store.put_topic(replace(USE, connector="d"))
+        await bench.flushed()
+        assert bench.store.topics("c:x") == {"t": USE}
+        bench.store.put_topic(replace(USE, topic="u"))
+        bench.store.delete_topics("c:x")
+        await bench.flushed()
+        assert bench.store.topics("c:x") == {}
+        assert set(bench.store.topics("d")) == {"t"}
+
+    play(body)
+
+
+def test_states_put_before_the_start_are_written_after_it() -> None:
+    async def run() -> None:
+        store = MemoryStatusBackingStore()
+        store.put(TASK, RUNNING)
+        assert not await store.flush(0.01)
+        await store.start()
+        assert await store.flush(5)
+        await store.stop()
+
+    asyncio.run(run())
+
+
+def test_records_not_in_form_are_named_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(bench: Bench) -> None:
+        bench.other(TASK, RUNNING)
+        bench.topic.append(status_key(TASK), b"{}")
+        bench.topic.append(b"else", None)
+        await bench.flushed()
+        assert bench.store.get(TASK) == RUNNING
+
+    caplog.set_level(logging.INFO)
+    play(body)
+    assert caplog.text.count("status record is ignored topic=statuses partition=0") == 2
+
+
+class SlowLog:
+    """Acknowledges when told."""
+
+    topic = "statuses"
+
+    def __init__(self, handle: Callable[[int, Record], None]) -> None:
+        self.handle = handle
+        self.posted: list[tuple[bytes, bytes | None, asyncio.Future[int]]] = []
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        pass
+
+    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.posted.append((key, value, answer))
+        return answer
+
+
+def test_a_safe_put_that_waited_is_looked_at_again_and_errors_stop_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        logs: list[SlowLog] = []
+
+        def open_log(handle: Callable[[int, Record], None]) -> SlowLog:
+            logs.append(SlowLog(handle))
+            return logs[-1]
+
+        store = LogStatusBackingStore(open_log)
+        await store.start()
+        store.put("c", RUNNING)
+        await asyncio.sleep(0)
+        store.put(TASK, FAILED, safe=True)
+        store.put(TASK, RUNNING)
+        # The cluster was away, and meanwhile the task runs elsewhere.
+        newer = replace(THERE, generation=8)
+        logs[0].handle(0, Record(0, 1, status_key(TASK), status_value(newer)))
+        logs[0].posted[0][2].set_exception(PartitionError("refused", topic="statuses", partition=0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [key for key, _, _ in logs[0].posted] == [status_key("c"), status_key(TASK)]
+        assert logs[0].posted[1][1] == status_value(RUNNING)
+        assert not await store.flush(0.01)
+        logs[0].posted[1][2].set_result(1)
+        assert await store.flush(5)
+        await store.stop()
+
+    asyncio.run(run())
+    assert "state was not written topic=statuses" in caplog.text
