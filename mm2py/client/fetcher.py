@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 BUFFER_BYTES: Final = 32 * 1024 * 1024
 """Java's ``buffer.memory``: receive buffers that may be handed out before the next Fetch must wait."""
 
+_PARKED_PART: Final = 4
+"""A quarter of the buffers beside them is room for the largest answer of one partition."""
+
 _CHECK_S: Final = 1.0
 """How often followers and open transactions are looked after."""
 
@@ -242,7 +245,7 @@ class Fetcher:
     def _can_park(self, part: FetchedPartition) -> bool:
         """Keep what was under way when its partition was held: over a WAN it cost a round trip."""
         parked = sum(len(b.data) for batches in self._parked.values() for b in batches)
-        return 2 * (parked + len(part.records or b"")) <= self._buffer_bytes
+        return _PARKED_PART * (parked + len(part.records or b"")) <= self._buffer_bytes
 
     def _park(self, tp: TopicPartition, batches: list[RecordBatch]) -> None:
         for batch in batches:
