@@ -4,10 +4,10 @@ Flow: worker tasks add to a ``PartitionMeter`` per acknowledged batch -> ``FlowM
 tables, status lines, later an exporter. Plain integers on one event loop: no locks, no I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import final
+from typing import Final, final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,25 +29,38 @@ UNKNOWN = -1
 """A lag, timestamp or rate that nobody has reported yet."""
 
 
+RATE_MARK_MS: Final = 5_000
+"""Rates are a mean over one to two of these."""
+
+SHORTEST_RATE_MS: Final = 1_000
+"""A rate over less is no rate."""
+
+_Mark = tuple[int, int, int]
+
+
 @final
 class PartitionMeter:
     """What one source partition has done; its counters only grow while the partition is assigned."""
 
     __slots__ = (
+        "_marks",
         "bytes",
         "caught_up_ms",
         "cause",
         "lag_records",
         "newest_ms",
+        "paused",
         "records",
         "source",
         "state",
         "target",
+        "task",
     )
 
     def __init__(self, source: TopicPartition) -> None:
         self.source = source
         self.target: TopicPartition | None = None
+        self.task = ""
         self.records = 0
         self.bytes = 0
         self.lag_records = UNKNOWN
@@ -55,7 +68,10 @@ class PartitionMeter:
         self.caught_up_ms = UNKNOWN
         """Wall clock when the lag was last seen at 0."""
         self.state = "RUNNING"
+        self.paused = False
         self.cause = ""
+        # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice that.
+        self._marks: tuple[_Mark, _Mark] | None = None
 
     def report_lag(self, lag_records: int, newest_ms: int, now_ms: int) -> None:
         """Note the distance to the source's end and the newest copied timestamp."""
@@ -63,6 +79,7 @@ class PartitionMeter:
         self.newest_ms = max(self.newest_ms, newest_ms)
         if lag_records == 0:
             self.caught_up_ms = now_ms
+        self._mark(now_ms)
 
     def lag_ms(self, now_ms: int) -> int:
         """Return how old the oldest record not yet copied can be at most, 0 when nothing lags.
@@ -74,6 +91,49 @@ class PartitionMeter:
             return 0
         known = [at for at in (self.newest_ms, self.caught_up_ms) if at != UNKNOWN]
         return max(0, now_ms - max(known)) if known else 0
+
+    def snapshot(self, now_ms: int) -> "PartitionSnapshot":
+        """Return what it says now."""
+        records_per_s, bytes_per_s = self._rates(now_ms)
+        return PartitionSnapshot(
+            source=self.source,
+            target=self.target,
+            task=self.task,
+            state="PAUSED" if self.paused and self.state != "FAILED" else self.state,
+            cause=self.cause,
+            records=self.records,
+            size_bytes=self.bytes,
+            lag_records=self.lag_records,
+            lag_ms=self.lag_ms(now_ms),
+            newest_ms=self.newest_ms,
+            records_per_s=records_per_s,
+            bytes_per_s=bytes_per_s,
+        )
+
+    def apply(self, said: "PartitionSnapshot", now_ms: int) -> None:
+        """Take over what another process counted."""
+        self.target, self.task = said.target, said.task
+        self.state, self.cause = said.state, said.cause
+        self.records, self.bytes = said.records, said.size_bytes
+        if said.lag_records > 0:
+            # Its lag in time is the age of the moment that the other process knows.
+            self.caught_up_ms = max(self.caught_up_ms, now_ms - said.lag_ms)
+        self.report_lag(said.lag_records, said.newest_ms, now_ms)
+
+    def _mark(self, now_ms: int) -> None:
+        mark = (now_ms, self.records, self.bytes)
+        if self._marks is None:
+            self._marks = (mark, mark)
+        elif now_ms - self._marks[1][0] >= RATE_MARK_MS:
+            self._marks = (self._marks[1], mark)
+
+    def _rates(self, now_ms: int) -> tuple[float, float]:
+        self._mark(now_ms)
+        at_ms, records, size_bytes = self._marks[0] if self._marks is not None else (now_ms, 0, 0)
+        took_ms = now_ms - at_ms
+        if took_ms < SHORTEST_RATE_MS:
+            return float(UNKNOWN), float(UNKNOWN)
+        return (self.records - records) * 1000 / took_ms, (self.bytes - size_bytes) * 1000 / took_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +244,30 @@ class FlowMeter:
         if meter is not None:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
+
+    def forget_task(self, task: str) -> None:
+        """Drop the partitions of a task that ended in another process."""
+        for source in [p for p, meter in self._partitions.items() if meter.task == task]:
+            self.forget(source)
+
+    def apply(self, partitions: Iterable[PartitionSnapshot]) -> None:
+        """Take over what another process counted of its partitions."""
+        now_ms = self._clock.now_ms()
+        for said in partitions:
+            self.partition(said.source).apply(said, now_ms)
+
+    def node_snapshot(self, worker: str) -> NodeSnapshot:
+        """Return what this node copies of the flow now; ``worker`` names it."""
+        now_ms = self._clock.now_ms()
+        return NodeSnapshot(
+            worker=worker,
+            flow=self.flow,
+            at_ms=now_ms,
+            state=self.state,
+            partitions=tuple(meter.snapshot(now_ms) for meter in self._partitions.values()),
+            events=dict(self._events),
+            records_lost=self._records_lost,
+        )
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:
         """Count one event of the loss ledger and the source offsets it is about."""

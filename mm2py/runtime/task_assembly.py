@@ -21,8 +21,13 @@ from mm2py.runtime.record_task import RecordTaskAdapter
 from mm2py.runtime.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.task_host import TaskSpec
 from mm2py.runtime.worker_task import SenderFactory, TaskSettings, WorkerTask
+from mm2py.types import TaskId
 
 __all__ = ["TaskAssembly", "TaskParts"]
+
+
+def _nobody_asks(_task: TaskId, _topic: str) -> None:
+    """Target topics that a task uses concern nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,8 @@ class TaskParts:
     """What all tasks of one flow share.
 
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
-    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger.
+    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
+    ``on_topic`` hears of each task's first acknowledged record of a target topic.
     """
 
     plugins: Plugins
@@ -44,6 +50,7 @@ class TaskParts:
     graceful_timeout_ms: int
     target_name: str
     events: EventSink = field(default_factory=NoLedger)
+    on_topic: Callable[[TaskId, str], None] = _nobody_asks
 
 
 @final
@@ -105,10 +112,10 @@ class TaskAssembly:
             context=context,
             sender=parts.sender(spec),
             committer=committer,
-            meter=parts.meter,
             settings=settings,
             on_status=on_status,
             acknowledged=adapter.acknowledged if adapter is not None else None,
+            on_topic=lambda topic: parts.on_topic(spec.id, topic),
         )
 
 

@@ -14,7 +14,7 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.errors import PartitionError, ProtocolError, ServerError
 from mm2py.mirror.source_offsets import parse_source_offset_value, source_offset_key
-from mm2py.observability.metrics import FlowMeter
+from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.offset_committer import OffsetStore
 from mm2py.types import TopicPartition
@@ -122,7 +122,8 @@ class WorkerTaskContext:
         self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
-        self._asked = 0
+        self._asked: tuple[TopicPartition | None, ...] = ()
+        self._metered: set[TopicPartition] = set()
 
     @property
     def clock(self) -> Clock:
@@ -137,7 +138,12 @@ class WorkerTaskContext:
     @property
     def partitions(self) -> int:
         """How many source partitions the task has, as far as it said."""
-        return max(self._asked, len(self._states))
+        return max(len(self._asked), len(self._states))
+
+    @property
+    def known(self) -> frozenset[TopicPartition]:
+        """Source partitions that the task asked positions for, or worked on."""
+        return frozenset(self._states).union(tp for tp in self._asked if tp is not None)
 
     @property
     def failed(self) -> int:
@@ -160,7 +166,7 @@ class WorkerTaskContext:
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
         """Return stored offsets; an entry that is not a JSON object counts as none, with a warning."""
-        self._asked = len(partitions)
+        self._asked = tuple(map(_mirrored, partitions))
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
         values = await self._store.get(keys)
         return [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
@@ -186,7 +192,7 @@ class WorkerTaskContext:
         if before is state:
             return False
         self._states[partition] = state
-        meter = self._meter.partition(partition)
+        meter = self.meter(partition)
         meter.state = state.value
         meter.cause = str(cause) if cause is not None else ""
         if state is PartitionState.FAILED:
@@ -283,14 +289,32 @@ class WorkerTaskContext:
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Pass a lag to the partition's meter."""
+        self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())
+
+    def meter(self, partition: TopicPartition) -> PartitionMeter:
+        """Return the meter of one of the task's partitions; it ends with the task."""
         meter = self._meter.partition(partition)
-        meter.report_lag(lag_records, newest_ms, self._clock.now_ms())
+        if partition not in self._metered:
+            self._metered.add(partition)
+            meter.task = self._task_id
+        return meter
 
     def close(self) -> None:
         """Take the task's partitions out of the meters: another task may own them next."""
-        for partition in self._states:
+        for partition in self._metered:
             self._meter.forget(partition)
+        self._metered.clear()
         self._states.clear()
+
+
+def _mirrored(partition: SourcePartition) -> TopicPartition | None:
+    """Return the Kafka partition behind a key, None for the key of another kind of source."""
+    topic, number = partition.get("topic"), partition.get("partition")
+    return (
+        TopicPartition(topic, number)
+        if isinstance(topic, str) and isinstance(number, int)
+        else None
+    )
 
 
 def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:

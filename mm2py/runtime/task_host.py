@@ -12,6 +12,7 @@ from typing import Protocol, final
 
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
+from mm2py.runtime.lease import Lease
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.worker_task import WorkerTask
 from mm2py.types import State, TaskId, TopicPartition
@@ -111,6 +112,8 @@ class InProcessTaskHost:
         self._refused: dict[TaskId, Status] = {}
         self._turns: dict[TaskId, asyncio.Lock] = {}
         self._suspended = False
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._lease = Lease(self._follow)
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; one of that name that still runs is stopped first."""
@@ -126,8 +129,10 @@ class InProcessTaskHost:
                     self._watcher(spec.id, self._refused[spec.id])
                     return
                 self._tasks[spec.id] = task
-                if self._suspended:
+                if self._suspended or self._lease.over:
                     task.suspend()
+                task.hold(self._held)
+                task.pause(paused=spec.paused)
                 task.start()
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
@@ -147,15 +152,43 @@ class InProcessTaskHost:
     def suspend(self) -> None:
         """Suspend every task, those that start later included."""
         self._suspended = True
-        for task in self._tasks.values():
-            if task is not None:
-                task.suspend()
+        self._follow()
 
     def resume(self) -> None:
         """Let every task go on."""
         self._suspended = False
-        for task in self._tasks.values():
-            if task is not None:
+        self._follow()
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        """Stop or go on polling; a failed task stays as it is."""
+        running = self._tasks.get(task)
+        if running is not None:
+            running.pause(paused=paused)
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let every task read all but these, those that start later included."""
+        self._held = partitions
+        for task in self._running():
+            task.hold(partitions)
+
+    def lease(self, valid_ms: int) -> None:
+        """Suspend the tasks unless there is a new lease before ``valid_ms`` are over; it lets them go on."""
+        self._lease.renew(valid_ms)
+
+    async def close(self) -> None:
+        """Stop all tasks in order."""
+        await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
+        self._lease.end()
+
+    def _running(self) -> list[WorkerTask]:
+        return [task for task in self._tasks.values() if task is not None]
+
+    def _follow(self) -> None:
+        """Suspend or resume the tasks, as order and lease say."""
+        for task in self._running():
+            if self._suspended or self._lease.over:
+                task.suspend()
+            else:
                 task.resume()
 
     async def _end(self, task: TaskId, timeout_s: float) -> None:

@@ -3,30 +3,40 @@
 Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
 ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
 ``buffer.memory``; a source partition whose target cannot drain is held alone. Suspended: no poll, no
-send, no commit until resumed. Knows no sockets.
+send, no commit until resumed. Paused: no poll; what is sent is acknowledged and committed. Knows no sockets.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
-from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.arrivals import Arrivals
+from mm2py.runtime.held_partitions import HOLD_ABOVE_BYTES, HeldPartitions
 from mm2py.runtime.lifecycle import Lifecycle, Status
 from mm2py.runtime.offset_committer import OffsetCommitter
 from mm2py.runtime.patience import Patience, wait_or_stop
 from mm2py.runtime.stall_log import StallLog
+from mm2py.runtime.target_sender import (
+    OnDelivered,
+    OnDoubt,
+    OnFailed,
+    OnStalled,
+    SenderFactory,
+    TargetSender,
+)
 from mm2py.runtime.task_context import WorkerTaskContext
 from mm2py.types import State, TopicPartition
 
 __all__ = [
+    "HOLD_ABOVE_BYTES",
     "OnDelivered",
     "OnDoubt",
     "OnFailed",
@@ -39,67 +49,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-HOLD_ABOVE_BYTES: Final = 4 << 20
-"""A target partition with more unacknowledged than this, and than half of the free memory, is not fed any
-further. One partition alone gets a third of ``buffer.memory``: over a WAN five requests in flight hold 5 MB,
-and as much has to wait for their place. Many that are stuck get less, so that there is room for others."""
-
-RELEASE_BELOW_BYTES: Final = 1 << 20
-"""Fed again below this or a quarter of the free memory, before its window runs empty."""
-
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long a cancelled task may take to close its connections."""
-
-OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
-OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
-OnStalled = Callable[[TopicPartition, Exception | None], None]
-OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
-"""Source partition, first and last source offset that may be doubled, why nobody can know."""
-
-
-class TargetSender(Protocol):
-    """What the loop needs of ``mm2py.client.sender.Sender``."""
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes waiting or in flight."""
-        ...
-
-    async def start(self) -> None:
-        """Get a producer id; ``RetriableError`` while the target is away."""
-        ...
-
-    def enqueue(
-        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch], /
-    ) -> None:
-        """Take batches of one partition over, in source order."""
-        ...
-
-    def backlog_bytes(self, target: TopicPartition) -> int:
-        """Bytes waiting for one target partition."""
-        ...
-
-    def suspend(self) -> None:
-        """Send nothing from now on, retries included; answers are still taken."""
-        ...
-
-    def resume(self) -> None:
-        """Send again, from where it was suspended."""
-        ...
-
-    async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is waiting or in flight; False when time ran out.
-
-        While suspended: until nothing is in flight; False when something waits.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close connections and give buffers back."""
-        ...
-
-
-SenderFactory = Callable[[OnDelivered, OnFailed, OnStalled, OnDoubt], TargetSender]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +75,14 @@ class WorkerTask:
         context: WorkerTaskContext,
         sender: SenderFactory,
         committer: OffsetCommitter,
-        meter: FlowMeter,
         settings: TaskSettings,
         on_status: Callable[[Status], None],
         acknowledged: Callable[[TopicPartition, int], None] | None = None,
+        on_topic: Callable[[str], None] | None = None,
     ) -> None:
         self._task = task
         self._context = context
         self._committer = committer
-        self._meter = meter
         self._settings = settings
         self._clock: Clock = context.clock
         self._lifecycle = Lifecycle("task", on_status)
@@ -142,11 +92,16 @@ class WorkerTask:
         self._arrivals = Arrivals(self._report)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
-        self._held: dict[TopicPartition, TopicPartition] = {}
+        self._holds = HeldPartitions(task, self._sender, settings.buffer_memory_bytes)
+        self._held = self._holds.full
+        self._topics: set[str] = set()
+        self._on_topic = on_topic
         self._failed: set[TopicPartition] = set()
         self._stalls = StallLog()
         self._starved = False
         self._suspended = False
+        self._paused = False
+        self._polls = False
         self._room = asyncio.Event()
         self._stop = asyncio.Event()
         self._error: Exception | None = None
@@ -195,6 +150,17 @@ class WorkerTask:
         self._sender.resume()
         self._room.set()
 
+    def pause(self, *, paused: bool) -> None:
+        """Stop polling, or go on; a task paused before its start opens nothing until it goes on (Connect)."""
+        self._paused = paused
+        self._room.set()
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read none of these source partitions and all others; -1 is a whole topic."""
+        self._holds.pause(partitions)
+        if self._polls:
+            self._look_at_holds()
+
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
         """Act on a failure the task reported: what it handed out before may still arrive."""
         self._arrivals.flush()
@@ -224,7 +190,10 @@ class WorkerTask:
         commits: asyncio.Task[None] | None = None
         try:
             try:
+                await self._while_paused()
                 if await self._start():
+                    self._polls = True
+                    self._look_at_holds()
                     self._lifecycle.to(State.RUNNING)
                     commits = asyncio.create_task(self._commit_forever())
                     await self._loop()
@@ -264,6 +233,9 @@ class WorkerTask:
         while not self._stop.is_set():
             if self._error is not None:
                 raise self._error
+            if self._paused:
+                self._lifecycle.to(await self._while_paused())
+                continue
             budget = limit - sender.buffered_bytes
             if budget < self._least_budget or self._suspended:
                 await self._wait_for_room()
@@ -277,6 +249,13 @@ class WorkerTask:
             if outgoing:
                 self._send(outgoing)
 
+    async def _while_paused(self) -> State:
+        while self._paused and self._error is None and not self._stop.is_set():
+            self._lifecycle.to(State.PAUSED)
+            self._room.clear()
+            await self._room.wait()
+        return State.PAUSED if self._paused else State.RUNNING
+
     async def _wait_for_room(self) -> None:
         self._starved = True
         self._room.clear()
@@ -288,10 +267,8 @@ class WorkerTask:
     def _has_room(self) -> bool:
         if self._error is not None:
             return True
-        return self._free_bytes() >= self._least_budget and not self._suspended
-
-    def _free_bytes(self) -> int:
-        return self._settings.buffer_memory_bytes - self._sender.buffered_bytes
+        free_bytes = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
+        return self._paused or (free_bytes >= self._least_budget and not self._suspended)
 
     # ---------------------------------------------------------------- hot path, both ways
 
@@ -307,20 +284,24 @@ class WorkerTask:
                 continue
             enqueue(source, target, batches)
         if self._sender.buffered_bytes > HOLD_ABOVE_BYTES:
-            self._hold_full({source: target for source, target, _ in outgoing})
+            self._holds.hold_full({source: target for source, target, _ in outgoing})
 
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> None:
         self._arrivals.add(source, target, batch, base_offset)
-        if self._held or self._starved:
-            self._drained(source, target)
+        if self._held:
+            self._holds.drained(source, target)
+        if self._starved and self._has_room():
+            self._room.set()
 
     def _report(self, delivery: Delivery) -> None:
         source, _, runs, size, newest = delivery
         last = runs[-1]
         self._acknowledged(source, last.source_offset + last.records - 1)
         meter = self._meters[source]
+        if not meter.records:
+            self._first_record(delivery.target.topic)
         meter.records += sum(run.records for run in runs)
         meter.bytes += size
         if newest > meter.newest_ms:
@@ -330,27 +311,17 @@ class WorkerTask:
         except Exception as error:  # noqa: BLE001 - plug-in code at the worker's edge: fails the task
             self._crash(error)
 
-    # ---------------------------------------------------------------- back-pressure
+    def _first_record(self, topic: str) -> None:
+        if topic not in self._topics:
+            self._topics.add(topic)
+            if self._on_topic is not None:
+                self._on_topic(topic)
 
-    def _hold_full(self, targets: dict[TopicPartition, TopicPartition]) -> None:
-        above = max(HOLD_ABOVE_BYTES, self._free_bytes() // 2)
-        full = [
-            source
-            for source, target in targets.items()
-            if source not in self._held and self._sender.backlog_bytes(target) > above
-        ]
-        if full:
-            self._held.update((source, targets[source]) for source in full)
-            self._task.hold(full)
-
-    def _drained(self, source: TopicPartition, target: TopicPartition) -> None:
-        if source in self._held:
-            below = max(RELEASE_BELOW_BYTES, self._free_bytes() // 4)
-            if self._sender.backlog_bytes(target) < below:
-                del self._held[source]
-                self._task.release([source])
-        if self._starved and self._has_room():
-            self._room.set()
+    def _look_at_holds(self) -> None:
+        before = set(self._holds.paused)
+        self._holds.look(self._context.known)
+        for source in before.symmetric_difference(self._holds.paused):
+            self._context.meter(source).paused = source in self._holds.paused
 
     # ---------------------------------------------------------------- failures
 
@@ -359,7 +330,7 @@ class WorkerTask:
         self._arrivals.flush()
         self._committer.failed(source)
         self._failed.add(source)
-        self._held.pop(source, None)
+        self._holds.given_up(source)
         if not isinstance(error, Mm2pyError):
             error = PartitionError(
                 f"cannot be written to {target}: {error}",
@@ -374,7 +345,7 @@ class WorkerTask:
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
         """The target refuses a partition for now and the Sender goes on trying, or it takes it again."""
         source = self._sources.get(target, target)
-        meter = self._meter.partition(source)
+        meter = self._context.meter(source)
         if error is not None:
             meter.state, meter.cause = PartitionState.HELD.value, str(error)
             self._stalls.stalled(target, error)
@@ -451,8 +422,12 @@ class WorkerTask:
         self._context.close()
 
     def _open_meter(self, source: TopicPartition, target: TopicPartition) -> None:
-        meter = self._meter.partition(source)
+        meter = self._context.meter(source)
         meter.target = target
         self._meters[source] = meter
         self._sources[target] = source
+        if source not in self._context.known:
+            # A task that did not ask for its positions: it is paused as soon as it is known.
+            self._context.seen(source)
+            self._look_at_holds()
         self._context.seen(source)

@@ -3,6 +3,7 @@
 from mm2py.observability.metrics import Metrics
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDERS = TopicPartition("orders", 0)
@@ -41,3 +42,42 @@ def test_failed_partitions_are_named_with_their_cause() -> None:
     partition = meter.partition(ORDERS)
     partition.state, partition.cause = "FAILED", "too large"
     assert meter.snapshot().failed == ("orders-0: too large",)
+
+
+def test_rates_are_means_over_the_last_seconds_and_unknown_before() -> None:
+    clock = EagerClock()
+    meter = Metrics(clock).flow(FLOW)
+    partition = meter.partition(ORDERS)
+    (first,) = meter.node_snapshot("me").partitions
+    assert (first.records_per_s, first.bytes_per_s) == (-1, -1)
+    for second in range(1, 31):
+        partition.records += 10 if second <= 15 else 0
+        partition.bytes += 1_000 if second <= 15 else 0
+        clock.seconds += 1
+        partition.report_lag(0, 1, clock.now_ms())
+        (now,) = meter.node_snapshot("me").partitions
+        if 2 <= second <= 15:
+            assert (now.records_per_s, now.bytes_per_s) == (10, 1_000)
+        elif second >= 26:
+            assert now.records_per_s == 0
+
+
+def test_what_another_process_counted_is_taken_over_and_stays_in_the_sums() -> None:
+    clock = EagerClock()
+    here, there = Metrics(clock).flow(FLOW), Metrics(clock).flow(FLOW)
+    counted = there.partition(ORDERS)
+    counted.task, counted.records, counted.bytes = "c-0", 5, 50
+    counted.target = TopicPartition("A.orders", 0)
+    counted.report_lag(0, 1, clock.now_ms())
+    here.apply(there.node_snapshot("x").partitions)
+    clock.seconds += 3_600
+    counted.report_lag(0, 1, clock.now_ms())
+    clock.seconds += 1
+    counted.report_lag(1, 1, clock.now_ms())
+    here.apply(there.node_snapshot("x").partitions)
+    (partition,) = here.node_snapshot("x").partitions
+    assert (partition.task, partition.records, partition.lag_records) == ("c-0", 5, 1)
+    assert partition.lag_ms == 1_000, "the hour without a change is no lag"
+    here.forget_task("c-0")
+    snapshot = here.snapshot()
+    assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 50, 0)

@@ -68,7 +68,6 @@ class Bench:
             context=self.context,
             sender=self.sender,
             committer=self.committer,
-            meter=self.meter,
             settings=settings or TaskSettings(),
             on_status=self.statuses,
         )

@@ -1,0 +1,54 @@
+"""How long the proof of a flow's membership is good for.
+
+Flow: every confirmed heartbeat -> ``renew(valid_ms)``; nothing for that long -> ``changed`` and ``over``,
+until the next ``renew``. Time runs on while the process is stopped, so a host that thaws finds it over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import final
+
+__all__ = ["Lease"]
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Lease:
+    """One lease; before its first ``renew`` nobody asked for one and it is not over.
+
+    Args:
+        changed: called when ``over`` has changed.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody vouches for the membership now."""
+        return self._over
+
+    def renew(self, valid_ms: int) -> None:
+        """Membership is proven for ``valid_ms`` from now on."""
+        self.end()
+        self._timer = asyncio.get_running_loop().call_later(valid_ms / 1000, self._expire)
+        if self._over:
+            self._over = False
+            log.info("membership is proven again, tasks go on valid_ms=%d", valid_ms)
+            self._changed()
+
+    def end(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._over = True
+        log.warning("nobody vouches for the membership any more, tasks are suspended")
+        self._changed()

@@ -1,0 +1,64 @@
+"""What a task's loop needs of a Sender, and what the Sender tells it.
+
+Flow: loop -> ``TargetSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
+``SenderFactory`` was given. Types only: the Sender is in ``mm2py.client.sender``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.types import TopicPartition
+
+__all__ = ["OnDelivered", "OnDoubt", "OnFailed", "OnStalled", "SenderFactory", "TargetSender"]
+
+OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
+OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
+OnStalled = Callable[[TopicPartition, Exception | None], None]
+OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+"""Source partition, first and last source offset that may be doubled, why nobody can know."""
+
+
+class TargetSender(Protocol):
+    """What the loop needs of ``mm2py.client.sender.Sender``."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes waiting or in flight."""
+        ...
+
+    async def start(self) -> None:
+        """Get a producer id; ``RetriableError`` while the target is away."""
+        ...
+
+    def enqueue(
+        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch], /
+    ) -> None:
+        """Take batches of one partition over, in source order."""
+        ...
+
+    def backlog_bytes(self, target: TopicPartition) -> int:
+        """Bytes waiting for one target partition."""
+        ...
+
+    def suspend(self) -> None:
+        """Send nothing from now on, retries included; answers are still taken."""
+        ...
+
+    def resume(self) -> None:
+        """Send again, from where it was suspended."""
+        ...
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is waiting or in flight; False when time ran out.
+
+        While suspended: until nothing is in flight; False when something waits.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections and give buffers back."""
+        ...
+
+
+SenderFactory = Callable[[OnDelivered, OnFailed, OnStalled, OnDoubt], TargetSender]
