@@ -13,12 +13,12 @@ from typing import Final, Protocol, final
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
+from mm2py.client.round_trip import DISTANT_S, measure_round_trip_s
 from mm2py.client.sender_lane import MergePlan, SenderLane, Sent
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.kernel import native
-from mm2py.protocol.messages import api_versions
 from mm2py.protocol.produce import (
     PRODUCE_KEY,
     acknowledgements,
@@ -51,11 +51,6 @@ joins batches of 16 KiB for a tenth of what sending them one by one costs; in Py
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
 
-DISTANT_S: Final = 0.01
-"""Round trip from which a target counts as distant; measured with empty requests, because the answer
-time of a Produce request grows with its size and the broker's load."""
-
-PINGS: Final = 3
 QUIET_FAILURES: Final = 3
 """Failed connects before it is worth a word: brokers restart."""
 
@@ -258,7 +253,8 @@ class ProduceNode:
                 try:
                     connection = await self._cluster.connection(self._node_id, "produce")
                     self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
-                    self._plan = await self._plan_for(connection)
+                    round_trip_s = await measure_round_trip_s(connection, self._clock)
+                    self._plan = DISTANT if round_trip_s >= DISTANT_S else LOCAL
                 except Mm2pyError as error:
                     if backoff.failures >= QUIET_FAILURES:
                         for lane in self._ready:
@@ -271,15 +267,6 @@ class ProduceNode:
         finally:
             self._connecting = False
         self._pump()
-
-    async def _plan_for(self, connection: BrokerConnection) -> MergePlan:
-        """Measure the distance: the shortest of a few round trips of an empty request."""
-        shortest_s = float("inf")
-        for _ in range(PINGS):
-            began = self._clock.monotonic()
-            await connection.call(api_versions())
-            shortest_s = min(shortest_s, self._clock.monotonic() - began)
-        return DISTANT if shortest_s >= DISTANT_S else LOCAL
 
     async def _move_lanes(self) -> None:
         """The broker cannot be reached: lanes whose leader is elsewhere by now go there."""
