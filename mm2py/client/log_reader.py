@@ -1,12 +1,13 @@
 """Reads a small compacted topic from its beginning to its end, and later what is new (KafkaBasedLog).
 
-Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``.
-Control batches are skipped, compaction holes are stepped over. No group, no commits, no tailing.
+Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``; with
+``tail`` one long poll per leader at a time. Control batches are skipped, compaction holes are stepped over.
+No group, no commits.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.client.admin import Admin
@@ -14,7 +15,13 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
 from mm2py.clock import Clock
-from mm2py.errors import ConnectionFailedError, ProtocolError, RequestTimedOutError, RetriableError
+from mm2py.errors import (
+    ConnectionFailedError,
+    Mm2pyError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableError,
+)
 from mm2py.protocol.error_codes import NONE, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, server_error
 from mm2py.protocol.fetch import (
     FETCH_KEY,
@@ -40,6 +47,10 @@ _BY_NAME: Final = 12
 """Newest Fetch version that names topics; ids (v13) matter to the mirror, not here."""
 
 _MAX_WAIT_MS: Final = 500
+_TAIL_WAIT_MS: Final = 1000
+_TAIL_REST_S: Final = 0.05
+"""Pause after an answer that brought nothing although it came early, as brokers send to who is throttled."""
+
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
 
@@ -57,6 +68,8 @@ class LogReader:
         )
         self._deadline = 0.0
         self._closed = False
+        self._moved = asyncio.Event()
+        self._troubled = False
 
     async def read_to_end(self, handle: RecordHandler) -> None:
         """Hand every record up to the present end to ``handle``, in offset order per partition.
@@ -85,6 +98,33 @@ class LogReader:
                     await self._pause(
                         server_error(OFFSET_NOT_AVAILABLE, f"{behind[0]} ends before its end")
                     )
+
+    async def tail(self, handle: RecordHandler) -> None:
+        """Hand on every record as soon as it is there, until cancelled; ``read_to_end`` goes first.
+
+        Trouble is logged once and retried with growing pauses, whatever it is. Each leader is asked on a
+        connection of its own: a long poll would keep everybody else waiting.
+        """
+        backoff = Backoff(
+            self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms
+        )
+        while True:
+            try:
+                await self._follow(handle, backoff)
+            except Mm2pyError as error:
+                if not self._troubled:
+                    self._troubled = True
+                    log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
+                for tp in self._positions:
+                    self._cluster.leader_moved(tp)
+                await self._clock.sleep(backoff.next_s())
+
+    async def reach_end(self) -> None:
+        """Wait until a running ``tail`` has handed on all that is there now; raises as ``read_to_end``."""
+        ends = await self._offsets(tuple(self._positions), LATEST)
+        while any(self._positions[tp] < end for tp, end in ends.items()):
+            self._moved.clear()
+            await self._moved.wait()
 
     async def close(self) -> None:
         """End a read that is under way; the connections belong to the cluster."""
@@ -138,6 +178,58 @@ class LogReader:
             ) from error
         await self._clock.sleep(self._backoff.next_s())
 
+    # ---- following ----
+
+    async def _follow(self, handle: RecordHandler, backoff: Backoff) -> None:
+        """Long-poll every leader until one of them is a leader no longer, or there is trouble."""
+        leaders: dict[int, list[TopicPartition]] = {}
+        for tp in self._positions:
+            leaders.setdefault((await self._cluster.leader(tp)).node_id, []).append(tp)
+        polls = [
+            asyncio.create_task(self._follow_node(node_id, partitions, handle, backoff))
+            for node_id, partitions in leaders.items()
+        ]
+        try:
+            done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+            for poll in done:
+                poll.result()
+        finally:
+            for poll in polls:
+                poll.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+
+    async def _follow_node(
+        self,
+        node_id: int,
+        partitions: Sequence[TopicPartition],
+        handle: RecordHandler,
+        backoff: Backoff,
+    ) -> None:
+        while True:
+            asked: list[FetchPartition] = []
+            for tp in partitions:
+                leader = await self._cluster.leader(tp)
+                if leader.node_id != node_id:
+                    return
+                asked.append(self._asked(tp, leader.epoch))
+            before = [self._positions[tp] for tp in partitions]
+            began = self._clock.monotonic()
+            connection = await self._cluster.connection(node_id, f"tail {self._topic}")
+            answer = await self._fetch(connection, asked, _TAIL_WAIT_MS)
+            problem = await self._take(answer, None, handle)
+            if problem is not None:
+                raise problem
+            if self._troubled:
+                self._troubled = False
+                log.info("topic is followed again topic=%s", self._topic)
+            backoff.reset()
+            if before != [self._positions[tp] for tp in partitions]:
+                continue
+            if any(part.records for part in answer.partitions):
+                raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
+            if self._clock.monotonic() - began < _TAIL_REST_S:
+                await self._clock.sleep(_TAIL_REST_S)
+
     # ---- reading ----
 
     async def _read_once(
@@ -150,20 +242,12 @@ class LogReader:
         by_node: dict[int, list[FetchPartition]] = {}
         for tp in behind:
             leader = await self._cluster.leader(tp)
-            asked = FetchPartition(
-                topic=tp.topic,
-                topic_id=NO_TOPIC_ID,
-                partition=tp.partition,
-                position=self._positions[tp],
-                current_leader_epoch=leader.epoch,
-                max_bytes=_PARTITION_BYTES,
-            )
-            by_node.setdefault(leader.node_id, []).append(asked)
+            by_node.setdefault(leader.node_id, []).append(self._asked(tp, leader.epoch))
         problem: RetriableError | None = None
         for node_id, partitions in by_node.items():
             try:
                 connection = await self._cluster.connection(node_id, _PURPOSE)
-                answer = await self._fetch(connection, partitions)
+                answer = await self._fetch(connection, partitions, _MAX_WAIT_MS)
             except RetriableError as error:
                 for asked in partitions:
                     self._cluster.leader_moved(TopicPartition(asked.topic, asked.partition))
@@ -173,8 +257,18 @@ class LogReader:
         if problem is not None:
             raise problem
 
+    def _asked(self, tp: TopicPartition, leader_epoch: int) -> FetchPartition:
+        return FetchPartition(
+            topic=tp.topic,
+            topic_id=NO_TOPIC_ID,
+            partition=tp.partition,
+            position=self._positions[tp],
+            current_leader_epoch=leader_epoch,
+            max_bytes=_PARTITION_BYTES,
+        )
+
     async def _fetch(
-        self, connection: BrokerConnection, partitions: list[FetchPartition]
+        self, connection: BrokerConnection, partitions: list[FetchPartition], max_wait_ms: int
     ) -> FetchResponse:
         version = connection.negotiated(FETCH_KEY, 4, _BY_NAME, "Fetch")
         correlation_id = connection.next_correlation_id()
@@ -183,7 +277,7 @@ class LogReader:
             correlation_id,
             self._cluster.settings.client_id,
             partitions=partitions,
-            max_wait_ms=_MAX_WAIT_MS,
+            max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=_MAX_BYTES,
         )
@@ -203,10 +297,13 @@ class LogReader:
     async def _take(
         self,
         answer: FetchResponse,
-        ends: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int] | None,
         handle: RecordHandler,
     ) -> RetriableError | None:
-        """Hand the records on and move positions; returns a problem that a retry may cure."""
+        """Hand the records on and move positions; returns a problem that a retry may cure.
+
+        Without ``ends`` the end is where the broker says.
+        """
         if answer.error_code:
             raise server_error(answer.error_code, f"Fetch of topic {self._topic}")
         problem: RetriableError | None = None
@@ -223,10 +320,10 @@ class LogReader:
                 problem = error
             elif part.records:
                 self._hand_on(tp, part, handle)
-            elif nothing and part.high_watermark >= ends[tp]:
+            elif nothing and part.high_watermark >= (end := _end_of(tp, part, ends)):
                 # Brokers skip holes inside the log, so an empty answer below the high watermark
                 # means that everything from here to the end was compacted away.
-                self._positions[tp] = ends[tp]
+                self._move(tp, max(end, self._positions[tp]))
         return problem
 
     def _hand_on(self, tp: TopicPartition, part: FetchedPartition, handle: RecordHandler) -> None:
@@ -239,7 +336,8 @@ class LogReader:
                 for record in () if batch.is_control else batch.records:
                     if record.offset >= position:
                         handle(tp.partition, record)
-                position = self._positions[tp] = batch.last_offset + 1
+                position = batch.last_offset + 1
+                self._move(tp, position)
         except ProtocolError as error:
             raise ProtocolError(
                 f"{tp} of {self._cluster} from offset {position}: {error.message}",
@@ -250,10 +348,21 @@ class LogReader:
     async def _reset(self, tp: TopicPartition) -> None:
         """Go to the log start: cleanup or truncation overtook us (auto.offset.reset=earliest)."""
         old = self._positions[tp]
-        self._positions.update(await self._offsets((tp,), EARLIEST))
+        self._move(tp, (await self._offsets((tp,), EARLIEST))[tp])
         log.warning(
             "position out of range, reading again from the log start partition=%s position=%d start=%d",
             tp,
             old,
             self._positions[tp],
         )
+
+    def _move(self, tp: TopicPartition, position: int) -> None:
+        if self._positions[tp] != position:
+            self._positions[tp] = position
+            self._moved.set()
+
+
+def _end_of(
+    tp: TopicPartition, part: FetchedPartition, ends: Mapping[TopicPartition, int] | None
+) -> int:
+    return part.high_watermark if ends is None else ends[tp]

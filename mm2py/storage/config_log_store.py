@@ -6,9 +6,9 @@ Records that are not in form are named in the log once and ignored. It decides n
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, final
 
 from mm2py.errors import ProtocolError, RequestTimedOutError
 from mm2py.protocol.records import Record
@@ -25,10 +25,11 @@ from mm2py.storage.connect_json import (
     decode_config_record,
     encode_config_record,
 )
+from mm2py.storage.kafka_log import KafkaLog, LogTail, LogWriter
 from mm2py.storage.record_log import RecordLog
 from mm2py.types import TargetState, TaskId
 
-__all__ = ["LogConfigBackingStore"]
+__all__ = ["KafkaConfigBackingStore", "LogConfigBackingStore"]
 
 log = logging.getLogger(__name__)
 
@@ -157,3 +158,22 @@ class LogConfigBackingStore:
             return
         if event is not None and self._listener is not None:
             notify(self._listener, event)
+
+
+@final
+class KafkaConfigBackingStore(LogConfigBackingStore):
+    """The config topic of one group; arguments as of ``KafkaLog``."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        prepare: Callable[[], Awaitable[int]],
+        writer: Callable[[], LogWriter],
+        reader: Callable[[], LogTail],
+    ) -> None:
+        super().__init__(
+            lambda handle: KafkaLog(
+                topic, prepare=prepare, writer=writer, reader=reader, handle=handle
+            )
+        )

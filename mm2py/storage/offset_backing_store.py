@@ -157,6 +157,11 @@ class KafkaOffsetBackingStore:
             )
         )
 
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector, tombstones left out; reads to the end first."""
+        await self._read()
+        return self._offsets.of_connector(connector)
+
     async def _read(self) -> None:
         if self._reader is None:
             raise RuntimeError("the offset store is not started")

@@ -8,11 +8,13 @@ for a cluster gives way to another worker's newer state. Records not in form are
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import final
 
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol.records import Record
+from mm2py.storage.kafka_log import KafkaLog, LogTail, LogWriter
 from mm2py.storage.record_log import RecordLog
 from mm2py.storage.status_records import (
     StatusTable,
@@ -27,7 +29,7 @@ from mm2py.storage.status_records import (
 )
 from mm2py.types import TaskId
 
-__all__ = ["LogStatusBackingStore"]
+__all__ = ["KafkaStatusBackingStore", "LogStatusBackingStore"]
 
 log = logging.getLogger(__name__)
 
@@ -163,3 +165,22 @@ class LogStatusBackingStore:
                 record.offset,
                 error,
             )
+
+
+@final
+class KafkaStatusBackingStore(LogStatusBackingStore):
+    """The status topic of one group; arguments as of ``KafkaLog``."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        prepare: Callable[[], Awaitable[int]],
+        writer: Callable[[], LogWriter],
+        reader: Callable[[], LogTail],
+    ) -> None:
+        super().__init__(
+            lambda handle: KafkaLog(
+                topic, prepare=prepare, writer=writer, reader=reader, handle=handle
+            )
+        )

@@ -193,3 +193,18 @@ def test_the_memory_store_keeps_the_same_contract() -> None:
         await store.stop()
 
     asyncio.run(scenario())
+
+
+def test_the_entries_of_a_connector_are_listed_as_stored_without_tombstones() -> None:
+    async def scenario() -> None:
+        log = Log()
+        store = _store(log)
+        await store.start()
+        odd = b'["MirrorSourceConnector",{"note":null,"on":true,"rate":1.5}]'
+        await store.set({KEY: b'{"offset":41}', odd: b"{}", b'["other",null]': b"{}"})
+        await store.set({b'["MirrorSourceConnector",{"gone":1}]': b"{}"})
+        await store.set({b'["MirrorSourceConnector",{"gone":1}]': None})
+        assert await store.entries("MirrorSourceConnector") == {KEY: b'{"offset":41}', odd: b"{}"}
+        assert await store.entries("unknown") == {}
+
+    asyncio.run(scenario())
