@@ -10,10 +10,15 @@ It knows no assignments; its bytes are ``protocol.connect_group``'s.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
+from mm2py.client.group_coordinator import (
+    GroupCoordinator,
+    InconsistentProtocolError,
+    Joined,
+    MembershipEndedError,
+)
 from mm2py.client.rejoin_rule import EXPIRY_AND_OURS, why_not_empty
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
@@ -26,15 +31,9 @@ from mm2py.protocol.error_codes import (
     error_name,
     server_error,
 )
-from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, SyncResult
+from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult
 
-__all__ = [
-    "GroupCoordinator",
-    "GroupMember",
-    "InconsistentProtocolError",
-    "Joined",
-    "MembershipEndedError",
-]
+__all__ = ["GroupMember"]
 
 log = logging.getLogger(__name__)
 
@@ -44,73 +43,13 @@ _LEAVE_TIMEOUT_S: Final = 3.0
 _LEAVE_UNREACHABLE_S: Final = 1.0
 """The same where the coordinator did not answer lately."""
 
+_GATHER_S: Final = 1.5
+"""Workers that were expired together look at the group within a heartbeat's retry of each other; who joins
+before the others have looked takes their work."""
+
 _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 1_000
 _INCONSISTENT_GROUP_PROTOCOL: Final = 23
-
-
-class MembershipEndedError(RetriableError):
-    """The coordinator dropped us; what we owned may have another owner by now."""
-
-
-class InconsistentProtocolError(RetriableError):
-    """The group speaks none of the protocols that we offer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A generation of the group; ``members`` with their metadata are known to its leader only."""
-
-    member_id: str
-    generation: int
-    leader_id: str
-    protocol: str
-    members: Mapping[str, bytes]
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member hands out the work."""
-        return self.leader_id == self.member_id
-
-
-class GroupCoordinator(Protocol):
-    """One group at its coordinator: one try per call, codes stay codes.
-
-    Every method raises ``RetriableError`` when there is no coordinator now, but for ``leave``.
-    """
-
-    @property
-    def group_id(self) -> str:
-        """Name of the group."""
-        ...
-
-    async def join(
-        self,
-        member_id: str,
-        offers: Sequence[GroupProtocol],
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-    ) -> JoinResult:
-        """Join, answered when all members have; heartbeats may be sent meanwhile."""
-        ...
-
-    async def sync(
-        self, member_id: str, generation: int, protocol: str, assignments: Mapping[str, bytes]
-    ) -> SyncResult:
-        """Hand in the leader's assignments (followers: none), answered when the leader has."""
-        ...
-
-    async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
-        """Return the error code."""
-        ...
-
-    async def leave(self, member_id: str, timeout_s: float) -> None:
-        """Drop what is under way and leave; an empty id only does the former. Raises nothing retriable."""
-        ...
-
-    async def describe(self) -> DescribedGroup:
-        """Return who is in the group."""
-        ...
 
 
 def _nobody_listens() -> None:
@@ -313,7 +252,6 @@ class GroupMember:
             self._over(f"the coordinator answered {error_name(UNKNOWN_MEMBER_ID)}, and {reason}")
             return
         self._ended, self._expired = self._generation, False
-        self._complete("")
 
     # ---- staying ----
 
@@ -369,7 +307,10 @@ class GroupMember:
                 self._over(str(error))
                 return
             else:
-                return
+                break
+        if self._ended is not None:
+            await self._clock.sleep(_GATHER_S)
+            self._complete("")
 
     async def _watch(self) -> None:
         """Suspend when the broker may have ended the membership and cannot say so."""

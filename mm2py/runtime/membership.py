@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from mm2py.errors import RetriableError
 from mm2py.types import TaskId, Work
 
-__all__ = ["Lost", "Rejoin", "Round", "WorkerMembership"]
+__all__ = ["Lost", "MembershipLostError", "Rejoin", "Round", "WorkerMembership"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,14 @@ class Lost:
     may_commit: bool
 
 
+class MembershipLostError(RetriableError):
+    """The membership ended while joining: act on ``lost`` as if ``signal`` had returned it."""
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(f"the membership of the group is over: {lost.reason}")
+        self.lost = lost
+
+
 class WorkerMembership(Protocol):
     """This worker's place in the group."""
 
@@ -59,7 +68,8 @@ class WorkerMembership(Protocol):
         """Take part in one round; heartbeats go on meanwhile.
 
         Raises:
-            RetriableError: the coordinator is away.
+            MembershipLostError: the membership is over, and ``owned`` may have another owner.
+            RetriableError: the coordinator is away; what is owned stays owned, try again.
             ForeignMemberError: not all members are ours; stop all work, then ``until_ours``.
         """
         ...

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mm2py.client.group_member import (
-    GroupMember,
+from mm2py.client.group_coordinator import (
     InconsistentProtocolError,
     Joined,
     MembershipEndedError,
 )
+from mm2py.client.group_member import GroupMember
 from mm2py.errors import FatalServerError, RetriableError
 from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
@@ -137,7 +137,7 @@ def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
         assert stage.one.events == ["suspend"]
         stage.group.members["one-1"].heard_s = stage.clock.monotonic()
         stage.one.link.beat_answer = None
-        await stage.clock.advance(1.5)
+        await stage.clock.advance(3.0)
         assert stage.one.events == ["suspend", "resume"]
 
     play(body)
@@ -203,7 +203,7 @@ def test_members_that_expired_together_go_on_together_where_they_saw_the_group_e
         assert (stage.group.state, stage.group.generation) == ("Empty", 3)
         stage.one.link.cut = stage.two.link.cut = False
         watching = [asyncio.create_task(m.watch()) for m in (stage.one, stage.two)]
-        await stage.clock.advance(1.5)
+        await stage.clock.advance(3.0)
         await asyncio.gather(*watching)
         assert "changed:" in stage.one.events
         assert "changed:" in stage.two.events
@@ -222,7 +222,7 @@ def test_an_expired_member_stays_suspended_until_its_round_is_done() -> None:
         stage.one.link.cut = True
         await stage.clock.advance(8.0)
         stage.one.link.cut = False
-        await stage.clock.advance(1.5)
+        await stage.clock.advance(3.0)
         joined = await stage.one.member.join(OFFERS)
         await stage.clock.advance(3.0)
         assert "resume" not in stage.one.events
@@ -240,7 +240,7 @@ def test_an_expired_member_is_over_when_the_rounds_leave_room_for_another(rounds
         await stage.clock.advance(8.0)
         stage.group.generation += rounds
         stage.one.link.cut = False
-        await stage.clock.advance(1.5)
+        await stage.clock.advance(3.0)
         with pytest.raises(MembershipEndedError, match=f"{rounds + 2} rounds"):
             await stage.one.round()
         assert stage.one.link.calls[-1] == "leave"
