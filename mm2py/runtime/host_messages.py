@@ -1,11 +1,14 @@
 """What a worker and a task host in a child process say to each other.
 
 Flow: worker -> ``ToHost`` -> host; host -> ``FromHost`` -> worker. Plain data only, never a record's
-bytes; ``id`` joins a ``Done`` to what it answers. No I/O.
+bytes; ``id`` joins a ``Done`` to what it answers. No I/O; bytes are in ``host_frames``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from mm2py.api.context import LossEvent
 from mm2py.observability.metrics import PartitionSnapshot
@@ -14,6 +17,7 @@ from mm2py.types import FlowName, State, TaskId, TopicPartition
 
 __all__ = [
     "Bye",
+    "CloseFlow",
     "Done",
     "FirstRecord",
     "FlowSpec",
@@ -40,6 +44,25 @@ __all__ = [
 ]
 
 
+def _id_text(topic_id: bytes) -> str:
+    return topic_id.hex()
+
+
+def _id_bytes(value: object) -> object:
+    return bytes.fromhex(value) if isinstance(value, str) else value
+
+
+def _ids_list(known: Mapping[TopicPartition, bytes]) -> list[tuple[str, int, str]]:
+    return [(tp.topic, tp.partition, topic_id.hex()) for tp, topic_id in known.items()]
+
+
+def _ids_map(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    rows = cast("list[tuple[str, int, str]]", value)
+    return {(topic, partition): bytes.fromhex(text) for topic, partition, text in rows}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSpec:
     """Everything a host needs of a flow before its first task; resolved texts."""
@@ -54,7 +77,7 @@ class FlowSpec:
 
 @dataclass(frozen=True, slots=True)
 class OpenFlow:
-    """``flow``: the first message."""
+    """``flow``: the first message of a flow's channel."""
 
     id: int
     spec: FlowSpec
@@ -130,12 +153,21 @@ class IncarnationsAnswer:
     """``incarnations``: which topic id stored positions belong to."""
 
     id: int
-    known: Mapping[TopicPartition, bytes]
+    known: Annotated[
+        Mapping[TopicPartition, bytes], PlainSerializer(_ids_list), BeforeValidator(_ids_map)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseFlow:
+    """``close``: stop the flow's tasks in order and close what it opened; the last message of a channel."""
+
+    id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """``bye``: stop all tasks in order and end."""
+    """``bye``: stop all tasks of all flows in order and end."""
 
     id: int
 
@@ -152,6 +184,7 @@ ToHost = (
     | LogLevel
     | LedgerOk
     | IncarnationsAnswer
+    | CloseFlow
     | Bye
 )
 """Every message of the worker."""
@@ -190,9 +223,13 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """``meters``: partitions that changed, each second; empty is a sign of life."""
+    """``meters``: partitions that changed, each second; empty is a sign of life.
 
-    partitions: tuple[PartitionSnapshot, ...]
+    ``gone`` are the last words of partitions whose task ended; they come before ``partitions``.
+    """
+
+    partitions: tuple[PartitionSnapshot, ...] = ()
+    gone: tuple[PartitionSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +260,7 @@ class Incarnation:
     """``incarnation``: which topic id the stored position of a partition belongs to."""
 
     partition: TopicPartition
-    topic_id: bytes
+    topic_id: Annotated[bytes, PlainSerializer(_id_text), BeforeValidator(_id_bytes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
