@@ -5,12 +5,13 @@ Flow: request -> ``Herder`` -> answer or ``HerderError``. Herder methods raise `
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mm2py.config.connect_definitions import ConfigInfos
 from mm2py.config.worker import WorkerConfig
 from mm2py.observability.loggers import LoggerRegistry
+from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
 from mm2py.runtime.membership import WorkerMembership
 from mm2py.runtime.plugin_catalog import PluginCatalog
@@ -364,7 +365,8 @@ class HerderParts:
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened. ``overrides`` is None on an ordinary worker.
+    placeholders; ``close`` closes what was opened. ``overrides`` is None on an ordinary worker. ``mask``
+    hides secrets in traces of statuses.
     """
 
     flow: FlowName | None
@@ -389,3 +391,4 @@ class HerderParts:
     settings: WorkerConfig
     auto_restart: bool
     close: Callable[[], Awaitable[None]]
+    mask: SecretMask = field(default_factory=SecretMask)

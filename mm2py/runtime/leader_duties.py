@@ -1,0 +1,135 @@
+"""What the leader of a group does beside assigning: derived configs, leftover states, the session key.
+
+Flow: a round -> ``enter`` -> states of what is gone become tombstones; on winning leadership configs that
+differ from file and overrides are written, and a session key where one is due. Writes run in the queue.
+"""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.errors import RetriableError
+from mm2py.runtime.herder_api import HerderParts
+from mm2py.runtime.herder_queue import HerderQueue
+from mm2py.runtime.membership import Round
+from mm2py.storage.config_state import ConfigSnapshot, SessionKey
+from mm2py.storage.status_records import StoredStatus
+from mm2py.types import State, TaskId
+
+__all__ = ["LeaderDuties"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+KEY_BYTES: Final = 32
+"""What Java's generator of ``HmacSHA256`` makes by default."""
+SHORTEST_KEY_LIFE_S: Final = 1.0
+
+
+@final
+class LeaderDuties:
+    """Duties of one herder; idle while another worker leads."""
+
+    def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
+        self._parts, self._queue, self._clock = parts, queue, clock
+        self._leads = False
+        self._signed = False
+        self._planned: set[str] = set()
+
+    def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
+        """Note who leads since a round, and begin what falls to the leader."""
+        won = outcome.leader and not self._leads
+        self._leads, self._signed = outcome.leader, outcome.signed
+        if not outcome.leader:
+            return
+        self._forget_states(snapshot)
+        if self._signed:
+            self._plan("session key", self._rotate_key)
+        if won:
+            log.info("this worker leads the group generation=%d", outcome.generation)
+            self.derive_again()
+
+    def resign(self) -> None:
+        """The membership is over: the next round decides anew."""
+        self._leads = False
+
+    def derive_again(self) -> None:
+        """Write what file and overrides say now, where this worker leads and the topic differs."""
+        if self._leads and self._parts.overrides is not None:
+            self._plan("derived configs", self._write_derived)
+
+    def _forget_states(self, snapshot: ConfigSnapshot) -> None:
+        """Remove the states of connectors and tasks that are not configured any more."""
+        status = self._parts.status
+        for name in status.connectors():
+            configured = set(snapshot.tasks(name)) if name in snapshot.connectors else set[TaskId]()
+            for number in status.tasks(name):
+                task = TaskId(name, number)
+                if task not in configured:
+                    self._forget(task)
+            if name not in snapshot.connectors:
+                self._forget(name)
+
+    def _forget(self, work: str | TaskId) -> None:
+        parts = self._parts
+        gone = StoredStatus(
+            state=State.DESTROYED,
+            worker_id=parts.worker_id,
+            generation=parts.membership.generation,
+        )
+        parts.status.put(work, gone)
+
+    async def _write_derived(self) -> None:
+        overrides, config = self._parts.overrides, self._parts.config
+        if overrides is None:
+            return
+        for name, wanted in overrides.effective().items():
+            stored = config.snapshot().connectors.get(name)
+            if stored is not None and dict(stored) == dict(wanted):
+                continue
+            if not self._parts.membership.is_leader:
+                log.info("leadership was lost meanwhile, the stored configs stay as they are")
+                return
+            with self._queue.stage(f"writing a config for connector {name} to the config topic"):
+                await config.put_connector(name, wanted)
+            log.info(
+                "config written as the file and its changes say connector=%s new=%s",
+                name,
+                stored is None,
+            )
+
+    async def _rotate_key(self) -> None:
+        settings, config = self._parts.settings, self._parts.config
+        algorithm = settings.inter_worker_key_generation_algorithm
+        ttl_ms, now_ms = settings.inter_worker_key_ttl_ms, self._clock.now_ms()
+        key = config.snapshot().session_key
+        if not self._signed or not self._parts.membership.is_leader:
+            return
+        if key is None or key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms:
+            key = SessionKey(secrets.token_bytes(KEY_BYTES), algorithm, now_ms)
+            with self._queue.stage("writing a new session key to the config topic"):
+                await config.put_session_key(key)
+        left_s = (key.created_ms + ttl_ms - self._clock.now_ms()) / 1000
+        self._plan("session key", self._rotate_key, delay_s=max(left_s, SHORTEST_KEY_LIFE_S))
+
+    def _plan(self, what: str, duty: Callable[[], Awaitable[None]], *, delay_s: float = 0) -> None:
+        """Let the loop do a duty once; what cannot be written now is tried again."""
+        now = delay_s <= 0
+        if now and what in self._planned:
+            return
+        if now:
+            self._planned.add(what)
+
+        async def run() -> None:
+            self._planned.discard(what)
+            if not self._leads:
+                return
+            try:
+                await duty()
+            except RetriableError as error:
+                log.warning("%s cannot be written now, tried again cause=%s", what, error)
+                self._plan(what, duty, delay_s=RETRY_S)
+
+        self._queue.post(run, delay_s=delay_s)

@@ -1,0 +1,564 @@
+"""Fakes around a herder: a group of several nodes in memory, hosts that obey, plug-ins, a validator.
+
+Flow: ``Cluster`` holds the topics and the group -> ``Cluster.node`` builds a herder on them -> tests run several
+side by side on one ``FakeClock``.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from typing import ClassVar, cast
+
+from mm2py.api.connector import ConnectorFactory
+from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError, FatalError, RetriableError
+from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import FlowMeter, NodeSnapshot
+from mm2py.runtime.assignor import FRESH, MemberView, assign, configured_work
+from mm2py.runtime.distributed_herder import DistributedHerder
+from mm2py.runtime.herder_api import HerderParts, OffsetEntry
+from mm2py.runtime.herder_errors import NotFoundError
+from mm2py.runtime.lifecycle import Status
+from mm2py.runtime.membership import Lost, Rejoin, Round
+from mm2py.runtime.plugin_catalog import PluginInfo
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.task_host import TaskSpec, TaskWatcher
+from mm2py.storage.config_state import ConnectorConfig, SessionKey
+from mm2py.storage.memory import (
+    MemoryConfigBackingStore,
+    MemoryStatusBackingStore,
+    MemoryTopic,
+)
+from mm2py.testing.clock import FakeClock
+from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
+from tests.unit.runtime.runtime_fakes import FakeConnector, FakeStore
+
+__all__ = [
+    "CONFIG",
+    "FLOW",
+    "Cluster",
+    "FakeGroup",
+    "FakeMembership",
+    "FakeOverrides",
+    "Node",
+    "ObedientHost",
+    "TestConnector",
+    "a_plugin",
+    "until",
+]
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+CONFIG = {"connector.class": "TestConnector", "tasks.max": "4"}
+
+
+async def until(condition: Callable[[], bool], *, turns: int = 5_000) -> None:
+    """Let the loop turn until ``condition`` holds."""
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never became true")
+
+
+class TestConnector(FakeConnector):
+    """A connector that makes one task per word of its property ``work``."""
+
+    __test__ = False
+    java_class = "org.example.TestConnector"
+    plugin_version: ClassVar[str] = "9.9"
+    made: ClassVar[list["TestConnector"]] = []
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        if config.get("broken"):
+            raise ConfigError("broken=yes: must be no", remedy="remove it")
+        super().__init__([{"p": word} for word in config.get("work", "0 1").split()])
+        self.config = config
+        if config.get("late"):
+            self.start_errors = [FatalError(config["late"])]
+        TestConnector.made.append(self)
+
+
+def a_plugin() -> Plugins:
+    """Installed plug-ins: ``TestConnector`` alone."""
+    TestConnector.made.clear()
+    name = "TestConnector"
+    plugins = Plugins([EntryPoint(name, f"{__name__}:{name}", "mm2py.connectors")])
+    loaded = plugins._loaded  # pyright: ignore[reportPrivateUsage]  # importlib mode: no such module
+    loaded[name] = cast("ConnectorFactory", TestConnector)
+    return plugins
+
+
+class ObedientHost:
+    """Runs tasks on paper; the test makes them fail."""
+
+    def __init__(self, watcher: TaskWatcher) -> None:
+        self.watcher = watcher
+        self.running: dict[TaskId, TaskSpec] = {}
+        self.states: dict[TaskId, Status] = {}
+        self.events: list[str] = []
+        self.fails_at_start: dict[TaskId, Exception] = {}
+        self.leases: list[int] = []
+        self.held: frozenset[TopicPartition] = frozenset()
+        self.closed = False
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        self.running[spec.id] = spec
+        self.events.append(f"start {spec.id} {spec.config.get('p', '')}")
+        await asyncio.sleep(0)
+        if spec.id in self.fails_at_start:
+            self.say(spec.id, State.FAILED, self.fails_at_start[spec.id])
+        else:
+            self.say(spec.id, State.PAUSED if spec.paused else State.RUNNING)
+
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        self.events.append(f"stop {task}")
+        await asyncio.sleep(0)
+        if self.running.pop(task, None) is not None and self.states[task].state is not State.FAILED:
+            self.say(task, State.UNASSIGNED)
+        self.states.pop(task, None)
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        self.events.append(f"{'pause' if paused else 'unpause'} {task}")
+        if self.states[task].state is not State.FAILED:
+            self.say(task, State.PAUSED if paused else State.RUNNING)
+
+    def status(self, task: TaskId) -> Status | None:
+        return self.states.get(task)
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        return tuple(self.running)
+
+    def suspend(self) -> None:
+        self.events.append("suspend")
+
+    def resume(self) -> None:
+        self.events.append("resume")
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        self.held = partitions
+
+    def lease(self, valid_ms: int) -> None:
+        self.leases.append(valid_ms)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def say(self, task: TaskId, state: State, cause: Exception | None = None) -> None:
+        self.states[task] = Status(state, cause)
+        self.watcher(task, self.states[task])
+
+
+class FakeGroup:
+    """A group whose rounds complete when every member has joined; the real assignor plans them."""
+
+    def __init__(self, clock: FakeClock, *, max_delay_ms: int = 0) -> None:
+        self.clock = clock
+        self.max_delay_ms = max_delay_ms
+        self.members: dict[str, FakeMembership] = {}
+        self.joining: dict[str, tuple[MemberView, asyncio.Future[Round]]] = {}
+        self.generation = 0
+        self.rounds: list[Mapping[str, Work]] = []
+        self.owners: Mapping[str, Work] = {}
+        self.leader = ""
+        self._state = FRESH
+
+    async def join(self, member: "FakeMembership", view: MemberView) -> Round:
+        self.members[member.name] = member
+        answer: asyncio.Future[Round] = asyncio.get_running_loop().create_future()
+        self.joining[member.name] = view, answer
+        for name, other in self.members.items():
+            if name not in self.joining:
+                other.tell(Rejoin("another member joins"))
+        self._try()
+        try:
+            return await answer
+        finally:
+            if self.joining.get(member.name, (None, None))[1] is answer:
+                del self.joining[member.name]
+
+    def drop(self, name: str) -> None:
+        self.members.pop(name, None)
+        _, answer = self.joining.pop(name, (None, None))
+        if answer is not None:
+            answer.cancel()
+        for other in self.members.values():
+            other.tell(Rejoin("a member left"))
+        self._try()
+
+    def _try(self) -> None:
+        if not self.members or self.joining.keys() != self.members.keys():
+            return
+        self.generation += 1
+        if self.leader not in self.members:
+            self.leader = next(iter(self.members))
+            self._state = FRESH
+        leader = self.members[self.leader]
+        snapshot = leader.config.snapshot()
+        views = {name: view for name, (view, _) in self.joining.items()}
+        failed = snapshot.offset < max(view.config_offset for view in views.values())
+        plan = assign(
+            self._state,
+            views,
+            configured_work(snapshot, lambda _: True),
+            generation=self.generation,
+            now_ms=self.clock.now_ms(),
+            max_delay_ms=self.max_delay_ms,
+        )
+        if not failed:
+            self._state, self.owners = plan.state, plan.owners
+            self.rounds.append(plan.owners)
+        waiting, self.joining = self.joining, {}
+        for name, (_, answer) in waiting.items():
+            outcome = Round(
+                member_id=name,
+                generation=self.generation,
+                leader=name == self.leader,
+                leader_url=f"http://{self.leader}/",
+                config_offset=snapshot.offset,
+                assigned=Work() if failed else plan.assigned.get(name, Work()),
+                revoked=Work() if failed else plan.revoked.get(name, Work()),
+                delay_ms=plan.delay_ms,
+                failed=failed,
+                incremental=True,
+                signed=True,
+            )
+            self.members[name].completed(outcome)
+            if not answer.done():
+                answer.set_result(outcome)
+
+
+class FakeMembership:
+    """One member of a ``FakeGroup``, with a script of failures."""
+
+    def __init__(self, name: str, group: FakeGroup, config: MemoryConfigBackingStore) -> None:
+        self.name, self.group, self.config = name, group, config
+        self.rejoin_errors: list[RetriableError] = []
+        self.offsets_seen: list[int] = []
+        self.left = 0
+        self.waited_for_ours = 0
+        self.ours = asyncio.Event()
+        self.ours.set()
+        self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
+        self._round: Round | None = None
+        self.suspend: Callable[[], None] = lambda: None
+        self.resume: Callable[[], None] = lambda: None
+        self.confirmed: Callable[[int], None] = lambda _: None
+
+    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+        self.offsets_seen.append(config_offset)
+        if self.rejoin_errors:
+            raise self.rejoin_errors.pop(0)
+        while not self._signals.empty():
+            self._signals.get_nowait()
+        return await self.group.join(self, MemberView(self.name, config_offset, owned))
+
+    async def until_ours(self) -> None:
+        self.group.drop(self.name)
+        self.waited_for_ours += 1
+        await self.ours.wait()
+
+    async def signal(self) -> Rejoin | Lost:
+        return await self._signals.get()
+
+    def tell(self, signal: Rejoin | Lost) -> None:
+        self._signals.put_nowait(signal)
+
+    def lose(self, reason: str, *, may_commit: bool = True) -> None:
+        self.group.drop(self.name)
+        self._round = None
+        self.tell(Lost(reason, may_commit))
+
+    def completed(self, outcome: Round) -> None:
+        self._round = outcome
+
+    def request_rejoin(self) -> None:
+        self.tell(Rejoin("requested"))
+
+    def listen(
+        self,
+        suspend: Callable[[], None],
+        resume: Callable[[], None],
+        confirmed: Callable[[int], None],
+    ) -> None:
+        self.suspend, self.resume, self.confirmed = suspend, resume, confirmed
+
+    @property
+    def generation(self) -> int:
+        return -1 if self._round is None else self._round.generation
+
+    @property
+    def is_leader(self) -> bool:
+        return self._round is not None and self._round.leader
+
+    @property
+    def leader_url(self) -> str | None:
+        return None if self._round is None else self._round.leader_url
+
+    def owner_url(self, work: str | TaskId) -> str | None:
+        for name, owned in self.group.owners.items():
+            if work in owned.connectors or work in owned.tasks:
+                return f"http://{name}/"
+        return None
+
+    def member_urls(self) -> tuple[str, ...]:
+        return tuple(f"http://{name}/" for name in self.group.members)
+
+    async def leave(self) -> None:
+        self.left += 1
+        self.group.drop(self.name)
+
+
+class FakeCatalog:
+    """Knows one source connector."""
+
+    def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
+        return [PluginInfo("org.example.TestConnector", "source", "9.9")]
+
+    def definitions(self, plugin: str) -> Sequence[ConfigKey]:
+        raise NotFoundError(f"Unknown plugin {plugin}.")
+
+    def connector_type(self, config: ConnectorConfig) -> str:
+        return "source" if config.get("connector.class") == "TestConnector" else "unknown"
+
+
+class FakeValidator:
+    """Refuses configs with the property ``invalid``."""
+
+    async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
+        errors = ("invalid=yes: must not be there",) if "invalid" in config else ()
+        value = ConfigValue(name="invalid", value=config.get("invalid"), errors=errors)
+        return ConfigInfos(
+            name="TestConnector", error_count=len(errors), groups=(), configs=((None, value),)
+        )
+
+
+class FakePeers:
+    """Hands task configs to the herder at a URL, as the internal listener would."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self.errors: list[Exception] = []
+        self.posted: list[str] = []
+
+    async def post_tasks(
+        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
+    ) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.posted.append(url)
+        name = url.removeprefix("http://").rstrip("/")
+        await self.cluster.nodes[name].herder.put_task_configs(connector, configs)
+
+    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
+        raise FatalError("not asked for here")
+
+
+class FakeOverrides:
+    """File and overrides in one map."""
+
+    def __init__(self, effective: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self.wanted = dict(effective or {})
+        self.records: list[tuple[str, bool, bool, str]] = []
+        self.paused: frozenset[TopicPartition] = frozenset()
+        self.changed: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        return
+
+    def effective(self) -> Mapping[str, Mapping[str, str]]:
+        return self.wanted
+
+    async def record(
+        self,
+        name: str,
+        before: Mapping[str, str] | None,
+        after: Mapping[str, str] | None,
+        *,
+        actor: str,
+    ) -> None:
+        self.records.append((name, before is not None, after is not None, actor))
+        if after is None:
+            self.wanted.pop(name, None)
+        else:
+            self.wanted[name] = after
+
+    def held(self) -> frozenset[TopicPartition]:
+        return self.paused
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+
+class FakeEditor:
+    """Answers with what it was asked."""
+
+    def __init__(self) -> None:
+        self.altered: list[Sequence[OffsetEntry]] = []
+
+    async def read(self, connector: str) -> Sequence[OffsetEntry]:
+        return [OffsetEntry({"topic": "t"}, {"offset": 7})]
+
+    async def alter(
+        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+    ) -> str:
+        self.altered.append(entries)
+        return "altered"
+
+    async def reset(self, connector: str, config: Mapping[str, str]) -> str:
+        return "reset"
+
+
+class FakeLoggers:
+    """Remembers levels."""
+
+    def __init__(self) -> None:
+        self.levels: dict[str, str] = {}
+
+    def all(self) -> Mapping[str, tuple[str, int | None]]:
+        return {name: (level, None) for name, level in self.levels.items()}
+
+    def get(self, name: str) -> tuple[str, int | None] | None:
+        return (self.levels[name], None) if name in self.levels else None
+
+    def set(self, namespace: str, level: str) -> list[str]:
+        self.levels[namespace] = level
+        return [namespace]
+
+
+@dataclass
+class Cluster:
+    """Topics and group that nodes share."""
+
+    max_delay_ms: int = 0
+    clock: FakeClock = field(default_factory=FakeClock)
+    configs: MemoryTopic = field(default_factory=lambda: MemoryTopic("configs"))
+    statuses: MemoryTopic = field(default_factory=lambda: MemoryTopic("statuses"))
+    nodes: dict[str, "Node"] = field(default_factory=dict[str, "Node"])
+
+    def __post_init__(self) -> None:
+        self.group = FakeGroup(self.clock, max_delay_ms=self.max_delay_ms)
+
+    def node(
+        self,
+        name: str = "n1",
+        *,
+        effective: Mapping[str, Mapping[str, str]] | None = None,
+        auto_restart: bool = True,
+        resolve: Callable[[ConnectorConfig], dict[str, str]] | None = None,
+        **settings: str | int,
+    ) -> "Node":
+        """Build a node; ``effective`` makes it one of a flow with overrides."""
+        node = Node(self, name, effective, auto_restart=auto_restart, resolve=resolve, **settings)
+        self.nodes[name] = node
+        return node
+
+    def running(self) -> dict[str, str]:
+        """Which node runs which task now."""
+        return {str(task): name for name, node in self.nodes.items() for task in node.host.running}
+
+
+class Node:
+    """One herder on fakes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        effective: Mapping[str, Mapping[str, str]] | None,
+        *,
+        auto_restart: bool,
+        resolve: Callable[[ConnectorConfig], dict[str, str]] | None,
+        **settings: str | int,
+    ) -> None:
+        self.cluster, self.name = cluster, name
+        self.hosts: list[ObedientHost] = []
+        self.config = MemoryConfigBackingStore(cluster.configs)
+        self.status = MemoryStatusBackingStore(cluster.statuses)
+        self.offsets = FakeStore()
+        self.membership = FakeMembership(name, cluster.group, self.config)
+        self.overrides = None if effective is None else FakeOverrides(effective)
+        self.peers = FakePeers(cluster)
+        self.editor = FakeEditor()
+        self.loggers = FakeLoggers()
+        self.meter = FlowMeter(FLOW, cluster.clock)
+        self.events: list[str] = []
+        self.errors: dict[str, list[Exception]] = {}
+        keys: dict[str, object] = {
+            "bootstrap_servers": ("b:1",),
+            "group_id": "A-mm2",
+            "config_storage_topic": "c",
+            "offset_storage_topic": "o",
+            "status_storage_topic": "s",
+        }
+        self.parts = HerderParts(
+            flow=FLOW,
+            worker_id=f"{name}:8083",
+            cluster_id=lambda: "cluster",
+            clusters={
+                "target cluster B at b1:9092": lambda: self._step("target"),
+                "source cluster A at a1:9092": lambda: self._step("source"),
+            },
+            prepare=lambda: self._step("prepare"),
+            config=self.config,
+            status=self.status,
+            offsets=self.offsets,
+            membership=self.membership,
+            hosts=self._host,
+            plugins=a_plugin(),
+            catalog=FakeCatalog(),
+            validator=FakeValidator(),
+            peers=self.peers,
+            overrides=self.overrides,
+            resolve=resolve or _plain,
+            editor=self.editor,
+            meter=self.meter,
+            loggers=self.loggers,
+            settings=WorkerConfig.model_validate(keys | settings),
+            auto_restart=auto_restart,
+            close=lambda: self._step("close"),
+            mask=SecretMask(["geheim-123"]),
+        )
+        self.herder = DistributedHerder(self.parts, clock=cluster.clock)
+        self.life: asyncio.Task[None] | None = None
+
+    @property
+    def host(self) -> ObedientHost:
+        return self.hosts[-1]
+
+    def start(self) -> "Node":
+        self.life = asyncio.create_task(self.herder.run(), name=self.name)
+        return self
+
+    async def stop(self) -> None:
+        self.herder.stop()
+        if self.life is not None:
+            await self.life
+
+    async def runs(self, *tasks: str) -> None:
+        """Wait until exactly these tasks run here."""
+        await until(lambda: sorted(map(str, self.host.running)) == sorted(tasks))
+
+    async def put(self, name: str = "c", target: TargetState | None = None, **config: str) -> None:
+        """Create or update a connector through the leader."""
+        await self.config.put_connector(name, CONFIG | {"name": name} | config, target)
+
+    def state(self, work: str | TaskId) -> str:
+        """State of a connector or task as the status store tells it, empty where it tells none."""
+        stored = self.status.get(work)
+        return "" if stored is None else stored.state.value
+
+    def _host(self, watcher: TaskWatcher) -> ObedientHost:
+        self.hosts.append(ObedientHost(watcher))
+        return self.hosts[-1]
+
+    async def _step(self, name: str) -> None:
+        errors = self.errors.get(name)
+        if errors:
+            raise errors.pop(0)
+        self.events.append(name)
+
+
+def _plain(config: ConnectorConfig) -> dict[str, str]:
+    return {key: text for key, text in config.items() if text is not None}
