@@ -18,6 +18,7 @@ from mm2py.config.class_names import MIRROR_HEARTBEAT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.mirror.heartbeats import Heartbeat, encode_heartbeat
+from mm2py.mirror.offset_checks import Positions, check_heartbeat_offsets
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import heartbeat_source_partition, source_offset
 from mm2py_connectors.clients import AdminFactory, AdminSession, open_admin
@@ -50,6 +51,11 @@ class MirrorHeartbeatConnector(Connector):
         self._scheduler: Scheduler | None = None
         self._context: ConnectorContext | None = None
         self._topic_ready = False
+
+    @staticmethod
+    def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
+        """Check positions that somebody wants to store; ``ConfigError`` refuses them."""
+        return check_heartbeat_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
         """Create the heartbeats topic; ``RetriableError`` while the target is away."""

@@ -16,6 +16,7 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
+from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import TopicPartition
@@ -88,6 +89,11 @@ class MirrorSourceConnector(Connector):
         self._topics: RemoteTopics | None = None
         self._context: ConnectorContext | None = None
         self._syncs_topic_ready = False
+
+    @staticmethod
+    def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
+        """Check positions that somebody wants to store; ``ConfigError`` refuses them."""
+        return check_mirror_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
         """Create what is missing, then start the loops; ``RetriableError`` while a cluster is away."""
