@@ -115,6 +115,12 @@ class MemoryOffsetBackingStore:
     async def stop(self) -> None:
         """Nothing to close; what was stored stays."""
 
+    def suspend(self) -> None:
+        """Nothing to suspend: no membership could be in doubt."""
+
+    def resume(self) -> None:
+        """Nothing to resume."""
+
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest value of each key."""
         return [self._offsets.get(key) for key in keys]
