@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
-from tests.chaos.census import Census
+from tests.chaos.census import Census, rise
 from tests.chaos.conftest import CreateTopic, Rig, Unique
 from tests.chaos.throughput import wait_s
 from tests.integration.mirror_process import Mirror, until, write_flow
@@ -85,12 +85,13 @@ def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
         growth = census.growth_mb()
         log.warning(
             "memory over %.0f s, frozen %d times: at most %.0f MiB, the line through the last half "
-            "rises by %.1f MiB (%.0f MiB per hour); %s",
+            "rises by %.1f MiB (%.0f MiB per hour), through the last quarter by %.1f MiB; %s",
             DURATION_S,
             turns,
             census.peak_mb,
             growth,
             census.mb_per_hour(),
+            rise(census.used_mb[-len(census.used_mb) // 4 :]),
             [round(value) for value in census.used_mb[:: max(len(census.used_mb) // 60, 1)]],
         )
         wanted = ends(source, topic)
