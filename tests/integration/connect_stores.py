@@ -1,0 +1,133 @@
+"""The three stores of one Connect group on a real broker, as the composition root builds them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from mm2py.client.admin import Admin
+from mm2py.client.cluster import Cluster
+from mm2py.client.log_reader import LogReader
+from mm2py.client.record_writer import RecordWriter
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import (
+    ConnectionSettings,
+    ProducerSettings,
+    parse_bootstrap_servers,
+)
+from mm2py.storage.config_log_store import KafkaConfigBackingStore
+from mm2py.storage.config_state import RestartRequest, SessionKey
+from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.storage.status_log_store import KafkaStatusBackingStore
+
+__all__ = ["ConfigNews", "Stores", "eventually", "open_stores"]
+
+PARTITIONS = {"configs": 1, "statuses": 5, "offsets": 25}
+
+
+@dataclass
+class ConfigNews:
+    """Listens and notes what it was told."""
+
+    told: list[str] = field(default_factory=list[str])
+
+    def connector_changed(self, name: str) -> None:
+        self.told.append(f"changed {name}")
+
+    def connector_removed(self, name: str) -> None:
+        self.told.append(f"removed {name}")
+
+    def tasks_changed(self, connector: str) -> None:
+        self.told.append(f"tasks {connector}")
+
+    def target_changed(self, connector: str) -> None:
+        self.told.append(f"target {connector}")
+
+    def session_key_changed(self, key: SessionKey) -> None:
+        self.told.append(f"key {key.algorithm}")
+
+    def restart_requested(self, request: RestartRequest) -> None:
+        self.told.append(
+            f"restart {request.connector} {request.only_failed} {request.include_tasks}"
+        )
+
+    def logger_level_changed(self, namespace: str, level: str) -> None:
+        self.told.append(f"level {namespace} {level}")
+
+
+@dataclass
+class Stores:
+    """One worker's view of the topics ``<prefix>-configs``, ``-statuses`` and ``-offsets``."""
+
+    config: KafkaConfigBackingStore
+    status: KafkaStatusBackingStore
+    offsets: KafkaOffsetBackingStore
+    news: ConfigNews
+
+
+@asynccontextmanager
+async def open_stores(bootstrap_servers: str, prefix: str) -> AsyncGenerator[Stores]:
+    """Create the topics where they are missing and open the stores."""
+    settings = ConnectionSettings(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers))
+    cluster = Cluster(settings, alias="a")
+    admin = Admin(cluster)
+
+    async def prepare(kind: str) -> int:
+        purpose = {"configs": "config", "statuses": "status", "offsets": "offset"}[kind]
+        topic = InternalTopic(
+            name=f"{prefix}-{kind}",
+            purpose=f"{purpose}.storage",
+            partitions=PARTITIONS[kind],
+            replication_factor=1,
+        )
+        return await ensure_topic(admin, topic, clock=SYSTEM_CLOCK)
+
+    def writer() -> RecordWriter:
+        return RecordWriter(cluster, ProducerSettings(connection=settings), clock=SYSTEM_CLOCK)
+
+    def reader(kind: str) -> LogReader:
+        return LogReader(cluster, f"{prefix}-{kind}", clock=SYSTEM_CLOCK)
+
+    stores = Stores(
+        KafkaConfigBackingStore(
+            f"{prefix}-configs",
+            prepare=lambda: prepare("configs"),
+            writer=writer,
+            reader=lambda: reader("configs"),
+        ),
+        KafkaStatusBackingStore(
+            f"{prefix}-statuses",
+            prepare=lambda: prepare("statuses"),
+            writer=writer,
+            reader=lambda: reader("statuses"),
+        ),
+        KafkaOffsetBackingStore(
+            f"{prefix}-offsets",
+            prepare=lambda: prepare("offsets"),
+            writer=writer,
+            reader=lambda: reader("offsets"),
+        ),
+        ConfigNews(),
+    )
+    try:
+        await cluster.connect()
+        await stores.config.start(stores.news)
+        await stores.status.start()
+        await stores.offsets.start()
+        yield stores
+    finally:
+        await stores.config.stop()
+        await stores.status.stop()
+        await stores.offsets.stop()
+        await cluster.close()
+
+
+async def eventually(condition: Callable[[], object], what: str, *, timeout_s: float = 20) -> None:
+    """Wait for something that another process brings about."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 - other processes signal nothing
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {timeout_s} s") from None
