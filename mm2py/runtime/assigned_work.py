@@ -232,9 +232,14 @@ class AssignedWork:
                 clock=self._clock,
                 target=target,
                 resolve=self._parts.resolve,
+                rates=self._rates,
             )
             self._connectors[name] = connector
             connector.start()
+
+    def _rates(self) -> Mapping[TopicPartition, float]:
+        seen = self._parts.meter.node_snapshot(self._parts.worker_id).partitions
+        return {each.source: each.bytes_per_s for each in seen if each.bytes_per_s >= 0}
 
     def _build(self, config: Mapping[str, str]) -> Connector:
         return self._parts.plugins.find(config.get("connector.class", ""))(config)

@@ -19,7 +19,7 @@ from mm2py.runtime.herder_api import HerderParts
 from mm2py.runtime.herder_errors import ForeignMemberError
 from mm2py.runtime.herder_queue import HerderQueue
 from mm2py.runtime.leader_duties import LeaderDuties
-from mm2py.runtime.membership import Lost, Rejoin, Round
+from mm2py.runtime.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.patience import Patience
 from mm2py.runtime.restart_plan import plan_restart
 from mm2py.runtime.work_states import connector_state
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 STATUS_FLUSH_S: Final = 5.0
 """Longest wait for states to be written before work is handed over."""
+
+LAST_FLUSH_S: Final = 1.0
 
 
 @final
@@ -204,9 +206,10 @@ class HerderLoop:
                 log.warning("the group has members that are not ours cause=%s", error)
                 await self._hand_over()
                 await self._patiently("the flow's group", self._parts.membership.until_ours)
+            except MembershipLostError as error:
+                await self._lose(error.lost)
             except RetriableError as error:
-                if not await self._lost_meanwhile():
-                    await patience.wait(error)
+                await patience.wait(error)
 
     async def _round(self) -> bool:
         """Take part in one round; False: another one is due at once."""
@@ -270,7 +273,9 @@ class HerderLoop:
         with self._queue.stage(stage):
             await self._work.stop(work, self._parts.config.snapshot())
         with self._queue.stage("flushing updates to the status topic"):
-            await self._parts.status.flush(STATUS_FLUSH_S)
+            # A target that is away must not hold up a stop.
+            ending = self._suspended or self._stop.is_set()
+            await self._parts.status.flush(LAST_FLUSH_S if ending else STATUS_FLUSH_S)
 
     async def _hand_over(self) -> None:
         await self._stop_work(self._work.running)
@@ -288,19 +293,6 @@ class HerderLoop:
         await self._hand_over()
         self._duties.resign()
         self._must_join = True
-
-    async def _lost_meanwhile(self) -> bool:
-        """Act if a round failed because the membership is over."""
-        self._signal = asyncio.ensure_future(self._parts.membership.signal())
-        for _ in range(10):  # an end that is known already takes a few turns of the loop to show
-            await asyncio.sleep(0)
-        if not self._signal.done():
-            return False
-        signal, self._signal = self._signal.result(), None
-        if isinstance(signal, Lost):
-            await self._lose(signal)
-            return True
-        return False
 
     def _drop_signal(self) -> None:
         if self._signal is not None:
