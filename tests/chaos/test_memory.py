@@ -1,6 +1,5 @@
 """Memory is flat while the target is frozen half of the time: ``MM2PY_CHAOS_MEMORY_S=600`` for ten minutes."""
 
-import hashlib
 import logging
 import os
 import time
@@ -8,14 +7,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from mm2py.embedded.region import KafkaAddress
 from tests.chaos.census import Census, rise
 from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
 from tests.integration.mirror_process import Mirror, until, write_flow
-from tests.integration.traffic import Load, Log, Logs, Record, assert_resumed, copied, ends
+from tests.integration.traffic import Load, assert_resumed, copied, ends
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "120"))
 
@@ -33,29 +31,6 @@ VALUE_BYTES = 2_000
 HALVES_S = (6.0, 15.0)
 """Frozen and not, for as long each: within a session and longer than one. The buffers are full after eight."""
 MOST_GROWTH_MB = 20.0
-READ_TIMEOUT_S = 240.0
-
-
-def digests(region: KafkaAddress, topic: str) -> Logs:
-    """Return the log with a digest in place of each value: gigabytes do not fit into the test."""
-    now = {partition: end for partition, end in ends(region, topic).items() if end}
-    settings = {"bootstrap.servers": region.bootstrap_servers, "group.id": "digests"}
-    consumer = Consumer(settings | {"enable.auto.commit": "false", "log_level": "0"})
-    logs: Logs = {partition: Log([], []) for partition in now}
-    deadline = time.monotonic() + READ_TIMEOUT_S
-    try:
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
-        while any(len(logs[p].records) < end for p, end in now.items()):
-            assert time.monotonic() < deadline, f"{topic} was not read in time"
-            for message in consumer.consume(2_000, timeout=0.5):
-                assert message.error() is None, message.error()
-                digest = hashlib.blake2b(message.value() or b"", digest_size=12).digest()
-                one = logs[message.partition() or 0]
-                one.offsets.append(message.offset() or 0)
-                one.records.append(Record(message.key(), digest, (), message.timestamp()[1]))
-    finally:
-        consumer.close()
-    return logs
 
 
 def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
@@ -103,7 +78,10 @@ def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
         until(arrived, 180, lambda: f"{wanted}, {ends(target, flow.remote(topic))}", alive=mirror)
         assert mirror.stop() == 0
     # A coordinator that was frozen for longer than a session may take us for dead when it wakes.
-    truth, copy = digests(source, topic), digests(target, flow.remote(topic))
+    truth, copy = (
+        snapshot(source, topic, digests=True),
+        snapshot(target, flow.remote(topic), digests=True),
+    )
     doubled = assert_resumed(truth, copy, rewinds=turns)
     log.warning("memory: %d records on the target, %d doubled", copied(flow, topic), doubled)
     assert growth < MOST_GROWTH_MB

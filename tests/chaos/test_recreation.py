@@ -12,10 +12,11 @@ from confluent_kafka import KafkaError, Message
 
 from mm2py.embedded.region import KafkaAddress
 from tests.chaos.conftest import CreateTopic, NewRegion, Rig, Unique
+from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.traffic import copied, ends, producer, read
+from tests.integration.traffic import copied, ends, producer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -88,7 +89,7 @@ class Incarnation:
 def copies(flow: Flow, topic: str) -> dict[int, Values]:
     """Return what is on the target, by incarnation and partition, in order; incarnations never mix."""
     found: dict[int, Values] = {}
-    for partition, one in read(flow.target, flow.remote(topic)).items():
+    for partition, one in snapshot(flow.target, flow.remote(topic)).items():
         last = 0
         for record in one.records:
             value = record.value or b""
