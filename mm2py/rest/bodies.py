@@ -1,0 +1,172 @@
+"""What arrives as a body or a query: JSON, config maps with their scalars as written, flags.
+
+Flow: request -> plain values, or ``BadRequestError`` that says what does not fit. Where Java answers 500
+to an undecodable body this answers 400; no client depends on the 500.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final, NoReturn, cast
+
+from starlette.requests import Request
+
+from mm2py.runtime.herder_api import JsonScalar, OffsetEntry
+from mm2py.runtime.herder_errors import BadRequestError, HerderError
+
+__all__ = [
+    "MediaTypeError",
+    "check_media_types",
+    "config_map",
+    "flag",
+    "json_object",
+    "offset_entries",
+    "read_json",
+    "text_of",
+]
+
+JSON: Final = "application/json"
+
+NO_OFFSETS: Final = "Partitions / offsets need to be provided for an alter offsets request"
+
+
+class MediaTypeError(HerderError):
+    """The request declares or wants something else than JSON (415, 406)."""
+
+
+class _Number(str):
+    """A JSON number as it was written, so that ``1.50`` stays ``1.50``."""
+
+    __slots__ = ()
+
+
+def _constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+async def read_json(request: Request, *, numbers_as_written: bool = True) -> object:
+    """Return the body's value; numbers are texts unless told otherwise.
+
+    Raises:
+        BadRequestError: no body, or not JSON.
+    """
+    body = await request.body()
+    if not body.strip():
+        raise BadRequestError("Request body is empty, a JSON value is needed")
+    try:
+        value: object = (
+            json.loads(body, parse_int=_Number, parse_float=_Number, parse_constant=_constant)
+            if numbers_as_written
+            else json.loads(body, parse_constant=_constant)
+        )
+        # Half a surrogate pair is JSON, but no text that anybody can store.
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8 JSON"
+        raise BadRequestError(f"Cannot read the request body as JSON: {reason}") from None
+    return value
+
+
+def json_object(value: object, what: str) -> Mapping[str, object]:
+    """Return a JSON object; ``BadRequestError`` for another type."""
+    if not isinstance(value, dict):
+        raise BadRequestError(f"Cannot deserialize value of {what} from {_kind(value)}")
+    return cast("Mapping[str, object]", value)
+
+
+def text_of(value: object, what: str) -> str | None:
+    """Return a scalar as Jackson coerces it to a text; null stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return str(value)
+    raise BadRequestError(
+        f"Cannot deserialize value of type `String` for {what} from {_kind(value)}"
+    )
+
+
+def config_map(value: object) -> dict[str, str | None]:
+    """Return a config, its scalars as texts."""
+    items = json_object(value, "a config map").items()
+    return {key: text_of(item, f"key {key}") for key, item in items}
+
+
+def flag(request: Request, name: str) -> bool:
+    """Return a boolean query parameter: ``true`` in any letter case, every other text is false."""
+    values = request.query_params.getlist(name)
+    return bool(values) and values[0].lower() == "true"
+
+
+def offset_entries(value: object) -> list[OffsetEntry]:
+    """Return the entries of an alter offsets request."""
+    body = json_object(value, "an alter offsets request")
+    for key in body:
+        if key != "offsets":
+            raise BadRequestError(f'Unrecognized field "{key}", only "offsets" is known')
+    offsets = body.get("offsets")
+    if offsets is None or offsets == []:
+        raise BadRequestError(NO_OFFSETS)
+    if not isinstance(offsets, list):
+        raise BadRequestError(f"Cannot deserialize value of `offsets` from {_kind(offsets)}")
+    return [_offset_entry(item) for item in cast("list[object]", offsets)]
+
+
+def _offset_entry(item: object) -> OffsetEntry:
+    entry = json_object(item, "an offset entry")
+    for key in entry:
+        if key not in {"partition", "offset"}:
+            raise BadRequestError(f'Unrecognized field "{key}" of an offset entry')
+    return OffsetEntry(_scalars(entry, "partition"), _scalars(entry, "offset"))
+
+
+def _scalars(entry: Mapping[str, object], member: str) -> Mapping[str, JsonScalar] | None:
+    value = entry.get(member)
+    if value is None:
+        return None
+    scalars: dict[str, JsonScalar] = {}
+    for key, item in json_object(value, f"`{member}`").items():
+        if item is not None and not isinstance(item, str | int | float | bool):
+            kind = "MAP" if isinstance(item, dict) else "ARRAY"
+            # Status and text are Java's (OffsetUtils.validateFormat).
+            raise HerderError(
+                "Offsets may only contain primitive types as values, but field"
+                f" {key} contains {kind}"
+            )
+        scalars[key] = item
+    return scalars
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, dict):
+        return "Object value"
+    if isinstance(value, list):
+        return "Array value"
+    return "null" if value is None else "a scalar"
+
+
+async def check_media_types(request: Request) -> None:
+    """Refuse what is declared or wanted as something else than JSON, whether a body is read or not.
+
+    Raises:
+        MediaTypeError: 415 or 406.
+    """
+    declared = request.headers.get("content-type")
+    if request.method != "GET":
+        wrong = declared is not None and _media_type(declared) != JSON
+        if wrong or (declared is None and await request.body()):
+            raise MediaTypeError("HTTP 415 Unsupported Media Type", status=415)
+    wanted = ",".join(request.headers.getlist("accept"))
+    if wanted.strip() and not any(_takes_json(item) for item in wanted.split(",")):
+        raise MediaTypeError("HTTP 406 Not Acceptable", status=406)
+
+
+def _media_type(header: str) -> str:
+    return header.split(";", 1)[0].strip().lower()
+
+
+def _takes_json(item: str) -> bool:
+    if _media_type(item) not in {JSON, "application/*", "*/*", "*"}:
+        return False
+    weights = [part.strip() for part in item.lower().split(";")[1:]]
+    return not any(part.startswith("q=") and not part[2:].strip("0.") for part in weights)

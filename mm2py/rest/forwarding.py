@@ -1,0 +1,182 @@
+"""Requests that another worker must answer: one or two hops, signed, never more.
+
+Flow: ``ForwardError`` and the request -> the other worker's internal listener -> its answer, with
+``Location`` on our own base. No ``forward`` in the query goes on with ``forward=true``, that one with
+``forward=false``, and that one ends in a 409 (kcr 1.2, ``HerderRequestHandler``).
+"""
+
+import json
+import ssl
+from typing import Final, cast, final
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.rest.answers import json_response
+from mm2py.rest.internal_gate import FLOW_HEADER, caller_text, flow_text
+from mm2py.rest.parts import caller_of
+from mm2py.rest.raw_path import canonical_target
+from mm2py.runtime.aggregated_herder import FlowForwardError
+from mm2py.runtime.herder_api import Herder
+from mm2py.runtime.herder_errors import (
+    CONFLICTING_OPERATION,
+    NO_LEADER,
+    ConflictError,
+    ForwardError,
+    HerderError,
+    SignatureError,
+)
+from mm2py.runtime.request_signing import sign_request
+from mm2py.storage.config_state import SessionKey
+
+__all__ = ["NO_SESSION_KEY", "USER_AGENT", "Forwarder", "http_client", "reply_error"]
+
+USER_AGENT: Final = "kafka-connect"
+REQUEST_TIMEOUT_S: Final = 95.0
+"""A little more than the other worker's own 90 s."""
+
+CONNECT_TIMEOUT_S: Final = 5.0
+ROTATION_MS: Final = 60_000
+ROTATION_PAUSES_S: Final = (0.25, 0.5, 1.0)
+FORBIDDEN: Final = 403
+OK: Final = range(200, 300)
+REFUSED: Final = range(400, 600)
+
+NO_SESSION_KEY: Final = (
+    "This worker is still starting up and has not been able to read a session key from the config topic"
+    " yet"
+)
+
+
+def http_client(context: ssl.SSLContext | None = None) -> httpx.AsyncClient:
+    """Return the client for requests between workers; whoever made it closes it.
+
+    Args:
+        context: for https listeners; None trusts nobody, which plain http does not need.
+    """
+    return httpx.AsyncClient(
+        verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        follow_redirects=False,
+        trust_env=False,
+        headers={"Accept": "application/json", "User-Agent": USER_AGENT},
+    )
+
+
+@final
+class Forwarder:
+    """Sends requests on; one for all herders of the process."""
+
+    def __init__(self, client: httpx.AsyncClient, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._client = client
+        self._clock = clock
+
+    async def send(self, error: ForwardError, request: Request, herder: Herder) -> Response:
+        """Return the other worker's answer.
+
+        Raises:
+            HerderError: it was not asked (409), refused, or could not be reached (500).
+        """
+        hop = _next_hop(request)
+        if error.url is None:
+            raise ConflictError(NO_LEADER)
+        origin = error.herder if isinstance(error, FlowForwardError) else herder
+        for pause_s in ROTATION_PAUSES_S:
+            key = _session_key(origin)
+            reply = await self._sent(error.url, hop, request, origin, key)
+            fresh = self._clock.now_ms() - key.created_ms < ROTATION_MS
+            if reply.status_code != FORBIDDEN or not fresh:
+                break
+            # Right after a rotation one of the two workers has not read the new key yet.
+            await self._clock.sleep(pause_s)
+        else:
+            reply = await self._sent(error.url, hop, request, origin, _session_key(origin))
+        return _answer(reply, request)
+
+    async def _sent(
+        self, url: str, hop: str, request: Request, origin: Herder, key: SessionKey
+    ) -> httpx.Response:
+        built = await self._request(url, hop, request, origin, key)
+        try:
+            return await self._client.send(built)
+        except httpx.HTTPError as failure:
+            raise HerderError(
+                "IO Error trying to forward REST request:"
+                f" {type(failure).__name__} at {url}: {failure}"
+            ) from failure
+
+    async def _request(
+        self, url: str, hop: str, request: Request, origin: Herder, key: SessionKey
+    ) -> httpx.Request:
+        query = [pair for pair in request.query_params.multi_items() if pair[0] != "forward"]
+        target = f"{canonical_target(request.scope)}?{urlencode([*query, ('forward', hop)])}"
+        body = await request.body()
+        built = self._client.build_request(
+            request.method, url.rstrip("/") + target, content=body or None
+        )
+        sent_target = built.url.raw_path.decode("ascii")
+        built.headers.update(
+            sign_request(key, request.method, sent_target, caller_text(caller_of(request)), body)
+        )
+        built.headers[FLOW_HEADER] = flow_text(origin.flow)
+        if body:
+            built.headers["Content-Type"] = "application/json"
+        if "authorization" in request.headers:
+            built.headers["Authorization"] = request.headers["authorization"]
+        return built
+
+
+def _session_key(origin: Herder) -> SessionKey:
+    key = origin.session_key()
+    if key is None:
+        raise SignatureError(NO_SESSION_KEY, status=503)
+    return key
+
+
+def _next_hop(request: Request) -> str:
+    said = request.query_params.getlist("forward")
+    if not said:
+        return "true"
+    if said[0].lower() == "true":
+        return "false"
+    raise ConflictError(CONFLICTING_OPERATION)
+
+
+def _answer(reply: httpx.Response, request: Request) -> Response:
+    if reply.status_code not in OK:
+        raise reply_error(reply)
+    if not reply.content:
+        return Response(status_code=reply.status_code)
+    headers: dict[str, str] = {}
+    if "location" in reply.headers:
+        there = urlsplit(reply.headers["location"])
+        headers["Location"] = str(request.base_url).rstrip("/") + there.path
+    return json_response(_json(reply), reply.status_code, headers)
+
+
+def reply_error(reply: httpx.Response) -> HerderError:
+    """Return what another worker refused, with its status."""
+    try:
+        body = _json(reply)
+    except HerderError:
+        body = None
+    if reply.status_code in REFUSED and isinstance(body, dict):
+        message = cast("dict[str, object]", body).get("message")
+        return HerderError(str(message), status=reply.status_code)
+    return HerderError(
+        f"IO Error trying to forward REST request: {reply.url.copy_with(query=None)} answered"
+        f" {reply.status_code}"
+    )
+
+
+def _json(reply: httpx.Response) -> object:
+    try:
+        value: object = json.loads(reply.content)
+    except ValueError as error:
+        raise HerderError(
+            "IO Error trying to forward REST request: the answer is not JSON"
+        ) from error
+    return value

@@ -1,0 +1,203 @@
+"""What REST is given, and one request as a handler sees it.
+
+Flow: request -> ``endpoint`` (media types, which herder) -> handler(``Call``) -> response.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from mm2py.clock import Clock
+from mm2py.observability.loggers import LoggerRegistry
+from mm2py.observability.logging import SecretMask
+from mm2py.rest.bodies import check_media_types, flag
+from mm2py.rest.raw_path import plain_segment
+from mm2py.runtime.herder_api import Herder, Validator
+from mm2py.runtime.herder_errors import ForwardError
+from mm2py.runtime.plugin_catalog import PluginCatalog
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.types import FlowName
+
+__all__ = [
+    "ANONYMOUS",
+    "CALLER",
+    "RESERVED_ALIASES",
+    "SIGNED_FLOW",
+    "Call",
+    "Forwarding",
+    "Handler",
+    "HerderPick",
+    "RestParts",
+    "RouteSpec",
+    "WhoCalls",
+    "caller_of",
+    "endpoint",
+    "signed_in",
+]
+
+RESERVED_ALIASES: Final = frozenset(
+    {"connectors", "connector-plugins", "flows", "admin", "health", "pairs", "mm2py"}
+)
+"""First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
+
+CALLER: Final = "mm2py.caller"
+"""Scope key of who asks; set by the Gate (``rest.security.Caller``) or from a signed request."""
+
+SIGNED_FLOW: Final = "mm2py.signed_flow"
+"""Scope key of the flow whose session key signed the request; set on the internal listener only."""
+
+
+class WhoCalls(Protocol):
+    """Who asks."""
+
+    @property
+    def name(self) -> str:
+        """Name of the user or worker."""
+        ...
+
+    @property
+    def operator(self) -> bool:
+        """Whether it may change anything and see secrets."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Anonymous:
+    name: str = "anonymous"
+    operator: bool = True
+
+
+ANONYMOUS: Final = _Anonymous()
+"""Who asks where authentication is off."""
+
+
+class Forwarding(Protocol):
+    """Sends a request on to the worker that may answer it."""
+
+    async def send(self, error: ForwardError, request: Request, herder: Herder) -> Response:
+        """Return what that worker answers, or why it was not asked."""
+        ...
+
+
+def _nothing_refused(flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
+    del flow, name, config
+    return None
+
+
+def _nothing_secret(key: str) -> bool:
+    del key
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestParts:
+    """Everything the two applications need.
+
+    ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
+    config)`` says why a config may not come from outside, None where it may. ``names_a_secret`` looks at a
+    key alone. ``gate`` wraps the public application (authentication); None lets everybody in.
+    """
+
+    herders: Callable[[], Mapping[FlowName | None, Herder]]
+    dedicated: bool
+    catalog: PluginCatalog
+    validator: Validator
+    loggers: LoggerRegistry
+    mask: SecretMask
+    clock: Clock
+    forward: Forwarding
+    gate: Callable[[ASGIApp], ASGIApp] | None = None
+    flows: APIRouter | None = None
+    remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
+    names_a_secret: Callable[[str], bool] = _nothing_secret
+    verification_algorithms: Collection[str] = ("HmacSHA256",)
+    version: str = "4.3.1"
+    commit: str = ""
+
+
+HerderPick = Callable[[Request], Herder]
+"""Which herder a request is about; raises ``NotFoundError``."""
+
+
+def caller_of(request: Request) -> WhoCalls:
+    """Return who asks."""
+    caller: WhoCalls = request.scope.get(CALLER, ANONYMOUS)
+    return caller
+
+
+def signed_in(request: Request) -> str:
+    """Return the name of who asks, for the history."""
+    return caller_of(request).name
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to one herder."""
+
+    request: Request
+    herder: Herder
+    parts: RestParts
+    prefix: str
+
+    @property
+    def connector(self) -> str:
+        """Name of the connector in the path."""
+        return plain_segment(str(self.request.path_params["connector"]))
+
+    @property
+    def task(self) -> int:
+        """Number of the task in the path."""
+        return int(self.request.path_params["task"])
+
+    @property
+    def actor(self) -> str:
+        """Who asks."""
+        return signed_in(self.request)
+
+    @property
+    def signed(self) -> bool:
+        """Whether another worker's signature was verified: that worker has checked the body."""
+        return SIGNED_FLOW in self.request.scope
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean query parameter."""
+        return flag(self.request, name)
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+RouteSpec = tuple[str, str, Handler]
+"""Method, path below the prefix, handler."""
+
+
+def endpoint(
+    specs: Sequence[RouteSpec], prefix: str, pick: HerderPick, parts: RestParts
+) -> list[Route]:
+    """Return routes below ``prefix`` that ask the herder which ``pick`` names."""
+    return [
+        Route(
+            (prefix + path).rstrip("/") or "/",
+            _serve(handler, prefix, pick, parts),
+            methods=[method],
+        )
+        for method, path, handler in specs
+    ]
+
+
+def _serve(
+    handler: Handler, prefix: str, pick: HerderPick, parts: RestParts
+) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        await check_media_types(request)
+        herder = pick(request)
+        # What answers a ForwardError needs to know whose leader it is about.
+        request.state.herder = herder
+        return await handler(Call(request, herder, parts, prefix))
+
+    return serve
