@@ -4,7 +4,7 @@ Flow: worker tasks add to a ``PartitionMeter`` per acknowledged batch -> ``FlowM
 tables, status lines, later an exporter. Plain integers on one event loop: no locks, no I/O.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, final
@@ -218,6 +218,8 @@ class FlowMeter:
     def __init__(self, flow: FlowName, clock: Clock) -> None:
         self.flow = flow
         self.state = "STARTING"
+        self.on_forget: Callable[[PartitionMeter], None] | None = None
+        """Told of each partition that is dropped, with its last counts."""
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
@@ -244,15 +246,25 @@ class FlowMeter:
         if meter is not None:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
+            if self.on_forget is not None:
+                self.on_forget(meter)
 
     def forget_task(self, task: str) -> None:
         """Drop the partitions of a task that ended in another process."""
         for source in [p for p, meter in self._partitions.items() if meter.task == task]:
             self.forget(source)
 
-    def apply(self, partitions: Iterable[PartitionSnapshot]) -> None:
-        """Take over what another process counted of its partitions."""
+    def apply(
+        self, partitions: Iterable[PartitionSnapshot], gone: Iterable[PartitionSnapshot] = ()
+    ) -> None:
+        """Take over what another process counted; ``gone`` are last counts, of before ``partitions``."""
         now_ms = self._clock.now_ms()
+        for said in gone:
+            known = self._partitions.get(said.source)
+            # Otherwise the partition is another task's by now.
+            if known is None or known.task == said.task:
+                self.partition(said.source).apply(said, now_ms)
+                self.forget(said.source)
         for said in partitions:
             self.partition(said.source).apply(said, now_ms)
 

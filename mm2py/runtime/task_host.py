@@ -102,12 +102,27 @@ class TaskHost(TaskRunner, Protocol):
 
 @final
 class InProcessTaskHost:
-    """Runs tasks on the event loop of this process."""
+    """Runs tasks on the event loop of this process.
 
-    def __init__(self, build: TaskBuilder, watcher: TaskWatcher, *, graceful_s: float) -> None:
+    Args:
+        build: makes tasks.
+        watcher: hears of their states.
+        graceful_s: how long a task may take to stop where nobody says.
+        stands: told whether tasks are suspended, whenever that may have changed.
+    """
+
+    def __init__(
+        self,
+        build: TaskBuilder,
+        watcher: TaskWatcher,
+        *,
+        graceful_s: float,
+        stands: Callable[[bool], None] | None = None,
+    ) -> None:
         self._build = build
         self._watcher = watcher
         self._graceful_s = graceful_s
+        self._stands = stands
         self._tasks: dict[TaskId, WorkerTask | None] = {}
         self._refused: dict[TaskId, Status] = {}
         self._turns: dict[TaskId, asyncio.Lock] = {}
@@ -161,9 +176,10 @@ class InProcessTaskHost:
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; a failed task stays as it is."""
-        running = self._tasks.get(task)
-        if running is not None:
-            running.pause(paused=paused)
+        async with self._turns.setdefault(task, asyncio.Lock()):
+            running = self._tasks.get(task)
+            if running is not None:
+                running.pause(paused=paused)
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Let every task read all but these, those that start later included."""
@@ -185,8 +201,11 @@ class InProcessTaskHost:
 
     def _follow(self) -> None:
         """Suspend or resume the tasks, as order and lease say."""
+        stands = self._suspended or self._lease.over
+        if self._stands is not None:
+            self._stands(stands)
         for task in self._running():
-            if self._suspended or self._lease.over:
+            if stands:
                 task.suspend()
             else:
                 task.resume()

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from mm2py.api.context import TaskContext
 from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.host_service import FlowPorts
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
@@ -63,14 +64,17 @@ class _Connector(FakeConnector):
 class HostStage:
     """The host, and what its tasks did."""
 
-    def __init__(self) -> None:
+    def __init__(self, ports: FlowPorts | None = None) -> None:
+        self.ports = ports
         self.clock = EagerClock()
         self.store = FakeStore()
         self.tasks: list[AskingTask] = []
         self.senders: list[FakeSender] = []
         self.statuses: list[tuple[TaskId, str]] = []
         self.topics: list[tuple[TaskId, str]] = []
-        self.meter = FlowMeter(FLOW, self.clock)
+        self.meter = FlowMeter(FLOW, self.clock) if ports is None else ports.meter
+        self.stands: list[bool] = []
+        self.closed = 0
         stage = self
 
         class Factory:
@@ -93,10 +97,12 @@ class HostStage:
             offset_flush_timeout_ms=5_000,
             graceful_timeout_ms=5_000,
             target_name="target cluster B",
-            events=NoLedger(),
-            on_topic=lambda task, topic: self.topics.append((task, topic)),
+            events=NoLedger() if ports is None else ports.events,
+            on_topic=self._topic,
         )
-        self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
+        self.host = InProcessTaskHost(
+            TaskAssembly(self.parts), self._changed, graceful_s=5, stands=self.stands.append
+        )
 
     def words(self, number: int = 0) -> list[str]:
         return [word for task, word in self.statuses if task.number == number]
@@ -105,5 +111,16 @@ class HostStage:
         self.senders.append(FakeSender())
         return self.senders[-1]
 
+    async def close(self) -> None:
+        """As a hosted flow."""
+        self.closed += 1
+
     def _changed(self, task: TaskId, status: Status) -> None:
         self.statuses.append((task, status.state.value))
+        if self.ports is not None:
+            self.ports.watcher(task, status)
+
+    def _topic(self, task: TaskId, topic: str) -> None:
+        self.topics.append((task, topic))
+        if self.ports is not None:
+            self.ports.on_topic(task, topic)

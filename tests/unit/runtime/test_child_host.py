@@ -1,0 +1,457 @@
+"""Tasks in other processes, played in this one: the pool, a flow's host and the child's service over a socket."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
+
+import pytest
+
+from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
+from mm2py.errors import ConfigError, FatalError, PartitionError
+from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.child_host import ChildTaskHost, FlowReports
+from mm2py.runtime.host_messages import FlowSpec, LogLine
+from mm2py.runtime.host_pipe import HostPipe
+from mm2py.runtime.host_pool import SILENT_LOOKS, HostLink, HostPool
+from mm2py.runtime.host_service import FlowPorts, HostService
+from mm2py.runtime.lifecycle import Status
+from mm2py.testing.clock import FakeClock
+from mm2py.types import State, TaskId, TopicPartition
+from tests.unit.runtime import runtime_fakes
+from tests.unit.runtime.runtime_fakes import outgoing
+from tests.unit.runtime.task_host_fakes import FLOW, HostStage, spec_of
+
+ORDERS = TopicPartition("orders", 0)
+FIRST, SECOND = TaskId("Fake", 0), TaskId("Fake", 1)
+KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
+SPEC = FlowSpec(
+    flow=FLOW, worker={}, offset_topic="o", secrets=(), log_level="INFO", suspended=False
+)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        await runtime_fakes.until(condition, turns=1_000_000)
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+class Child:
+    """A service that runs in this process; ``kill`` is as abrupt as a signal."""
+
+    def __init__(self, pid: int, version: str) -> None:
+        self.pid = pid
+        self.version = version
+        self.clock = FakeClock()
+        self.stages: list[HostStage] = []
+        self.levels: list[tuple[str, str]] = []
+        self.how = "code 0"
+        self.pipe: HostPipe | None = None
+        self.running: asyncio.Task[None] | None = None
+
+    async def run(self, sock: socket.socket) -> None:
+        self.pipe = await HostPipe.over(sock)
+        service = HostService(
+            self.pipe,
+            self._open,
+            set_level=lambda name, level: self.levels.append((name, level)),
+            version=self.version,
+            clock=self.clock,
+        )
+        await service.run()
+
+    def kill(self) -> None:
+        self.how = "signal 9"
+        if self.running is not None:
+            self.running.cancel()
+
+    async def ended(self) -> str:
+        if self.running is not None:
+            await asyncio.wait({self.running})
+        return self.how
+
+    def _open(self, spec: FlowSpec, ports: FlowPorts) -> HostStage:
+        if "refused" in spec.worker:
+            raise ConfigError("cannot be run")
+        self.stages.append(HostStage(ports))
+        return self.stages[-1]
+
+
+class Ledger(EventSink):
+    def __init__(self) -> None:
+        self.reported: list[LossEvent] = []
+        self.waiting: set[TopicPartition] = set()
+        self.noted: dict[TopicPartition, bytes] = {ORDERS: b"\0\xff"}
+
+    def report(self, event: LossEvent) -> bool:
+        self.reported.append(event)
+        return True
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        return self.waiting
+
+    async def flush(self, timeout_s: float) -> bool:
+        return not self.waiting
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return dict(self.noted)
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self.noted[partition] = topic_id
+
+
+class World:
+    """A worker with one flow and its children."""
+
+    def __init__(self, *, processes: int = 2, version: str = "1", spec: FlowSpec = SPEC) -> None:
+        self.clock = FakeClock()
+        self.version = version
+        self.children: list[Child] = []
+        self.pipes: list[HostPipe] = []
+        self.links: list[HostLink] = []
+        self.statuses: list[tuple[TaskId, Status]] = []
+        self.topics: list[tuple[TaskId, str]] = []
+        self.ledger = Ledger()
+        self.meter = FlowMeter(FLOW, self.clock)
+        self.spawn_error: OSError | None = None
+        self.pool = HostPool(processes, self._spawn)
+        self.host = self.flow(spec)
+
+    def flow(self, spec: FlowSpec) -> ChildTaskHost:
+        return ChildTaskHost(
+            self.pool,
+            spec,
+            lambda task, status: self.statuses.append((task, status)),
+            FlowReports(
+                meter=self.meter,
+                events=self.ledger,
+                on_topic=lambda task, topic: self.topics.append((task, topic)),
+            ),
+            graceful_s=5,
+            clock=self.clock,
+        )
+
+    def words(self, task: TaskId = FIRST) -> list[str]:
+        return [status.state.value for name, status in self.statuses if name == task]
+
+    async def started(self, *numbers: int) -> None:
+        for number in numbers:
+            await self.host.start_task(spec_of(number))
+            await until(partial(self._runs, TaskId("Fake", number)))
+
+    def _runs(self, task: TaskId) -> bool:
+        return self.words(task)[-1:] == ["RUNNING"]
+
+    async def close(self) -> None:
+        await self.host.close()
+        await self.pool.close()
+
+    async def _spawn(self) -> HostLink:
+        if self.spawn_error is not None:
+            raise self.spawn_error
+        here, there = socket.socketpair()
+        child = Child(100 + len(self.children), self.version)
+        self.children.append(child)
+        child.running = asyncio.create_task(child.run(there))
+        self.pipes.append(await HostPipe.over(here))
+        self.links.append(HostLink(self.pipes[-1], child, version="1", clock=self.clock))
+        return self.links[-1]
+
+
+def play(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_task_runs_in_a_child_and_its_states_come_back() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        assert world.host.tasks() == (FIRST,)
+        await world.host.pause_task(FIRST, paused=True)
+        await until(lambda: world.words() == ["RUNNING", "PAUSED"])
+        await world.host.pause_task(FIRST, paused=False)
+        await until(lambda: world.words() == ["RUNNING", "PAUSED", "RUNNING"])
+        await world.host.stop_task(FIRST, 5.0)
+        assert world.words() == ["RUNNING", "PAUSED", "RUNNING", "UNASSIGNED"]
+        assert world.host.status(FIRST) is None
+        await world.close()
+        (child,) = world.children
+        assert child.stages[0].closed == 1
+        assert child.how == "code 0"
+
+    play(scenario)
+
+
+def test_tasks_are_spread_over_as_many_children_as_there_may_be() -> None:
+    async def scenario() -> None:
+        world = World(processes=2)
+        world.pool.start()
+        await world.started(0, 1, 2, 3)
+        assert [len(child.stages[0].tasks) for child in world.children] == [2, 2]
+        await world.host.stop_task(SECOND, 5.0)
+        await world.started(4)
+        assert [len(child.stages[0].tasks) for child in world.children] == [2, 3]
+        await world.close()
+
+    play(scenario)
+
+
+def test_two_flows_share_a_child_and_do_not_see_each_other() -> None:
+    async def scenario() -> None:
+        world = World(processes=1)
+        other = world.flow(SPEC)
+        await world.started(0)
+        await other.start_task(spec_of(0))
+        (child,) = world.children
+        await until(lambda: len(child.stages) == 2 and child.stages[1].words() == ["RUNNING"])
+        await other.close()
+        assert world.host.status(FIRST) == Status(State.RUNNING)
+        assert [stage.closed for stage in child.stages] == [0, 1]
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere() -> None:
+    async def scenario() -> None:
+        world = World(processes=2)
+        await world.started(0, 1)
+        world.children[0].kill()
+        await until(lambda: world.words() == ["RUNNING", "FAILED"])
+        status = world.host.status(FIRST)
+        assert status is not None
+        assert str(status.cause) == "task host 100 ended with signal 9"
+        assert world.words(SECOND) == ["RUNNING"]
+        await world.started(0)
+        assert len(world.children) == 3
+        assert world.words() == ["RUNNING", "FAILED", "RUNNING"]
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_that_is_silent_is_killed() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        for _ in range(SILENT_LOOKS + 1):
+            await world.clock.advance(5.0)
+        await until(lambda: world.words() == ["RUNNING", "FAILED"])
+        assert "no sign of life for 30 s" in str(world.statuses[-1][1].cause)
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_that_speaks_each_second_lives() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        for _ in range(3 * SILENT_LOOKS):
+            await world.children[0].clock.advance(5.0)
+            await turns(50)
+            await world.clock.advance(5.0)
+        assert world.words() == ["RUNNING"]
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_of_another_version_is_refused() -> None:
+    async def scenario() -> None:
+        world = World(version="2")
+        await world.host.start_task(spec_of(0))
+        assert world.words() == ["FAILED"]
+        assert "it is of version 2, this process of 1" in str(world.statuses[0][1].cause)
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_the_next() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.spawn_error = OSError("too many processes")
+        await world.host.start_task(spec_of(0))
+        assert "too many processes" in str(world.statuses[0][1].cause)
+        world.spawn_error = None
+        await world.started(0)
+        assert world.words() == ["FAILED", "RUNNING"]
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
+    async def scenario() -> None:
+        spec = FlowSpec(
+            flow=FLOW,
+            worker={"refused": ""},
+            offset_topic="o",
+            secrets=(),
+            log_level="INFO",
+            suspended=False,
+        )
+        world = World(spec=spec)
+        await world.host.start_task(spec_of(0))
+        assert str(world.statuses[0][1].cause) == "cannot be run"
+        await world.close()
+
+    play(scenario)
+
+
+def test_errors_keep_class_text_and_causes() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0, 1)
+        error = PartitionError("no", topic="orders", partition=0, offset=7, remedy="look")
+        error.__cause__ = KeyError("k")
+        world.children[0].stages[0].tasks[0].rounds.append(error)
+        world.children[1].stages[0].tasks[0].rounds.append(ZeroDivisionError("by 0"))
+        await until(lambda: world.words()[-1] == world.words(SECOND)[-1] == "FAILED")
+        (cause,) = [s.cause for task, s in world.statuses if task == FIRST and s.cause]
+        assert isinstance(cause, PartitionError)
+        assert str(cause) == "orders-0 at offset 7: no; look"
+        assert type(cause.__cause__).__name__ == "KeyError"
+        (foreign,) = [s.cause for task, s in world.statuses if task == SECOND and s.cause]
+        assert (type(foreign).__name__, str(foreign)) == ("ZeroDivisionError", "by 0")
+        await world.close()
+
+    play(scenario)
+
+
+def test_suspension_holds_and_leases_reach_children_of_now_and_later() -> None:
+    async def scenario() -> None:
+        world = World(processes=2)
+        await world.started(0)
+        first = world.children[0].stages[0]
+        world.host.suspend()
+        world.host.hold(frozenset({ORDERS}))
+        await until(lambda: first.senders[0].suspended and first.tasks[0].held == [ORDERS])
+        await world.host.start_task(spec_of(1))
+        second = world.children[1].stages[0]
+        await until(lambda: bool(second.tasks) and second.tasks[0].held == [ORDERS])
+        assert second.senders[0].suspended
+        world.host.resume()
+        await until(lambda: not first.senders[0].suspended and not second.senders[0].suspended)
+        world.host.lease(0)
+        await until(lambda: first.senders[0].suspended and second.senders[0].suspended)
+        assert first.stands[-1]
+        world.host.lease(3_600_000)
+        await until(lambda: not first.senders[0].suspended and not second.senders[0].suspended)
+        await world.close()
+
+    play(scenario)
+
+
+def test_what_children_count_arrives_with_the_last_words_of_a_task() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        child = world.children[0]
+        child.stages[0].tasks[0].rounds.append([outgoing("orders", 0, 3)])
+        await until(lambda: world.topics == [(FIRST, "A.orders")])
+        await child.clock.advance(1.0)
+        await until(lambda: world.meter.snapshot().records == 3)
+        (partition,) = world.meter.node_snapshot("me").partitions
+        assert (partition.task, partition.source) == ("Fake-0", ORDERS)
+        child.stages[0].tasks[0].rounds.append([outgoing("orders", 3, 4)])
+        await until(lambda: child.stages[0].store.written().get(KEY) == b'{"offset":6}')
+        await world.host.stop_task(FIRST, 5.0)
+        snapshot = world.meter.snapshot()
+        assert (snapshot.records, snapshot.partitions) == (7, 0)
+        await world.close()
+
+    play(scenario)
+
+
+def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.ledger.waiting.add(ORDERS)
+        await world.started(0)
+        stage = world.children[0].stages[0]
+        task = stage.tasks[0]
+        task.context.report_gap(SourceGap(ORDERS, 0, 9, "retention", "gone"))
+        task.rounds.append([outgoing("orders", 10, 1)])
+        await until(lambda: bool(world.ledger.reported))
+        sleeps = len(stage.clock.sleeps)
+        await until(lambda: len(stage.clock.sleeps) > sleeps + 20)
+        assert world.ledger.reported[0].kind is EventKind.RETENTION
+        assert stage.store.writes == []
+        world.ledger.waiting.clear()
+        await world.clock.advance(1.0)
+        await until(lambda: stage.store.written().get(KEY) == b'{"offset":10}')
+        await world.close()
+
+    play(scenario)
+
+
+def test_incarnations_are_the_workers() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        context = world.children[0].stages[0].tasks[0].context
+        assert await context.incarnations() == {ORDERS: b"\0\xff"}
+        context.report_incarnation(ORDERS, b"\1", stored=True)
+        await until(lambda: world.ledger.noted[ORDERS] == b"\1")
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_whose_worker_is_gone_commits_and_ends() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        child = world.children[0]
+        stage = child.stages[0]
+        stage.senders[0].acknowledge = False
+        stage.tasks[0].rounds.append([outgoing("orders", 0, 3)])
+        await until(lambda: bool(stage.senders[0].waiting))
+        link = world.links[0]
+        await world.pipes[0].close()
+        assert child.running is not None
+        await asyncio.wait({child.running})
+        assert stage.store.written()[KEY] == b'{"offset":2}'
+        assert stage.closed == 1
+        await link.gone()
+
+    play(scenario)
+
+
+def test_log_lines_of_a_child_are_written_by_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.pool.set_level("mm2py.x", "DEBUG")
+        await world.started(0)
+        child = world.children[0]
+        await until(lambda: child.levels == [("mm2py.x", "DEBUG")])
+        assert child.pipe is not None
+        line = LogLine(level="WARNING", logger="mm2py.x", scope="[A->B|c] ", text="said=100%")
+        child.pipe.send(0, line)
+        await until(lambda: "said=100%" in caplog.text)
+        await world.close()
+
+    caplog.set_level(logging.INFO)
+    play(scenario)
+
+
+def test_a_host_is_not_asked_when_it_is_gone() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        link = world.links[0]
+        world.children[0].kill()
+        await link.gone()
+        with pytest.raises(FatalError, match="ended with signal 9"):
+            await link.greeted()
+        assert world.pool.pids == ()
+        await world.close()
+
+    play(scenario)
