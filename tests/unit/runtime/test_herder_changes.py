@@ -1,0 +1,440 @@
+"""What people change through a herder, and what is refused in which words (kcr 1.2, 1.5 to 1.9)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mm2py.errors import FatalError
+from mm2py.runtime.herder_api import Herder, OffsetEntry
+from mm2py.runtime.herder_errors import (
+    CONFLICTING_OPERATION,
+    NO_LEADER,
+    AlreadyExistsError,
+    BadRequestError,
+    ConflictError,
+    ForbiddenError,
+    ForwardError,
+    HerderError,
+    NotFoundError,
+    RebalanceExpectedError,
+)
+from mm2py.types import State, TargetState, TaskId
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
+
+C0, C1 = TaskId("c", 0), TaskId("c", 1)
+Ask = Callable[[Herder], Awaitable[object]]
+OFFSETS = [OffsetEntry({"topic": "t"}, {"offset": 7})]
+
+
+async def _leader(*, effective: bool = False) -> Node:
+    node = Cluster().node(effective={} if effective else None).start()
+    await until(lambda: node.membership.is_leader)
+    return node
+
+
+async def _running(**config: str) -> Node:
+    node = await _leader()
+    await node.herder.create("c", CONFIG | config, None, actor="t")
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+    return node
+
+
+async def _follower() -> Node:
+    """A node that leads nothing and owns nothing: the other one has the connector."""
+    cluster = Cluster()
+    first = cluster.node("n1").start()
+    await until(lambda: first.membership.is_leader)
+    await first.herder.create("c", CONFIG | {"work": "0"}, None, actor="t")
+    await first.runs("c-0")
+    await until(lambda: first.state(C0) == "RUNNING")
+    cluster.group.max_delay_ms = 60_000
+    second = cluster.node("n2").start()
+    await until(lambda: "n2" in cluster.group.owners)
+    await cluster.clock.settle()
+    return second
+
+
+async def _stop(node: Node) -> None:
+    for each in node.cluster.nodes.values():
+        await each.stop()
+
+
+async def _refused(work: Awaitable[object]) -> HerderError:
+    with pytest.raises(HerderError) as caught:
+        await work
+    return caught.value
+
+
+def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recorded() -> None:
+    async def scenario() -> None:
+        node = await _leader(effective=True)
+        assert node.overrides is not None
+        info = await node.herder.create("c", CONFIG, None, actor="ann")
+        assert info.config == CONFIG | {"name": "c"}
+        assert (info.name, info.tasks, info.type) == ("c", (), "source")
+        await node.runs("c-0", "c-1")
+        info = await node.herder.info("c")
+        assert info == node.herder.info_now("c")
+        assert info.tasks == (C0, C1)
+        configs = await node.herder.task_configs("c")
+        assert [(t, c["p"], c["task.class"]) for t, c in configs] == [
+            (C0, "0", "org.example.TestTask"),
+            (C1, "1", "org.example.TestTask"),
+        ]
+        await node.herder.delete("c", actor="bob")
+        assert node.herder.connectors() == ()
+        await until(lambda: not node.host.running)
+        await until(lambda: node.state("c") == node.state(C0) == "")
+        assert node.overrides.records == [("c", False, True, "ann"), ("c", True, False, "bob")]
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_put_says_whether_it_created_and_keeps_the_target_state() -> None:
+    async def scenario() -> None:
+        node = await _leader()
+        assert (await node.herder.put_config("c", CONFIG, actor="t")).created
+        await node.runs("c-0", "c-1")
+        await node.herder.pause("c", actor="t")
+        await until(lambda: node.state("c") == "PAUSED")
+        before = len(node.cluster.configs.records)
+        assert not (await node.herder.put_config("c", CONFIG, actor="t")).created
+        assert len(node.cluster.configs.records) == before + 1, "an equal config is written too"
+        await node.cluster.clock.settle()
+        assert node.state("c") == "PAUSED"
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_patch_sets_and_removes_keys_of_the_raw_config() -> None:
+    """No. 10."""
+
+    async def scenario() -> None:
+        node = await _running(secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
+        info = await node.herder.patch_config(
+            "c", {"old": None, "new": "2", "absent": None}, actor="t"
+        )
+        assert info.config == CONFIG | {"name": "c", "secret": "${file:/s:p}", "new": "2"}
+        assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+REFUSALS: list[tuple[Ask, type[HerderError], str]] = [
+    (
+        lambda h: h.create("c", CONFIG, None, actor="t"),
+        AlreadyExistsError,
+        "Connector c already exists",
+    ),
+    (
+        lambda h: h.create("d", CONFIG | {"name": "x"}, None, actor="t"),
+        BadRequestError,
+        "Connector name configuration (x) doesn't match connector name in the URL (d)",
+    ),
+    (
+        lambda h: h.patch_config("c", {"name": "x"}, actor="t"),
+        BadRequestError,
+        "Connector name configuration (x) doesn't match connector name in the URL (c)",
+    ),
+    (
+        lambda h: h.create("c", CONFIG | {"invalid": "yes"}, None, actor="t"),
+        BadRequestError,
+        "Connector configuration is invalid and contains the following 1 error(s):\n"
+        "invalid=yes: must not be there\nYou can also find the above list of errors at the endpoint"
+        " `/connector-plugins/{connectorType}/config/validate`",
+    ),
+    (lambda h: h.patch_config("x", {}, actor="t"), NotFoundError, "Connector x not found"),
+    (lambda h: h.delete("x", actor="t"), NotFoundError, "Connector x not found"),
+    (lambda h: h.info("x"), NotFoundError, "Connector x not found"),
+    (lambda h: h.task_configs("x"), NotFoundError, "Connector x not found"),
+    (lambda h: h.offsets("x"), NotFoundError, "Connector x not found"),
+    (lambda h: h.stop_connector("x", actor="t"), NotFoundError, "Unknown connector x"),
+    (lambda h: h.pause("x", actor="t"), NotFoundError, "Unknown connector x"),
+    (lambda h: h.resume("x", actor="t"), NotFoundError, "Unknown connector x"),
+    (lambda h: h.restart_connector("x"), NotFoundError, "Unknown connector: x"),
+    (lambda h: h.restart_task(TaskId("x", 0)), NotFoundError, "Unknown connector: x"),
+    (lambda h: h.restart_task(TaskId("c", 9)), NotFoundError, "Unknown task: c-9"),
+    (
+        lambda h: h.restart("x", only_failed=False, include_tasks=True),
+        NotFoundError,
+        "Unknown connector: x",
+    ),
+    (lambda h: h.reset_offsets("x"), NotFoundError, "Connector x not found"),
+    (
+        lambda h: h.alter_offsets("c", OFFSETS),
+        BadRequestError,
+        "Connectors must be in the STOPPED state before their offsets can be modified. This can be"
+        " done for the specified connector by issuing a 'PUT' request to the '/connectors/c/stop'"
+        " endpoint",
+    ),
+    (lambda h: h.put_task_configs("x", []), NotFoundError, "Connector x not found"),
+]
+
+
+@pytest.mark.parametrize(("work", "kind", "text"), REFUSALS)
+def test_what_is_refused_is_refused_in_connects_words_and_writes_nothing(
+    work: Ask, kind: type[HerderError], text: str
+) -> None:
+    async def scenario() -> None:
+        node = await _running()
+        before = len(node.cluster.configs.records)
+        error = await _refused(work(node.herder))
+        assert type(error) is kind
+        assert error.message == text
+        assert len(node.cluster.configs.records) == before
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_unknown_states_are_refused_in_connects_words() -> None:
+    async def scenario() -> None:
+        node = await _leader()
+        with pytest.raises(NotFoundError, match=r"^No status found for connector x$"):
+            node.herder.status("x")
+        with pytest.raises(NotFoundError, match=r"^No status found for task x-0$"):
+            node.herder.task_status(TaskId("x", 0))
+        assert node.herder.info_now("x") is None
+        assert node.herder.topics("x") == ()
+        await node.config.put_connector("c", {"connector.class": "Gone", "name": "c"}, None)
+        await until(lambda: node.state("c") == "FAILED")
+        assert node.herder.status("c").type == "unknown"
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+ELSEWHERE: list[Ask] = [
+    lambda h: h.create("d", CONFIG, None, actor="t"),
+    lambda h: h.put_config("c", CONFIG, actor="t"),
+    lambda h: h.patch_config("c", {}, actor="t"),
+    lambda h: h.delete("x", actor="t"),
+    lambda h: h.stop_connector("c", actor="t"),
+    lambda h: h.restart("c", only_failed=True, include_tasks=True),
+    lambda h: h.alter_offsets("x", OFFSETS),
+    lambda h: h.reset_offsets("x"),
+    lambda h: h.put_task_configs("x", []),
+    lambda h: h.fence("x"),
+    lambda h: h.restart_connector("c"),
+    lambda h: h.restart_task(C0),
+]
+
+
+@pytest.mark.parametrize("work", ELSEWHERE)
+def test_another_node_sends_changes_to_the_leader(
+    work: Ask,
+) -> None:
+    async def scenario() -> None:
+        node = await _follower()
+        assert not node.cluster.group.owners["n2"]
+        error = await _refused(work(node.herder))
+        assert isinstance(error, ForwardError)
+        assert (error.url, error.message) == ("http://n1/", CONFLICTING_OPERATION)
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_without_a_known_leader_a_change_is_a_conflict() -> None:
+    assert ForwardError(None).message == NO_LEADER
+
+
+def test_the_leader_sends_a_restart_to_the_owner() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, second = cluster.node("n1").start(), cluster.node("n2").start()
+        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+        for name in ("a", "b"):
+            await first.put(name, work="0")
+        await until(lambda: len(cluster.running()) == 2)
+        await until(lambda: first.state("b") == first.state(TaskId("b", 0)) == "RUNNING")
+        mine = cluster.group.owners["n2"]
+        (name,) = mine.connectors
+        error = await _refused(first.herder.restart_connector(name))
+        assert isinstance(error, ForwardError)
+        assert error.url == "http://n2/"
+        await second.herder.restart_connector(name)
+        (task,) = mine.tasks
+        assert isinstance(await _refused(first.herder.restart_task(task)), ForwardError)
+        await second.herder.restart_task(task)
+        assert second.host.events[-2:] == [f"stop {task}", f"start {task} 0"]
+        await _stop(first)
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() -> None:
+    """No. 47."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node(auto_restart=False).start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: node.state(C1) == "RUNNING")
+        node.host.say(C1, State.FAILED, FatalError("disk full"))
+        await until(lambda: node.state(C1) == "FAILED")
+        node.host.events.clear()
+        await node.herder.restart_task(C1)
+        await until(lambda: node.state(C1) == "RUNNING")
+        assert node.host.events == ["stop c-1", "start c-1 1"]
+        assert node.herder.task_status(C1).trace is None
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_a_restart_of_what_failed_shows_its_trace_until_it_runs() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node(auto_restart=False).start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+        node.host.say(C1, State.FAILED, FatalError("disk full"))
+        await until(lambda: node.state(C1) == "FAILED")
+        made = len(TestConnector.made)
+        answer = await node.herder.restart("c", only_failed=True, include_tasks=True)
+        assert answer.tasks[1].state is State.RESTARTING
+        assert answer.tasks[1].trace == "FatalError: disk full"
+        assert answer.tasks[0].state is State.RUNNING
+        await until(lambda: node.state(C1) == "RUNNING")
+        assert len(TestConnector.made) == made
+        again = await node.herder.restart("c", only_failed=True, include_tasks=True)
+        assert {t.state for t in again.tasks.values()} == {State.RUNNING}, "nothing failed: no-op"
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("target", [TargetState.PAUSED, TargetState.STOPPED])
+def test_a_restart_leaves_the_target_state_as_it_is(target: TargetState) -> None:
+    async def scenario() -> None:
+        node = await _running()
+        await node.config.put_target("c", target)
+        await until(lambda: node.state("c") == target.value)
+        await node.herder.restart_connector("c")
+        await node.herder.restart("c", only_failed=False, include_tasks=True)
+        await node.cluster.clock.settle()
+        await until(lambda: node.state("c") == target.value)
+        if target is TargetState.PAUSED:
+            await until(lambda: node.state(C0) == "PAUSED")
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset() -> None:
+    """No. 38."""
+
+    async def scenario() -> None:
+        node = await _running()
+        await node.herder.stop_connector("c", actor="t")
+        await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
+        assert await node.herder.alter_offsets("c", OFFSETS) == "altered"
+        assert node.editor.altered == [OFFSETS]
+        assert await node.herder.reset_offsets("c") == "reset"
+        assert await node.herder.offsets("c") == OFFSETS
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_come_back() -> None:
+    async def scenario() -> None:
+        node = await _running()
+        news = node.herder._loop._news  # pyright: ignore[reportPrivateUsage]  # a narrow window
+        asked = [
+            asyncio.create_task(_refused(node.herder.info("c"))),
+            asyncio.create_task(_refused(node.herder.restart_connector("c"))),
+        ]
+        await asyncio.sleep(0)
+        news.rebalance_expected = True
+        assert isinstance(await asked[0], RebalanceExpectedError)
+        assert isinstance(await asked[1], ConflictError)
+        await until(lambda: not news.rebalance_expected)
+        assert (await node.herder.info("c")).name == "c"
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_connector_takes_no_task_configs() -> None:
+    async def scenario() -> None:
+        node = await _running()
+        await node.herder.stop_connector("c", actor="t")
+        error = await _refused(node.herder.put_task_configs("c", [{"p": "0"}]))
+        assert (
+            error.message == "Cannot submit non-empty set of task configs for stopped connector c"
+        )
+        assert error.status == 400
+        await _stop(node)
+
+    asyncio.run(scenario())
+
+
+def test_health_tells_starting_healthy_and_unhealthy() -> None:
+    """No. 23, 53."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node()
+        asked = asyncio.create_task(node.herder.health())
+        await cluster.clock.advance(10)
+        health = await asked
+        assert health.status == "starting"
+        assert "The worker is currently awaiting startup" in health.message
+        node.start()
+        await until(lambda: node.membership.is_leader)
+        assert (await node.herder.health()).status == "healthy"
+        stuck = asyncio.Event()
+        node.parts.membership.rejoin = _hang(stuck)  # type: ignore[method-assign,assignment]  # stuck
+        node.membership.request_rejoin()
+        await cluster.clock.settle()
+        asked = asyncio.create_task(node.herder.health())
+        await cluster.clock.advance(10)
+        health = await asked
+        assert health.status == "unhealthy"
+        assert "ensuring membership in the cluster" in health.message
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
+    async def rejoin(*_: object) -> object:
+        return await forever.wait()
+
+    return rejoin
+
+
+def test_log_levels_reach_every_node() -> None:
+    """No. 26."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, second = cluster.node("n1").start(), cluster.node("n2").start()
+        await until(lambda: len(cluster.group.members) == 2)
+        await second.herder.set_logger_level("mm2py.client", "DEBUG")
+        await until(lambda: first.loggers.levels == second.loggers.levels != {})
+        await _stop(first)
+
+    asyncio.run(scenario())
+
+
+def test_topic_tracking_can_be_switched_off() -> None:
+    async def scenario() -> None:
+        node = await _leader()
+        node.herder._setting = lambda name: False  # type: ignore[method-assign]  # W6's keys
+        with pytest.raises(ForbiddenError, match=r"^Topic tracking is disabled.$"):
+            node.herder.topics("c")
+        error = await _refused(node.herder.reset_topics("c"))
+        assert error.message == "Topic tracking is disabled."
+        await _stop(node)
+
+    asyncio.run(scenario())
