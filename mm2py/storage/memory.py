@@ -5,8 +5,9 @@ survives the process. Stores that share a ``MemoryTopic`` see each other's recor
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 from mm2py.protocol.records import Record
 from mm2py.storage.config_log_store import LogConfigBackingStore
@@ -21,23 +22,46 @@ __all__ = [
     "MemoryTopic",
 ]
 
+FIRST_COMPACTION: Final = 1_000
+"""Records that a topic may hold before the older ones of its keys are dropped."""
+
 
 @final
 class MemoryTopic:
-    """One partition of records; its followers are told one turn of the loop later."""
+    """One compacted partition; its followers are told one turn of the loop later."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.records: list[Record] = []
         self.followers: list[MemoryLog] = []
+        self._next_offset = 0
+        self._compact_at = FIRST_COMPACTION
 
     def append(self, key: bytes | None, value: bytes | None) -> int:
         """Add a record and return its offset."""
-        offset = len(self.records)
+        offset = self._next_offset
+        self._next_offset += 1
         self.records.append(Record(offset, -1, key, value))
         for follower in self.followers:
             asyncio.get_running_loop().call_soon(follower.catch_up)
+        if len(self.records) > self._compact_at:
+            self._compact()
         return offset
+
+    def from_offset(self, offset: int) -> Sequence[Record]:
+        """Return the records at and behind an offset."""
+        return self.records[bisect_left(self.records, offset, key=_offset_of) :]
+
+    def _compact(self) -> None:
+        """Keep the newest record per key, and what somebody has yet to read."""
+        unread = min((follower.position for follower in self.followers), default=0)
+        newest = {record.key: record.offset for record in self.records}
+        self.records = [
+            record
+            for record in self.records
+            if record.offset >= unread or newest[record.key] == record.offset
+        ]
+        self._compact_at = 2 * len(self.records) + FIRST_COMPACTION
 
 
 @final
@@ -46,7 +70,7 @@ class MemoryLog:
 
     def __init__(self, topic: MemoryTopic, handle: Callable[[int, Record], None]) -> None:
         self._topic, self._handle = topic, handle
-        self._position = 0
+        self.position = 0
 
     @property
     def topic(self) -> str:
@@ -56,7 +80,7 @@ class MemoryLog:
     async def start(self) -> None:
         """Read from the beginning, then follow."""
         await self.stop()
-        self._position = 0
+        self.position = 0
         self._topic.followers.append(self)
         self.catch_up()
 
@@ -78,10 +102,15 @@ class MemoryLog:
 
     def catch_up(self) -> None:
         """Hand on all records that are new."""
-        while self in self._topic.followers and self._position < len(self._topic.records):
-            record = self._topic.records[self._position]
-            self._position += 1
-            self._handle(0, record)
+        for record in self._topic.from_offset(self.position):
+            # A handler may stop this log.
+            if self in self._topic.followers and record.offset >= self.position:
+                self.position = record.offset + 1
+                self._handle(0, record)
+
+
+def _offset_of(record: Record) -> int:
+    return record.offset
 
 
 @final

@@ -173,6 +173,20 @@ def test_what_was_there_before_the_start_is_in_the_snapshot_and_not_told() -> No
     play(body)
 
 
+def test_a_topic_in_memory_does_not_grow_without_end() -> None:
+    async def body(bench: Bench) -> None:
+        for number in range(5_000):
+            await bench.store.put_connector("c", {"n": str(number)})
+        assert len(bench.topic.records) <= 1_002
+        assert bench.heard == ["changed c"] * 5_000
+        late = MemoryConfigBackingStore(bench.topic)
+        await late.start(Heard())
+        assert late.snapshot() == bench.store.snapshot()
+        assert late.snapshot().offset == 5_000
+
+    play(body)
+
+
 def test_records_not_in_form_are_named_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     async def body(bench: Bench) -> None:
         bench.topic.append(b"unknown", b"{}")
