@@ -1,0 +1,369 @@
+"""Where REST listens, who may use it, and what is refused at start.
+
+Flow: top-level texts of a mirror maker file or of ``worker.properties`` -> ``RestOptions`` (Java's names)
+-> ``RestSettings``. The rule of the public listener stands in ``_public``: an address that other machines
+reach needs authentication. Opens no socket and no file.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from mm2py.config.definitions import parse_config
+from mm2py.config.property_reader import PropertyReader
+from mm2py.config.rest_options import DEFAULT_PORT, MAX_PORT, RestOptions
+from mm2py.config.security import TlsSettings, tls_settings
+from mm2py.errors import ConfigError
+
+__all__ = [
+    "BASIC_AUTH_EXTENSION",
+    "ListenAddress",
+    "ListenerTls",
+    "RestSettings",
+    "advertised_url",
+    "is_loopback",
+]
+
+BASIC_AUTH_EXTENSION: Final = (
+    "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+)
+_HTTPS_PREFIX: Final = "listeners.https."
+_CLIENT_AUTH: Final = ("none", "requested", "required")
+_PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+# AbstractConfig's listener pattern (RestServer), without its negative ports.
+_LISTENER: Final = re.compile(r"([A-Za-z]+)://\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]{1,5})/?")
+_Origin = Callable[[str], str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenAddress:
+    """One address to listen on.
+
+    ``host`` "" means all interfaces, ``port`` 0 any free one. ``signed_only``: only requests of other
+    workers are served there. ``or_free_port``: if the port is taken, another is used.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    signed_only: bool = False
+    or_free_port: bool = False
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerTls:
+    """TLS of the https listeners; ``client_auth`` is none, requested or required."""
+
+    stores: TlsSettings
+    client_auth: str = "none"
+    protocols: tuple[str, ...] = _PROTOCOLS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestSettings:
+    """What the REST server is built from; ``notices`` are to be logged once each."""
+
+    listeners: tuple[ListenAddress, ...]
+    internal: ListenAddress
+    tls: ListenerTls | None
+    options: RestOptions
+    insecure: bool
+    notices: tuple[str, ...]
+
+    @classmethod
+    def of_flow_file(
+        cls, props: Mapping[str, str], *, insecure: bool = False, origin: _Origin = None
+    ) -> "RestSettings":
+        """Read a mirror maker file: ``props`` are its top-level texts, placeholders resolved.
+
+        Addresses that other machines reach serve signed requests only, unless users can be told apart.
+
+        Raises:
+            ConfigError: what the file says cannot be served.
+        """
+        return _settings(props, insecure=insecure, origin=origin, dedicated=True)
+
+    @classmethod
+    def of_worker(
+        cls, props: Mapping[str, str], *, insecure: bool = False, origin: _Origin = None
+    ) -> "RestSettings":
+        """Read ``worker.properties``, placeholders resolved.
+
+        Raises:
+            ConfigError: what the file says cannot be served, or other machines could use it
+                without authentication.
+        """
+        return _settings(props, insecure=insecure, origin=origin, dedicated=False)
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Longest body of a user's request."""
+        return self.options.rest_max_body_bytes
+
+    @property
+    def providers_allowed(self) -> frozenset[str]:
+        """Config providers that a config sent over REST may use."""
+        return frozenset(self.options.rest_config_providers_allow)
+
+    @property
+    def read_only_users(self) -> frozenset[str]:
+        """Who may only read."""
+        return frozenset(self.options.rest_read_only_users)
+
+    @property
+    def admin_endpoints(self) -> bool:
+        """Whether ``/admin/*`` is served."""
+        return self.options.admin_listeners != ()
+
+    @property
+    def certificates_count(self) -> bool:
+        """Whether a client certificate says who somebody is."""
+        return self.tls is not None and self.tls.client_auth != "none"
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether callers of the public listeners must say who they are."""
+        return _has_files(self.options) or self.certificates_count
+
+    @property
+    def own_hosts(self) -> frozenset[str]:
+        """Host names, in lower case, under which this server may be asked."""
+        names = [address.host for address in self.listeners]
+        names.append(self.options.rest_advertised_host_name.strip())
+        return frozenset(name.lower() for name in names if name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches ``host``; a name other than localhost may lead anywhere."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def advertised_url(settings: RestSettings, bound: list[str] | tuple[str, ...], local: str) -> str:
+    """Return what others are told: ``http://host:port/`` (kcr 1.14).
+
+    ``bound`` are the URLs of the public listeners as they were opened; ``local`` is this machine's
+    address for a listener on all interfaces.
+    """
+    options = settings.options
+    found = {url.scheme: url for url in map(urlsplit, reversed(bound))}
+    scheme = options.rest_advertised_listener.strip().lower()
+    if scheme not in found:
+        scheme = "http" if "http" in found else "https"
+    url = found[scheme]
+    host = options.rest_advertised_host_name.strip() or url.hostname or ""
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 -- compared with, not bound
+        host = local
+    port = options.rest_advertised_port if options.rest_advertised_port is not None else url.port
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def _settings(
+    props: Mapping[str, str], *, insecure: bool, origin: _Origin, dedicated: bool
+) -> RestSettings:
+    options = parse_config(RestOptions, props, origin)
+    refuse = _Refusals(origin)
+    notices = _unsupported(options, refuse, dedicated=dedicated)
+    given = "listeners" in props
+    addresses = refuse.addresses("listeners", options.listeners)
+    internal = refuse.addresses("internal.listener", (options.internal_listener,))[0]
+    tls = None
+    if any(address.scheme == "https" for address in (*addresses, internal)):
+        tls = _tls(props, notices)
+    insecure = insecure or options.rest_insecure
+    if not given:
+        addresses = [replace(address, or_free_port=True) for address in addresses]
+    public = _Public(options, tls, insecure=insecure, notices=notices)
+    opened = public.dedicated(addresses) if dedicated else public.ordinary(addresses, refuse)
+    settings = RestSettings(
+        listeners=tuple(opened), internal=internal, tls=tls, options=options,
+        insecure=insecure, notices=tuple(notices),
+    )  # fmt: skip
+    _check_names(settings, refuse)
+    return settings
+
+
+def _has_files(options: RestOptions) -> bool:
+    return bool(options.rest_basic_auth_file.strip() or options.rest_bearer_tokens_file.strip())
+
+
+class _Refusals:
+    """Errors that name the place of a property."""
+
+    def __init__(self, origin: _Origin) -> None:
+        self._origin = origin
+
+    def __call__(self, name: str, problem: str, remedy: str) -> ConfigError:
+        place = self._origin(name) if self._origin is not None else ""
+        return ConfigError(f"{place}: {name} {problem}" if place else f"{name} {problem}",
+                           remedy=remedy)  # fmt: skip
+
+    def addresses(self, name: str, texts: tuple[str, ...]) -> list[ListenAddress]:
+        form = "write http://<host>:<port> or https://<host>:<port>"
+        if not texts:
+            raise self(name, "is empty", form)
+        found: list[ListenAddress] = []
+        for text in texts:
+            match = _LISTENER.fullmatch(text.strip())
+            if match is None or int(match[3]) > MAX_PORT:
+                raise self(name, f"has {text.strip()!r}, which is no listener", form)
+            if match[1].lower() not in ("http", "https"):
+                raise self(name, f"asks for {match[1]}, not http or https", form)
+            found.append(ListenAddress(scheme=match[1].lower(), host=match[2], port=int(match[3])))
+        return found
+
+
+class _Public:
+    """Which addresses are opened for users: the rule of the public listener."""
+
+    def __init__(
+        self,
+        options: RestOptions,
+        tls: ListenerTls | None,
+        *,
+        insecure: bool,
+        notices: list[str],
+    ) -> None:
+        self._files = _has_files(options)
+        self._certificates = tls is not None and tls.client_auth != "none"
+        self._insecure, self._notices = insecure, notices
+
+    def ordinary(self, addresses: list[ListenAddress], refuse: _Refusals) -> list[ListenAddress]:
+        """An ordinary worker is not started where anybody could rule it."""
+        for address in addresses:
+            if self._open_to_all(address):
+                raise refuse(
+                    "listeners",
+                    f"has {address}, which other machines reach, and no authentication is set",
+                    "set rest.basic.auth.file, rest.bearer.tokens.file or (https) "
+                    "ssl.client.auth=required, listen on 127.0.0.1, or start with --insecure",
+                )
+        self._warn(addresses)
+        return addresses
+
+    def dedicated(self, addresses: list[ListenAddress]) -> list[ListenAddress]:
+        """Files written for Java MM2 start: what is open to all serves other workers only."""
+        opened = [replace(a, signed_only=self._open_to_all(a)) for a in addresses]
+        self._notices += [
+            f"listener {address} is reachable from other machines without authentication: it serves "
+            "signed requests of other workers only; set rest.basic.auth.file or "
+            "rest.bearer.tokens.file to use it, or start with --insecure"
+            for address in opened
+            if address.signed_only
+        ]
+        if all(address.signed_only for address in opened):
+            opened.append(
+                ListenAddress(scheme="http", host="127.0.0.1", port=DEFAULT_PORT, or_free_port=True)
+            )
+        self._warn([address for address in opened if not address.signed_only])
+        return opened
+
+    def _open_to_all(self, address: ListenAddress) -> bool:
+        told_apart = self._files or (self._certificates and address.scheme == "https")
+        return not (is_loopback(address.host) or told_apart or self._insecure)
+
+    def _warn(self, addresses: list[ListenAddress]) -> None:
+        for address in addresses:
+            if is_loopback(address.host):
+                continue
+            if not self._files and not self._certificates:
+                self._notices.append(
+                    f"listener {address}: everybody who reaches it may change everything (insecure)"
+                )
+            elif address.scheme == "http" and self._files:
+                self._notices.append(
+                    f"listener {address}: passwords and tokens cross the network in clear; use https"
+                )
+
+
+def _unsupported(options: RestOptions, refuse: _Refusals, *, dedicated: bool) -> list[str]:
+    asked = {
+        "admin.listeners": bool(options.admin_listeners),
+        "access.control.allow.origin": bool(options.access_control_allow_origin.strip()),
+        "access.control.allow.methods": bool(options.access_control_allow_methods.strip()),
+        "response.http.headers.config": bool(options.response_http_headers_config.strip()),
+    }
+    names = [name for name, given in asked.items() if given]
+    if names and not dedicated:
+        raise refuse(names[0], "is not supported by this version", f"remove {names[0]}")
+    for extension in options.rest_extension_classes:
+        if extension != BASIC_AUTH_EXTENSION:
+            raise refuse(
+                "rest.extension.classes",
+                f"names {extension}: Java code, which cannot be loaded here",
+                f"remove it; for basic authentication name {BASIC_AUTH_EXTENSION}",
+            )
+        if not options.rest_basic_auth_file.strip():
+            raise refuse(
+                "rest.extension.classes",
+                "asks for basic authentication, whose users stand in a file of their own here",
+                "set rest.basic.auth.file to the file that the JAAS entry KafkaConnect names",
+            )
+    # A dedicated Java MM2 reads these only with its internal REST on: a file keeps starting.
+    return [f"{name} is not supported by this version and has no effect" for name in names]
+
+
+def _tls(props: Mapping[str, str], notices: list[str]) -> ListenerTls:
+    # As in Java (SSLUtils): one key with the prefix, and only those with it count.
+    prefixed = {
+        key.removeprefix(_HTTPS_PREFIX): text
+        for key, text in props.items()
+        if key.startswith(_HTTPS_PREFIX)
+    }
+    read = PropertyReader(prefixed or props, _HTTPS_PREFIX.rstrip(".") if prefixed else "listeners")
+    stores = tls_settings(read)
+    if stores.keystore is None:
+        raise read.wrong(
+            "ssl.keystore.location", "is missing, which https needs", "set ssl.keystore.location"
+        )
+    client_auth = read.plain("ssl.client.auth").lower() or "none"
+    if client_auth not in _CLIENT_AUTH:
+        raise read.wrong("ssl.client.auth", f"is not one of {', '.join(_CLIENT_AUTH)}")
+    if client_auth != "none" and stores.truststore is None:
+        raise read.wrong(
+            "ssl.truststore.location",
+            f"is missing, which ssl.client.auth={client_auth} needs",
+            "set it to the authorities whose client certificates count",
+        )
+    protocols = tuple(p for p in _list(read.plain("ssl.enabled.protocols")) if p) or _PROTOCOLS
+    for protocol in protocols:
+        if protocol not in _PROTOCOLS:
+            raise read.wrong("ssl.enabled.protocols", f"may name {', '.join(_PROTOCOLS)} only")
+    if read.plain("ssl.cipher.suites"):
+        notices.append("ssl.cipher.suites has no effect on listeners: OpenSSL's defaults are used")
+    return ListenerTls(stores=stores, client_auth=client_auth, protocols=protocols)
+
+
+def _list(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")]
+
+
+def _check_names(settings: RestSettings, refuse: _Refusals) -> None:
+    scheme = settings.options.rest_advertised_listener.strip().lower()
+    schemes = {address.scheme for address in settings.listeners}
+    if scheme and scheme not in schemes:
+        raise refuse(
+            "rest.advertised.listener",
+            f"is {scheme}, but listeners has no such address",
+            f"add an address with {scheme} to listeners, or remove it",
+        )
+    if settings.read_only_users and not settings.authenticated:
+        raise refuse(
+            "rest.read.only.users",
+            "names users, but nobody has to say who they are",
+            "set rest.basic.auth.file or rest.bearer.tokens.file",
+        )
