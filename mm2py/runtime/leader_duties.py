@@ -5,15 +5,15 @@ differ from file and overrides are written, and a session key where one is due. 
 """
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from mm2py.clock import Clock
-from mm2py.errors import RetriableError
+from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder_api import HerderParts
 from mm2py.runtime.herder_queue import HerderQueue
 from mm2py.runtime.membership import Round
+from mm2py.runtime.request_signing import is_available, new_session_key, rotation_due
 from mm2py.storage.config_state import ConfigSnapshot, SessionKey
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TaskId
@@ -23,8 +23,6 @@ __all__ = ["LeaderDuties"]
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
-KEY_BYTES: Final = 32
-"""What Java's generator of ``HmacSHA256`` makes by default."""
 SHORTEST_KEY_LIFE_S: Final = 1.0
 
 
@@ -107,8 +105,8 @@ class LeaderDuties:
         key = config.snapshot().session_key
         if not self._signed or not self._parts.membership.is_leader:
             return
-        if key is None or key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms:
-            key = SessionKey(secrets.token_bytes(KEY_BYTES), algorithm, now_ms)
+        if key is None or rotation_due(key, now_ms, ttl_ms, algorithm):
+            key = _new_key(now_ms, algorithm)
             with self._queue.stage("writing a new session key to the config topic"):
                 await config.put_session_key(key)
         left_s = (key.created_ms + ttl_ms - self._clock.now_ms()) / 1000
@@ -133,3 +131,12 @@ class LeaderDuties:
                 self._plan(what, duty, delay_s=RETRY_S)
 
         self._queue.post(run, delay_s=delay_s)
+
+
+def _new_key(now_ms: int, algorithm: str) -> SessionKey:
+    if not is_available(algorithm):
+        raise ConfigError(
+            f"inter.worker.key.generation.algorithm={algorithm}: not available",
+            remedy="use HmacSHA256",
+        )
+    return new_session_key(now_ms, algorithm)
