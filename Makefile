@@ -1,6 +1,6 @@
 # What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo fmt check test chaos fuzz demo bench clean dist
+.PHONY: help setup setup-demo fmt check test test-docker chaos fuzz demo bench clean dist
 BIN := .venv/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -30,6 +30,9 @@ check: setup  ## lint, types, layering, spelling
 
 test: setup  ## every test, on real brokers; PYTEST_ARGS="-k name" narrows it
 	$(BIN)/pytest -q -m "not chaos" $(PYTEST_ARGS)
+
+test-docker: setup  ## the image's steps in a clean environment; the compose file where a container engine runs
+	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rs tests/docker $(PYTEST_ARGS)
 
 chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k wan" narrows it
 	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING tests/chaos $(PYTEST_ARGS)

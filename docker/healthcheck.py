@@ -1,0 +1,32 @@
+# noqa: INP001 - a script of the image, in no package
+"""HEALTHCHECK of the image: exit code 0 when the worker's ``/health`` answers 200.
+
+``MM2PY_HEALTH_URL`` names another address, where ``listeners`` does.
+"""
+
+import os
+import sys
+from typing import Final
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+__all__ = ["main"]
+
+URL: Final = "http://127.0.0.1:8083/health"
+TIMEOUT_S: Final = 4.0
+
+
+def main() -> str | None:
+    """Return what is wrong, None when nothing is."""
+    url = os.environ.get("MM2PY_HEALTH_URL", URL)
+    try:
+        with urlopen(url, timeout=TIMEOUT_S):  # noqa: S310 - the operator's own address
+            return None
+    except HTTPError as error:
+        return f"{url} answered {error.code}: {error.read(500).decode(errors='replace')}"
+    except (URLError, OSError) as error:
+        return f"{url} does not answer: {error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

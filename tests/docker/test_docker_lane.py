@@ -1,0 +1,115 @@
+"""Needs a registry (image steps) or a container engine (compose): only ``make test-docker`` runs it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker.compose_file import ROOT
+
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(
+        os.environ.get("MM2PY_TEST_DOCKER") != "1", reason="run by make test-docker only"
+    ),
+]
+
+
+def run(*command: str, cwd: Path = ROOT, **environ: str) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environ}
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def why_no_engine() -> str:
+    """Say why no containers can run here, "" where they can."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return "there is no docker command"
+    for what, command in (
+        ("no container engine answers", (docker, "info", "--format", "{{.ServerVersion}}")),
+        ("docker has no compose", (docker, "compose", "version")),
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        if done.returncode or not done.stdout.strip():
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no answer"]
+            return f"{what}: {lines[-1]}"
+    return ""
+
+
+def test_the_steps_of_the_image_give_a_worker_in_a_clean_environment(tmp_path: Path) -> None:
+    """What the build stage does, with a folder of ours in place of /opt/mm2py and the tree for /src."""
+    home, tree = tmp_path / "opt", tmp_path / "src"
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE):
+        *sources, target = line.split()
+        if target.startswith("/"):
+            continue
+        for source in sources:
+            to = tree / (Path(source).name if target == "./" else target)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / source).is_dir():
+                shutil.copytree(
+                    ROOT / source, to, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+                )
+            else:
+                shutil.copy(ROOT / source, to)
+    run(sys.executable, "-m", "venv", str(home))
+    steps = re.findall(r"^RUN (/opt/mm2py/bin/python .*)$", dockerfile, re.MULTILINE)
+    assert len(steps) == 2
+    for step in steps:
+        run(*step.replace("/opt/mm2py", str(home)).split(), cwd=tree)
+    shutil.rmtree(tree)
+    nowhere = tmp_path / "tmp"
+    nowhere.mkdir()
+    environ = {"HOME": str(nowhere), "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    assert "mm2py" in run(str(home / "bin/mm2py"), "version", cwd=nowhere, **environ)
+    run(str(home / "bin/connect-mirror-maker-py"), "--help", cwd=nowhere, **environ)
+    config = ROOT / "docker/mm2.properties"
+    run(str(home / "bin/mm2py"), "lint", str(config), cwd=nowhere, **environ)
+    installed = run(str(home / "bin/python"), "-m", "pip", "list", "--format", "json")
+    names = {entry["name"] for entry in json.loads(installed)}
+    assert {"mm2py", "uvicorn"} <= names
+    assert not {"pytest", "confluent-kafka"} & names
+    assert list(nowhere.iterdir()) == [], "it writes nothing"
+
+
+@pytest.fixture
+def compose() -> Iterator[tuple[str, ...]]:
+    reason = why_no_engine()
+    if reason:
+        pytest.skip(reason)
+    command = ("docker", "compose", "--project-name", "mm2py-test")
+    try:
+        yield command
+    finally:
+        run(*command, "down", "--volumes", "--remove-orphans")
+
+
+def kafka(compose: tuple[str, ...], service: str, script: str, *words: str) -> str:
+    tool = f"/opt/kafka/bin/{script}.sh"
+    server = ("--bootstrap-server", "localhost:19092")
+    return run(*compose, "exec", "-T", service, tool, *server, *words)
+
+
+def test_the_compose_file_mirrors_and_goes_on_without_a_killed_worker(
+    compose: tuple[str, ...],
+) -> None:
+    run(*compose, "up", "--build", "--detach", "--wait", "--wait-timeout", "600")
+    assert "a->b" in run(*compose, "exec", "-T", "worker-1", "mm2py", "flow", "list")
+    for topic in ("before", "after"):
+        if topic == "after":
+            run(*compose, "kill", "worker-1")
+        kafka(compose, "kafka-a", "kafka-topics", "--create", "--topic", topic)
+        end = time.monotonic() + 120
+        while f"a.{topic}" not in kafka(compose, "kafka-b", "kafka-topics", "--list"):
+            assert time.monotonic() < end, f"topic a.{topic} does not appear"
