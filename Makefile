@@ -9,7 +9,7 @@ FUZZ_EXAMPLES ?= 20000
 FUZZED := $(addprefix tests/property/test_,sender_lane.py protocol_splice.py protocol_fuzz.py)
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## .venv with everything (uv where present, else venv and pip)
 	@bash scripts/setup.sh dev
