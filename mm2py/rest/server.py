@@ -32,12 +32,14 @@ class Listener:
     """Where to listen; an empty host is every address, port 0 a free one.
 
     ``may_move``: take a free port where this one is taken (a default nobody chose); else that is an error.
+    ``bound`` is a socket that listens there already.
     """
 
     host: str
     port: int
     ssl: SSLContext | None = None
     may_move: bool = False
+    bound: socket.socket | None = None
 
 
 @final
@@ -130,6 +132,8 @@ class RestServer:
 
 
 def _bound(listener: Listener) -> socket.socket:
+    if listener.bound is not None:
+        return listener.bound
     try:
         return _bind(listener, listener.port)
     except OSError as error:
