@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 _REPORT_S: Final = 10.0
 """How often the others are named while we wait for them."""
 
+_FOLLOWER_LAG_S: Final = 0.3
+"""When a delay is over only the leader's join starts a round: a follower whose metadata is the same gets the
+old assignment again. A little later it finds the round begun, and need not wait for a heartbeat to say so."""
+
 _FREE: Final = frozenset({"Empty", "Dead"})
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 _UNFINISHED: Final = "the last round did not complete"

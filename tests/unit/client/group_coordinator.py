@@ -127,7 +127,7 @@ class MemoryGroup:
             member.heard_s = self.clock.monotonic()
             waiter, member.joins, member.assignment = member.joins, None, b""
             if waiter is not None and not waiter.done():
-                waiter.set_result(self._answer(who))
+                waiter.set_result(self.answer(who))
 
     def common(self) -> set[str]:
         names = [{offer.name for offer in m.offers} for m in self.members.values()]
@@ -140,7 +140,7 @@ class MemoryGroup:
         )
         return votes.most_common(1)[0][0]
 
-    def _answer(self, who: str) -> JoinResult:
+    def answer(self, who: str) -> JoinResult:
         listed = (
             tuple(
                 JoinedMember(
@@ -194,6 +194,10 @@ class MemoryCoordinator:
         names = {offer.name for offer in offers}
         if any(not names & {offer.name for offer in m.offers} for m in others):
             return _refused(INCONSISTENT_GROUP_PROTOCOL)
+        known = group.members.get(member_id)
+        unchanged = known is not None and known.offers == offers
+        if unchanged and group.state == "Stable" and member_id != group.leader:
+            return group.answer(member_id)  # as Kafka: nothing new, so no new round
         group.pending.pop(member_id, None)
         member = group.members.setdefault(member_id, _Member(self.client))
         member.offers = offers
