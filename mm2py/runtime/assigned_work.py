@@ -78,6 +78,7 @@ class AssignedWork:
         self._on_change = on_change
         self._graceful_s = parts.settings.task_shutdown_graceful_timeout_ms / 1000
         self._connectors: dict[str, WorkerConnector] = {}
+        self._configs: dict[str, ConnectorConfig] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
         self._host = parts.hosts(self._task_changed)
@@ -109,7 +110,7 @@ class AssignedWork:
             if self._tasks.pop(task).refused is not None:
                 self._put(task, Status(State.UNASSIGNED))
         for name in work.connectors:
-            del self._connectors[name]
+            del self._connectors[name], self._configs[name]
             if name not in snapshot.connectors:
                 self._parts.status.delete_topics(name)
         self._on_change()
@@ -130,12 +131,24 @@ class AssignedWork:
         )
         return Work(tasks=frozenset(stale))
 
+    def outdated(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> list[str]:
+        """Return which of these connectors run here with a config that was written again since."""
+        configs = snapshot.connectors
+        return [
+            name
+            for name in sorted(connectors)
+            # An equal config counts too, as in Connect; one that was read before the start does not.
+            if name in self._configs
+            and name in configs
+            and self._configs[name] is not configs[name]
+        ]
+
     async def restart_connector(
         self, name: str, snapshot: ConfigSnapshot, *, announced: bool = False
     ) -> None:
         """Stop a connector that runs here and start it with its config of now."""
         await self._connectors[name].stop()
-        del self._connectors[name]
+        del self._connectors[name], self._configs[name]
         if announced:
             self._put(name, Status(State.RESTARTING))
         if name in snapshot.connectors:
@@ -159,7 +172,7 @@ class AssignedWork:
         paused = target is TargetState.PAUSED
         if target is TargetState.STOPPED:
             return  # the commit of no tasks stops them
-        tasks = [task for task in self._tasks if task.connector == name]
+        tasks = [t for t, entry in self._tasks.items() if t.connector == name and not entry.refused]
         await asyncio.gather(*(self._host.pause_task(task, paused=paused) for task in tasks))
 
     def suspend(self) -> None:
@@ -234,7 +247,7 @@ class AssignedWork:
                 resolve=self._parts.resolve,
                 rates=self._rates,
             )
-            self._connectors[name] = connector
+            self._connectors[name], self._configs[name] = connector, config
             connector.start()
 
     def _rates(self) -> Mapping[TopicPartition, float]:
@@ -272,11 +285,12 @@ class AssignedWork:
                 generation=self._parts.membership.generation,
                 version=self._version(connector) or "",
             )
-        except Mm2pyError as error:  # a placeholder that cannot be resolved now
+            await self._host.start_task(spec)
+        except (
+            Mm2pyError
+        ) as error:  # a placeholder that cannot be resolved, a host that cannot start
             entry.refused = Status(State.FAILED, error)
             self._task_changed(task, entry.refused)
-            return
-        await self._host.start_task(spec)
 
     def _task_changed(self, task: TaskId, status: Status) -> None:
         entry = self._tasks.get(task)

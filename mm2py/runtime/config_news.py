@@ -65,10 +65,9 @@ class ConfigNews:
     # ---- ConfigListener
 
     def connector_changed(self, name: str) -> None:
-        """A config was read: an update acts in place, a new connector needs a round."""
-        if name in self._known:
-            self._updated.add(name)
-        else:
+        """A config was read: it acts in place where the connector runs; a new one needs a round."""
+        self._updated.add(name)
+        if name not in self._known:
             self._known.add(name)
             self.rebalance_expected = True
         self._queue.wake()

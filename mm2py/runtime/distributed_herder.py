@@ -44,7 +44,7 @@ class DistributedHerder:
     def __init__(self, parts: HerderParts, *, clock: Clock) -> None:
         self._parts = parts
         self._queue = HerderQueue(clock)
-        self._publication = TaskPublication(parts, self._queue)
+        self._publication = TaskPublication(parts, self._queue, self._membership_in_doubt)
         self._work = AssignedWork(
             parts, self._publication.publish, clock=clock, on_change=self._note_state
         )
@@ -258,6 +258,9 @@ class DistributedHerder:
 
     def _note_state(self) -> None:
         self._loop.note_state()
+
+    def _membership_in_doubt(self) -> bool:
+        return self._loop.suspended
 
     async def _answer(self) -> None:
         return

@@ -73,6 +73,11 @@ class HerderLoop:
         """A change was read that needs a round, which was not asked for yet."""
         return self._news.rebalance_expected
 
+    @property
+    def suspended(self) -> bool:
+        """The membership is in doubt: another worker may lead by now."""
+        return self._suspended
+
     def stop(self) -> None:
         """Begin an orderly stop; ``run`` returns when it is done."""
         self._stop.set()
@@ -235,6 +240,8 @@ class HerderLoop:
         self._eager = not outcome.incremental
         kept = Work() if self._eager else self._owned
         self._owned = (kept | outcome.assigned) - outcome.revoked
+        # Nothing, but where a member turned the group to the eager protocol.
+        await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
             await self._read_config()
@@ -335,8 +342,7 @@ class HerderLoop:
         await self._stop_stale()
         updated, targets = self._news.take_updated(), self._news.take_targets()
         snapshot = self._parts.config.snapshot()
-        here = self._work.running.connectors & snapshot.connectors.keys()
-        for name in sorted(updated & here):
+        for name in self._work.outdated(updated, snapshot):
             log.info("connector starts again with its new config connector=%s", name)
             await self._work.restart_connector(name, snapshot)
         for name in sorted(targets & snapshot.connectors.keys()):

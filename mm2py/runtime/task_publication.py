@@ -6,7 +6,7 @@ tries again.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.errors import ConfigError, RetriableError
@@ -24,11 +24,17 @@ _PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
 
 @final
 class TaskPublication:
-    """Publishes the task configs of connectors that run on this node; as leader, also of others."""
+    """Publishes the task configs of connectors that run on this node; as leader, also of others.
 
-    def __init__(self, parts: HerderParts, queue: HerderQueue) -> None:
+    ``in_doubt`` tells whether another worker may lead by now.
+    """
+
+    def __init__(
+        self, parts: HerderParts, queue: HerderQueue, in_doubt: Callable[[], bool]
+    ) -> None:
         self._parts = parts
         self._queue = queue
+        self._in_doubt = in_doubt
 
     async def publish(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
@@ -65,6 +71,8 @@ class TaskPublication:
             BadRequestError: it is STOPPED.
         """
         parts = self._parts
+        if self._in_doubt():
+            raise ForwardError(None)
         if not parts.membership.is_leader:
             raise ForwardError(parts.membership.leader_url)
         snapshot = parts.config.snapshot()

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
-from mm2py.runtime.herder_errors import ForeignMemberError
+from mm2py.runtime.herder_errors import ForeignMemberError, ForwardError
 from mm2py.types import State, TargetState, TaskId, TopicPartition
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector, until
 
@@ -438,6 +438,54 @@ def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old() -> No
         assert node.herder.session_key() == first
         await cluster.clock.advance(2)
         assert node.herder.session_key() not in (None, first)
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_connector_deleted_and_made_again_at_once_runs_with_its_new_config() -> None:
+    async def scenario() -> None:
+        node = Cluster().node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await node.config.remove_connector("c")
+        await node.put(work="7 8 9")
+        await node.runs("c-0", "c-1", "c-2")
+        await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7", "8", "9"])
+        assert TestConnector.made[-1].config["work"] == "7 8 9"
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_new_connector_is_started_once() -> None:
+    async def scenario() -> None:
+        node = Cluster().node().start()
+        await until(lambda: node.membership.is_leader)
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await node.cluster.clock.settle()
+        assert len(TestConnector.made) == 1
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
+    async def scenario() -> None:
+        node = Cluster().node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        node.membership.suspend()
+        before = len(node.cluster.configs.records)
+        with pytest.raises(ForwardError) as caught:
+            await node.herder.put_config("c", CONFIG, actor="t")
+        assert caught.value.url is None
+        with pytest.raises(ForwardError):
+            await node.herder.put_task_configs("c", [])
+        assert len(node.cluster.configs.records) == before
+        node.membership.resume()
+        await node.herder.put_config("c", CONFIG, actor="t")
         await node.stop()
 
     asyncio.run(scenario())

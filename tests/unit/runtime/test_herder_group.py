@@ -1,0 +1,197 @@
+"""Herders with their real membership, in a group in memory: silence, expiry, return, strangers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from mm2py.client.group_member import GroupMember
+from mm2py.protocol.groups import GroupProtocol
+from mm2py.runtime.connect_membership import ConnectMembership
+from mm2py.runtime.distributed_herder import DistributedHerder
+from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
+
+FILE = {"c": CONFIG | {"name": "c", "work": "0 1 2 3 4 5", "tasks.max": "6"}}
+ALL = {f"c-{n}" for n in range(6)}
+STEP_S = 0.25
+
+
+class Stage:
+    """Nodes on one file and one group."""
+
+    def __init__(self, group: MemoryGroup, cluster: Cluster) -> None:
+        self.group, self.cluster = group, cluster
+        self.links: dict[str, MemoryCoordinator] = {}
+
+    def node(self, name: str, *, effective: Mapping[str, Mapping[str, str]] = FILE) -> Node:
+        node = self.cluster.node(name, effective=effective)
+        link = self.links[name] = MemoryCoordinator(self.group, name)
+        member = GroupMember(
+            link,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=2_000,
+            rebalance_timeout_ms=60_000,
+            clock=self.cluster.clock,
+        )
+        membership = ConnectMembership(
+            member,
+            node.config,
+            url=f"http://{name}/",
+            connect_protocol="sessioned",
+            max_delay_ms=3_000,
+            clock=self.cluster.clock,
+        )
+        node.parts = replace(node.parts, membership=membership)
+        node.herder = DistributedHerder(node.parts, clock=self.cluster.clock)
+        return node.start()
+
+    async def until(self, condition: Callable[[], bool], *, within_s: float) -> float:
+        """Let time pass until ``condition`` holds; return how much passed."""
+        for step in range(int(within_s / STEP_S)):
+            if condition():
+                return step * STEP_S
+            await self.cluster.clock.advance(STEP_S)
+        raise AssertionError(f"not within {within_s} s; running: {self.shares()}")
+
+    def shares(self) -> dict[str, list[str]]:
+        return {name: _tasks(node) for name, node in self.cluster.nodes.items()}
+
+    def everything_runs_once(self, *names: str) -> bool:
+        tasks = [task for name in names for task in _tasks(self.cluster.nodes[name])]
+        return sorted(tasks) == sorted(ALL)
+
+    async def stop(self) -> None:
+        stopping = [asyncio.ensure_future(node.stop()) for node in self.cluster.nodes.values()]
+        while not all(each.done() for each in stopping):
+            await self.cluster.clock.advance(STEP_S)
+        await asyncio.gather(*stopping)
+
+
+def _tasks(node: Node) -> list[str]:
+    return sorted(map(str, node.host.running))
+
+
+def _run(scenario: Callable[[Stage], Awaitable[None]]) -> None:
+    async def staged() -> None:
+        cluster = Cluster()
+        async with MemoryGroup(cluster.clock).running() as group:
+            stage = Stage(group, cluster)
+            await scenario(stage)
+            await stage.stop()
+
+    asyncio.run(staged())
+
+
+def test_three_nodes_on_one_file_share_the_work_evenly() -> None:
+    async def scenario(stage: Stage) -> None:
+        for name in ("n1", "n2", "n3"):
+            stage.node(name)
+        await stage.until(lambda: stage.everything_runs_once("n1", "n2", "n3"), within_s=5)
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {2}, within_s=20)
+        states = [stage.cluster.nodes[n].herder.status("c") for n in ("n1", "n2", "n3")]
+        assert states[0] == states[1] == states[2]
+        assert all(task.state.value == "RUNNING" for task in states[0].tasks.values())
+
+    _run(scenario)
+
+
+def test_a_silent_node_suspends_itself_before_others_take_its_work_within_15_s() -> None:
+    async def scenario(stage: Stage) -> None:
+        nodes = [stage.node(name) for name in ("n1", "n2", "n3")]
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {2}, within_s=20)
+        silent = nodes[2]
+        stage.links["n3"].cut = True
+        await stage.until(lambda: silent.meter.state == "SUSPENDED", within_s=6.5)
+        assert silent.offsets.suspended
+        assert not stage.everything_runs_once("n1", "n2"), "nobody took it before"
+        await stage.until(lambda: stage.everything_runs_once("n1", "n2"), within_s=8.5)
+        stage.links["n3"].cut = False
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {2}, within_s=30)
+        assert stage.everything_runs_once("n1", "n2", "n3")
+        assert (silent.meter.state, silent.offsets.suspended) == ("RUNNING", False)
+
+    _run(scenario)
+
+
+def test_a_coordinator_that_is_away_for_less_than_a_session_stops_nothing() -> None:
+    async def scenario(stage: Stage) -> None:
+        node = stage.node("n1")
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+        node.host.events.clear()
+        stage.links["n1"].cut = True
+        await stage.cluster.clock.advance(3)
+        stage.links["n1"].cut = False
+        await stage.cluster.clock.advance(10)
+        assert node.host.events == []
+
+    _run(scenario)
+
+
+def test_a_sole_node_that_was_expired_goes_on_with_what_it_has() -> None:
+    async def scenario(stage: Stage) -> None:
+        node = stage.node("n1")
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+        node.host.events.clear()
+        stage.links["n1"].cut = True
+        await stage.until(lambda: node.meter.state == "SUSPENDED", within_s=7)
+        await stage.cluster.clock.advance(4)
+        stage.links["n1"].cut = False
+        await stage.until(lambda: node.meter.state == "RUNNING", within_s=10)
+        assert [e for e in node.host.events if e.startswith(("start", "stop"))] == []
+
+    _run(scenario)
+
+
+def test_a_member_that_is_not_ours_makes_the_flow_stop_and_wait_and_its_leaving_start_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        node = stage.node("n1")
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+        java = MemoryCoordinator(stage.group, "java")
+        offers = [GroupProtocol("sessioned", b"")]
+        member_id = (await java.join("", offers, 6_000, 60_000)).member_id
+        joining = asyncio.create_task(java.join(member_id, offers, 60_000, 60_000))
+        await stage.until(lambda: not node.host.running, within_s=10)
+        await stage.until(lambda: node.meter.state == "WAITING", within_s=1)
+        joining.cancel()
+        await java.leave(member_id, 1)
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=15)
+
+    _run(scenario)
+
+
+def test_the_leader_may_leave_at_any_time() -> None:
+    async def scenario(stage: Stage) -> None:
+        first = stage.node("n1")
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+        stage.node("n2")
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {3}, within_s=20)
+        first.herder.stop()
+        await stage.until(lambda: stage.everything_runs_once("n2"), within_s=15)
+        assert stage.cluster.nodes["n2"].parts.membership.is_leader
+        assert sum(r.key == b"connector-c" for r in stage.cluster.configs.records) == 1
+
+    _run(scenario)
+
+
+def test_a_config_change_during_a_rebalance_ends_with_the_new_config_everywhere() -> None:
+    async def scenario(stage: Stage) -> None:
+        first, second = stage.node("n1"), stage.node("n2")
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {3}, within_s=20)
+        leader = first if first.parts.membership.is_leader else second
+        stage.node("n3")
+        change = asyncio.ensure_future(
+            leader.herder.patch_config("c", {"header": "new"}, actor="t")
+        )
+        await stage.until(change.done, within_s=10)
+
+        def settled() -> bool:
+            specs = [s for n in stage.cluster.nodes.values() for s in n.host.running.values()]
+            return (
+                {len(s) for s in stage.shares().values()} == {2}
+                and stage.everything_runs_once("n1", "n2", "n3")
+                and all(s.connector_config.get("header") == "new" for s in specs)
+            )
+
+        await stage.until(settled, within_s=30)
+
+    _run(scenario)
