@@ -51,13 +51,17 @@ NO_SESSION_KEY: Final = (
 )
 
 
-def http_client(context: ssl.SSLContext | None = None) -> httpx.AsyncClient:
+def http_client(
+    context: ssl.SSLContext | None = None, *, transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
     """Return the client for requests between workers; whoever made it closes it.
 
     Args:
         context: for https listeners; None trusts nobody, which plain http does not need.
+        transport: instead of the network.
     """
     return httpx.AsyncClient(
+        transport=transport,
         verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         follow_redirects=False,

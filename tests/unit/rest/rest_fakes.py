@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp
 
+from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
@@ -257,6 +258,19 @@ class FakeLoggers:
         return [namespace]
 
 
+class EagerClock:
+    """A clock that never waits."""
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return 1.0
+
+    async def sleep(self, seconds: float) -> None:
+        del seconds
+
+
 def names_a_secret(key: str) -> bool:
     return "password" in key
 
@@ -266,11 +280,12 @@ def parts_of(
     *,
     dedicated: bool = False,
     client: httpx.AsyncClient | None = None,
+    eager: bool = False,
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] | None = None,
 ) -> RestParts:
     """Return parts over fakes; ``canary`` anywhere in a text is a secret."""
     found: Mapping[FlowName | None, Herder] = {None: FakeHerder()} if herders is None else herders
-    clock = FakeClock()
+    clock: Clock = EagerClock() if eager else FakeClock()
     return RestParts(
         herders=lambda: found,
         dedicated=dedicated,

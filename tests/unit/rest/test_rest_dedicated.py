@@ -1,0 +1,201 @@
+"""The dedicated mode: a dialect per flow, all flows as one at the root, secrets hidden."""
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from mm2py.rest.app import internal_app, public_app
+from mm2py.rest.forwarding import http_client
+from mm2py.runtime.herder_api import Health, Herder
+from mm2py.runtime.herder_errors import ForwardError
+from mm2py.storage.config_state import SessionKey
+from mm2py.types import FlowName, TaskId
+from tests.unit.rest.rest_fakes import BASE, KEY, SOURCE, FakeHerder, ask, flow, parts_of, state
+
+AB, SPACED, RESERVED = flow("A", "B"), flow("a b", "c/d"), flow("connectors", "B")
+NAME = "MirrorSourceConnector"
+LONG = f"A->B.{NAME}"
+AT_ROOT = f"/connectors/A-%3EB.{NAME}"
+STORED: dict[str, str | None] = {
+    "connector.class": SOURCE,
+    "source.pw": "s3cret",
+    "db.password": "p4ss",
+    "topics": "x canary-value",
+    "name": NAME,
+}
+SHOWN = STORED | {"source.pw": "[hidden]", "db.password": "[hidden]", "topics": "x [hidden]"}
+
+
+def herder(name: FlowName = AB) -> FakeHerder:
+    return FakeHerder(
+        flow=name, configs={NAME: dict(STORED)}, states={NAME: state(NAME)}, cluster_id=f"id-{name}"
+    )
+
+
+def app_of(*herders: FakeHerder) -> ASGIApp:
+    found: dict[FlowName | None, Herder] = {each.flow: each for each in herders}
+    return public_app(parts_of(found, dedicated=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        (AB, "/A/B"),
+        (AB, "/pairs/A/B"),
+        (SPACED, "/a%20b/c%2Fd"),
+        (RESERVED, "/pairs/connectors/B"),
+    ],
+)
+def test_a_flow_has_its_dialect_under_its_pair(name: FlowName, prefix: str) -> None:
+    app = app_of(herder(name))
+    assert ask(app, "GET", f"{prefix}/connectors").json == [NAME]
+    assert ask(app, "GET", prefix).json["kafka_cluster_id"] == f"id-{name}"
+    assert ask(app, "GET", f"{prefix}/health").status == 200
+    assert ask(app, "GET", f"{prefix}/connectors/{NAME}/status").json["name"] == NAME
+    created = ask(app, "POST", f"{prefix}/connectors", body={"name": "n", "config": {}})
+    assert created.headers["location"] == f"{BASE}{prefix}/connectors/n"
+
+
+def test_an_unknown_pair_is_a_404_that_names_both() -> None:
+    reply = ask(app_of(herder()), "GET", "/x%20y/B/connectors")
+    text = "No replication flow found for source 'x y' and target 'B'"
+    assert (reply.status, reply.message) == (404, text)
+
+
+def test_a_reserved_alias_is_found_under_pairs_only() -> None:
+    reply = ask(app_of(herder(RESERVED)), "GET", "/connectors/B/health")
+    assert (reply.status, reply.message) == (404, "HTTP 404 Not Found")
+
+
+def test_secrets_are_hidden_in_every_config() -> None:
+    app = app_of(herder())
+    assert ask(app, "GET", f"/A/B/connectors/{NAME}/config").json == SHOWN
+    listed = ask(app, "GET", "/A/B/connectors?expand=info").json
+    assert listed[NAME]["info"]["config"] == SHOWN
+    assert ask(app, "GET", f"{AT_ROOT}/config").json == SHOWN | {"name": LONG}
+
+
+@pytest.mark.parametrize("target", [f"/A/B/connectors/{NAME}", AT_ROOT])
+def test_a_config_that_was_read_can_be_put_back_without_losing_secrets(target: str) -> None:
+    one = herder()
+    app = app_of(one)
+    read = ask(app, "GET", f"{target}/config").json
+    assert ask(app, "PUT", f"{target}/config", body=read | {"tasks.max": "2"}).status == 200
+    assert one.configs[NAME] == STORED | {"tasks.max": "2"}
+    assert ask(app, "PATCH", f"{target}/config", body={"source.pw": "[hidden]"}).status == 200
+    assert one.configs[NAME]["source.pw"] == "s3cret"
+
+
+def test_hidden_where_nothing_is_stored_is_refused() -> None:
+    app = app_of(herder())
+    for value in ("[hidden]", "y [hidden]"):
+        reply = ask(app, "PATCH", f"{AT_ROOT}/config", body={"new.password": value})
+        assert reply.status == 400
+    partly = ask(app, "PATCH", f"{AT_ROOT}/config", body={"topics": "y [hidden]"})
+    assert partly.status == 400
+
+
+def test_the_root_shows_the_connectors_of_all_flows_by_long_names() -> None:
+    app = app_of(herder(), herder(SPACED))
+    assert ask(app, "GET", "/connectors").json == [LONG, f"a b->c/d.{NAME}"]
+    info = ask(app, "GET", AT_ROOT).json
+    assert info["name"] == info["config"]["name"] == info["tasks"][0]["connector"] == LONG
+    assert ask(app, "GET", f"{AT_ROOT}/status").json["name"] == LONG
+    assert ask(app, "GET", f"{AT_ROOT}/topics").json == {LONG: {"topics": ["t1"]}}
+    assert ask(app, "GET", f"{AT_ROOT}/tasks").json[0]["id"] == {"connector": LONG, "task": 0}
+    assert ask(app, "GET", "/").json["kafka_cluster_id"] == "id-A->B,id-a b->c/d"
+    expanded = ask(app, "GET", "/connectors?expand=status&expand=info").json
+    assert expanded[LONG]["status"]["name"] == expanded[LONG]["info"]["name"] == LONG
+
+
+def test_changes_at_the_root_reach_the_flow_under_the_connectors_own_name() -> None:
+    one = herder()
+    app = app_of(one)
+    ask(app, "PUT", f"{AT_ROOT}/pause")
+    ask(app, "POST", f"{AT_ROOT}/tasks/0/restart")
+    created = ask(app, "POST", "/connectors", body={"name": "A->B.n", "config": {}})
+    assert created.headers["location"] == f"{BASE}/connectors/A-%3EB.n"
+    assert created.json["config"] == {"name": "A->B.n"}
+    assert one.calls == [
+        ("pause", NAME, "anonymous"),
+        ("restart_task", TaskId(NAME, 0)),
+        ("create", "n", {"name": "n"}, None, "anonymous"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["n", "X->Y.n", "A->B.", "A->B"])
+def test_a_connector_created_at_the_root_needs_its_flow_in_the_name(name: str) -> None:
+    reply = ask(app_of(herder()), "POST", "/connectors", body={"name": name, "config": {}})
+    assert reply.status == 400
+    assert "has to begin with the replication flow" in reply.message
+    assert "A->B." in reply.message
+
+
+@pytest.mark.parametrize(
+    ("method", "rest", "text"),
+    [
+        ("GET", "", "Connector x not found"),
+        ("GET", "/status", "No status found for connector x"),
+        ("GET", "/tasks/0/status", "No status found for task x-0"),
+        ("PUT", "/stop", "Unknown connector x"),
+    ],
+)
+def test_an_unknown_long_name_is_a_404(method: str, rest: str, text: str) -> None:
+    reply = ask(app_of(herder()), method, f"/connectors/x{rest}")
+    assert (reply.status, reply.message) == (404, text)
+
+
+def test_a_flow_whose_alias_begins_like_another_is_told_apart() -> None:
+    short, long = herder(AB), herder(flow("A", "B.C"))
+    long.configs = {"n": {}}
+    app = app_of(short, long)
+    assert ask(app, "PUT", "/connectors/A->B.C.n/pause").status == 202
+    assert long.calls == [("pause", "n", "anonymous")]
+
+
+def test_the_root_is_as_well_as_its_worst_flow() -> None:
+    ill = herder(SPACED)
+    ill.said_health = Health("unhealthy", "stuck")
+    reply = ask(app_of(herder(), ill), "GET", "/health")
+    assert (reply.status, reply.json["message"]) == (500, "a b->c/d: stuck")
+    assert ask(app_of(herder()), "GET", "/health").json["message"] == "well"
+    assert ask(app_of(), "GET", "/health").status == 503
+
+
+def test_a_request_at_the_root_is_sent_on_with_the_key_of_its_flow() -> None:
+    key = SessionKey(b"f" * 32, "HmacSHA256", 0)
+    leader, follower, other = herder(), herder(), herder(SPACED)
+    leader.key = follower.key = key
+    follower.failure = ForwardError("http://leader/")
+    assert other.key == KEY
+    remote = internal_app(parts_of({AB: leader, SPACED: other}, dedicated=True))
+    client = http_client(transport=httpx.ASGITransport(remote))
+    app = public_app(parts_of({AB: follower, SPACED: other}, dedicated=True, client=client))
+    assert ask(app, "PUT", f"{AT_ROOT}/stop").status == 204
+    assert ask(app, "PUT", f"/A/B/connectors/{NAME}/stop").status == 204
+    created = ask(app, "POST", "/connectors", body={"name": "A->B.n", "config": {}})
+    assert created.headers["location"] == f"{BASE}/connectors/A-%3EB.n"
+    assert [call[0] for call in leader.calls] == ["stop", "stop", "create"]
+
+
+def test_a_config_is_shown_to_readers_of_an_ordinary_worker_without_secrets() -> None:
+    one = FakeHerder(configs={NAME: dict(STORED)})
+
+    def gate(app: object) -> object:
+        async def as_reader(scope: dict[str, object], receive: object, send: object) -> None:
+            scope["mm2py.caller"] = Reader()
+            await app(scope, receive, send)  # type: ignore[operator] # an ASGI application
+
+        return as_reader
+
+    from dataclasses import replace
+
+    parts = replace(parts_of({None: one}), gate=gate)  # type: ignore[arg-type] # an ASGI application
+    assert ask(public_app(parts), "GET", f"/connectors/{NAME}/config").json == SHOWN
+
+
+class Reader:
+    """Somebody who may look."""
+
+    name = "eve"
+    operator = False
