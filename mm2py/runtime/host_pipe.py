@@ -59,6 +59,10 @@ class HostPipe:
         except (asyncio.IncompleteReadError, OSError):
             return None
 
+    def hang_up(self) -> None:
+        """End the pipe at once, as the death of this process would."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         """Write what was posted as far as the other side takes it, and close; safe twice."""
         self._writer.close()

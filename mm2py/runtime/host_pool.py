@@ -154,6 +154,10 @@ class HostLink:
             log.error("task host is killed pid=%d cause=%s", self.pid, why)
         self._process.kill()
 
+    def hang_up(self) -> None:
+        """Close the pipe: the child takes it that this process is gone, commits and ends."""
+        self._pipe.hang_up()
+
     async def gone(self) -> None:
         """Wait until the child has ended and every flow was told."""
         await asyncio.wait({self._running})

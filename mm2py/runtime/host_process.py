@@ -1,0 +1,71 @@
+"""Starts a task host as a child process and ends it.
+
+Flow: command + one end of a socket pair -> ``spawn_host`` -> ``HostLink`` over the other end. Never a fork of
+this process: a child begins afresh, with the loop, connections and locks of nobody.
+"""
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.runtime.host_pipe import HostPipe
+from mm2py.runtime.host_pool import HostLink
+
+__all__ = ["ChildProcess", "spawn_host"]
+
+EXIT_WITHIN_S: Final = 5.0
+"""Between the end of the pipe and the end of the process; longer ones are killed."""
+LOOK_EVERY_S: Final = 0.02
+
+
+@final
+class ChildProcess:
+    """A child as ``HostLink`` sees it.
+
+    ``Popen`` and a few looks, because asyncio's own children cost a thread each on Python 3.11.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], clock: Clock) -> None:
+        self._process = process
+        self._clock = clock
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process.poll() is None:
+            self._process.kill()
+
+    async def ended(self) -> str:
+        """Wait for its end and say how; called when it closed its pipe."""
+        deadline = self._clock.monotonic() + EXIT_WITHIN_S
+        while (code := self._process.poll()) is None:
+            if self._clock.monotonic() > deadline:
+                self._process.kill()
+            await self._clock.sleep(LOOK_EVERY_S)
+        return f"signal {-code}" if code < 0 else f"code {code}"
+
+
+async def spawn_host(command: Sequence[str], *, version: str, clock: Clock) -> HostLink:
+    """Start ``command`` with the number of its pipe's descriptor as last argument.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    here, there = socket.socketpair()
+    try:
+        with there:
+            number = there.fileno()
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 - posix_spawn takes a millisecond; our own command
+                [*command, str(number)], pass_fds=(number,), stdin=subprocess.DEVNULL
+            )
+    except BaseException:
+        here.close()
+        raise
+    child = ChildProcess(process, clock)
+    return HostLink(await HostPipe.over(here), child, version=version, clock=clock)

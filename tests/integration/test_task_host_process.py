@@ -1,0 +1,154 @@
+"""A real child process as task host, with clusters that do not answer: start, logs, kill, orphan, good-bye."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
+
+import pytest
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.definitions import parse_config
+from mm2py.config.worker import WorkerConfig
+from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.child_host import ChildTaskHost, FlowReports
+from mm2py.runtime.host_pool import HostLink, HostPool
+from mm2py.runtime.host_process import spawn_host
+from mm2py.runtime.lifecycle import Status
+from mm2py.runtime.task_context import NoLedger
+from mm2py.runtime.task_host import TaskSpec
+from mm2py.types import ClusterAlias, FlowName, TaskId
+from mm2py_workers.host_wiring import child_host, host_pool
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+TASK = TaskId("MirrorSourceConnector", 0)
+CANARY = "hunter2-canary"
+
+
+def nobody() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def spec() -> TaskSpec:
+    config = {
+        "name": TASK.connector,
+        "connector.class": "MirrorSourceConnector",
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": nobody(),
+        "target.cluster.bootstrap.servers": nobody(),
+        "source.cluster.ssl.keystore.password": CANARY,
+    }
+    return TaskSpec(
+        id=TASK,
+        connector_config=config,
+        config={**config, "task.index": "0", "task.assigned.partitions": "orders-0"},
+    )
+
+
+class Flow:
+    """One flow over real children."""
+
+    def __init__(self) -> None:
+        self.statuses: list[Status] = []
+        props = {
+            "bootstrap.servers": nobody(),
+            "group.id": "g",
+            "config.storage.topic": "c",
+            "offset.storage.topic": "o",
+            "status.storage.topic": "s",
+            "task.shutdown.graceful.timeout.ms": "500",
+        }
+        pool = host_pool(1, SYSTEM_CLOCK)
+        assert pool is not None
+        self.pool: HostPool = pool
+        self.host: ChildTaskHost = child_host(
+            pool,
+            FLOW,
+            props,
+            parse_config(WorkerConfig, props),
+            lambda _task, status: self.statuses.append(status),
+            FlowReports(
+                meter=FlowMeter(FLOW, SYSTEM_CLOCK),
+                events=NoLedger(),
+                on_topic=lambda _task, _topic: None,
+            ),
+            secrets=(),
+            clock=SYSTEM_CLOCK,
+        )
+
+    def words(self) -> list[str]:
+        return [status.state.value for status in self.statuses]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
+            await asyncio.sleep(0.02)
+
+
+def play(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_task_waits_in_a_child_whose_log_and_death_the_worker_tells(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        flow = Flow()
+        flow.pool.start()
+        await flow.host.start_task(spec())
+        await until(lambda: "waiting for=target cluster B" in caplog.text)
+        (pid,) = flow.pool.pids
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: flow.words() == ["FAILED"])
+        assert str(flow.statuses[0].cause) == f"task host {pid} ended with signal 9"
+        await flow.host.start_task(spec())
+        (other,) = flow.pool.pids
+        assert other != pid
+        await flow.host.stop_task(TASK, 1.0)
+        assert flow.words() == ["FAILED"], "a task that never ran has no end to tell"
+        assert flow.host.tasks() == ()
+        await flow.host.close()
+        await flow.pool.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(other, 0)
+
+    caplog.set_level(logging.INFO)
+    play(scenario)
+    assert CANARY not in caplog.text
+    assert "task host ended with code 0" in caplog.text
+
+
+def test_a_child_whose_worker_is_gone_ends() -> None:
+    async def scenario() -> None:
+        command = [sys.executable, "-m", "mm2py_workers.task_host"]
+        link: HostLink = await spawn_host(command, version=version("mm2py"), clock=SYSTEM_CLOCK)
+        await link.greeted()
+        os.kill(link.pid, signal.SIGTERM)
+        os.kill(link.pid, signal.SIGINT)
+        link.hang_up()
+        async with asyncio.timeout(4):
+            await link.gone()
+
+    play(scenario)
+
+
+def test_another_program_is_no_task_host() -> None:
+    async def scenario() -> None:
+        link = await spawn_host(
+            [sys.executable, "-c", "raise SystemExit(3)"], version="1", clock=SYSTEM_CLOCK
+        )
+        with pytest.raises(Exception, match="ended with code 3"):
+            await link.greeted()
+
+    play(scenario)

@@ -1,0 +1,78 @@
+"""Where a worker's tasks live: in this process, or in a pool of child processes.
+
+Flow: ``task.host.processes`` -> ``host_pool`` -> one pool per process, for all its flows -> ``child_host`` per
+flow.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Final
+
+from mm2py.clock import Clock
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError
+from mm2py.runtime.child_host import ChildTaskHost, FlowReports
+from mm2py.runtime.host_messages import FlowSpec
+from mm2py.runtime.host_pool import HostLink, HostPool
+from mm2py.runtime.host_process import spawn_host
+from mm2py.runtime.task_host import TaskWatcher
+from mm2py.types import FlowName
+
+__all__ = ["PROCESSES", "child_host", "host_pool", "host_processes"]
+
+PROCESSES: Final = "task.host.processes"
+DEFAULT_PROCESSES: Final = 0
+
+
+def host_processes(props: Mapping[str, str]) -> int:
+    """Return how many child processes tasks may use; 0: they live in this process.
+
+    Raises:
+        ConfigError: the value is no such number.
+    """
+    text = props.get(PROCESSES, str(DEFAULT_PROCESSES)).strip()
+    if not (text.isascii() and text.isdigit() and int(text) <= 1_000):
+        raise ConfigError(
+            f"{PROCESSES}={text}: no such number of processes",
+            remedy="use 0 to run tasks in the worker's own process, or a number up to the cores",
+        )
+    return int(text)
+
+
+def host_pool(processes: int, clock: Clock) -> HostPool | None:
+    """Return the pool of this process, None where tasks live in it."""
+    if not processes:
+        return None
+    program = version("mm2py")
+
+    async def spawn() -> HostLink:
+        command = [sys.executable, "-m", "mm2py_workers.task_host"]
+        return await spawn_host(command, version=program, clock=clock)
+
+    return HostPool(processes, spawn)
+
+
+def child_host(
+    pool: HostPool,
+    flow: FlowName,
+    props: Mapping[str, str],
+    worker: WorkerConfig,
+    watcher: TaskWatcher,
+    reports: FlowReports,
+    *,
+    secrets: tuple[str, ...],
+    clock: Clock,
+) -> ChildTaskHost:
+    """Return a flow's task host over the pool; ``props`` are its worker config, resolved."""
+    spec = FlowSpec(
+        flow=flow,
+        worker=props,
+        offset_topic=worker.offset_storage_topic,
+        secrets=secrets,
+        log_level=logging.getLevelName(logging.getLogger().level),
+        suspended=False,
+    )
+    graceful_s = worker.task_shutdown_graceful_timeout_ms / 1000
+    return ChildTaskHost(pool, spec, watcher, reports, graceful_s=graceful_s, clock=clock)

@@ -1,0 +1,31 @@
+"""The offset topic of a flow as its worker config describes it; shared by workers and task hosts."""
+
+from collections.abc import Mapping
+
+from mm2py.config.client_properties import with_prefix
+from mm2py.config.clients import ProducerSettings, producer_settings
+from mm2py.config.worker import WorkerConfig
+from mm2py.storage.internal_topics import InternalTopic
+from mm2py.types import FlowName
+
+__all__ = ["offset_topic", "store_producer"]
+
+_KNOWN = ("topic", "partitions", "replication.factor")
+
+
+def offset_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
+    """Return the topic with its configs."""
+    configs = with_prefix(props, "offset.storage.")
+    return InternalTopic(
+        name=worker.offset_storage_topic,
+        purpose="offset.storage",
+        partitions=worker.offset_storage_partitions,
+        replication_factor=worker.offset_storage_replication_factor,
+        configs={key: value for key, value in configs.items() if key not in _KNOWN},
+    )
+
+
+def store_producer(props: Mapping[str, str], flow: FlowName) -> ProducerSettings:
+    """Return the producer of Connect's stores: it takes top-level client keys, not ``producer.*``."""
+    known = {key: props[key] for key in ("bootstrap.servers", "client.id") if key in props}
+    return producer_settings(known, scope=f"offset store of {flow}")

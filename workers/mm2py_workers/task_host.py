@@ -1,0 +1,85 @@
+"""A task host: ``python -m mm2py_workers.task_host FD``, started by a worker and by nobody else.
+
+Flow: messages on the descriptor -> ``HostService`` -> tasks. Log lines go to the worker. It ends with the
+worker: on its good-bye, or when the pipe ends.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.observability.logging import SecretMask
+from mm2py.runtime.host_messages import FlowSpec, LogLine
+from mm2py.runtime.host_pipe import HostPipe
+from mm2py.runtime.host_reports import PipeLogHandler
+from mm2py.runtime.host_service import FlowPorts, HostedFlow, HostService
+from mm2py.runtime.plugins import Plugins
+from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.hosted_flow import open_flow
+
+__all__ = ["main"]
+
+SETTLE_S: Final = 5.0
+_JAVA_WORDS: Final = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL", "OFF": "CRITICAL"}
+
+
+def main() -> None:
+    """Serve the worker at the other end of descriptor ``sys.argv[1]``."""
+    # A terminal and a service manager signal the whole group: the worker decides when tasks end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    asyncio.run(_serve(int(sys.argv[1])))
+
+
+async def _serve(descriptor: int) -> None:
+    pipe = await HostPipe.over(socket.socket(fileno=descriptor))
+    mask = SecretMask()
+    _log_into(pipe, mask)
+    plugins = Plugins()
+
+    def opened(spec: FlowSpec, ports: FlowPorts) -> HostedFlow:
+        _set_level("root", spec.log_level)
+        return open_flow(spec, ports, plugins=plugins, mask=mask, clock=SYSTEM_CLOCK)
+
+    service = HostService(
+        pipe, opened, set_level=_set_level, version=version("mm2py"), clock=SYSTEM_CLOCK
+    )
+    settled = asyncio.create_task(_settle())
+    try:
+        await service.run()
+    finally:
+        settled.cancel()
+
+
+def _log_into(pipe: HostPipe, mask: SecretMask) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [PipeLogHandler(partial(_post, pipe), mask)]
+    root.setLevel(logging.INFO)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _post(pipe: HostPipe, line: LogLine) -> None:
+    # A worker that is frozen must not make its hosts grow; its log has a hole then.
+    if not pipe.clogged:
+        pipe.send(0, line)
+
+
+def _set_level(namespace: str, level: str) -> None:
+    word = level.strip().upper()
+    name = "" if namespace.lower() == "root" else namespace
+    logging.getLogger(name).setLevel(_JAVA_WORDS.get(word, word))
+
+
+async def _settle() -> None:
+    await SYSTEM_CLOCK.sleep(SETTLE_S)
+    freeze_garbage_collector()
+
+
+if __name__ == "__main__":
+    main()
