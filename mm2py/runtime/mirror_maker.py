@@ -7,35 +7,40 @@ leaves the others running; the process ends by itself only when none is left.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Protocol, final
 
-from mm2py.runtime.herder import Herder
+from mm2py.runtime.herder_api import RunnableHerder
 from mm2py.types import FlowName
 
-__all__ = ["MirrorMaker"]
+__all__ = ["FlowHerder", "MirrorMaker"]
 
 log = logging.getLogger(__name__)
+
+
+class FlowHerder(RunnableHerder, Protocol):
+    """A herder that tells what is wrong."""
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong on this node now, one line each."""
+        ...
 
 
 @final
 class MirrorMaker:
     """Runs herders."""
 
-    def __init__(self, herders: Mapping[FlowName, Herder]) -> None:
+    def __init__(self, herders: Mapping[FlowName, FlowHerder]) -> None:
         self._herders = dict(herders)
         self._running: dict[FlowName, asyncio.Task[None]] = {}
 
     @property
-    def herders(self) -> Mapping[FlowName, Herder]:
+    def herders(self) -> Mapping[FlowName, FlowHerder]:
         """Herders by flow."""
         return self._herders
 
     def problems(self, flow: FlowName) -> Sequence[str]:
         """What is wrong with a flow now, one line each."""
-        herder = self._herders[flow]
-        if herder.error is not None:
-            return (str(herder.error),)
-        return () if herder.worker is None else herder.worker.problems()
+        return self._herders[flow].problems()
 
     def start(self) -> None:
         """Launch every flow; returns at once."""

@@ -20,12 +20,11 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.observability.metrics import Metrics
-from mm2py.runtime.mirror_maker import MirrorMaker
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.signals import StopSignal
-from mm2py_workers.wiring import build_mirror_maker, freeze_garbage_collector
+from mm2py_workers.wiring import Node, build_node, freeze_garbage_collector
 
 __all__ = ["announce", "main", "run_flows", "secrets_of"]
 
@@ -82,6 +81,7 @@ class _Options(argparse.Namespace):
     clusters: list[str] | None
     debug: bool
     log_level: str
+    insecure: bool
 
 
 def _parse(words: Sequence[str]) -> _Options:
@@ -98,6 +98,11 @@ def _parse(words: Sequence[str]) -> _Options:
     parser.add_argument(
         "--log-level", choices=_LEVELS, default="INFO", type=str.upper, help="default: INFO"
     )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let everybody use REST who reaches its listeners, without authentication",
+    )
     parser.add_argument("--debug", action="store_true", help="log level DEBUG, with stack traces")
     return parser.parse_args(words, namespace=_Options())
 
@@ -108,25 +113,30 @@ async def _run(options: _Options, mask: SecretMask) -> int:
     flows = config.flows(options.clusters)
     announce(config, flows, findings)
     metrics = Metrics(SYSTEM_CLOCK)
-    maker = build_mirror_maker(config, flows, metrics=metrics, clock=SYSTEM_CLOCK)
+    node = build_node(
+        config, flows, metrics=metrics, clock=SYSTEM_CLOCK, mask=mask, insecure=options.insecure
+    )
     # Deriving resolves placeholders, and with them secrets.
     mask.add(secrets_of(config))
     with StopSignal() as stop:
-        return await run_flows(maker, stop, SYSTEM_CLOCK)
+        return await run_flows(node, stop, SYSTEM_CLOCK)
 
 
-async def run_flows(maker: MirrorMaker, stop: StopSignal, clock: Clock) -> int:
+async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
     """Run until a stop is asked for or every flow failed; return the exit code."""
+    maker = node.maker
     maker.start()
     settled = asyncio.create_task(_settle(clock))
+    serving = asyncio.create_task(node.serve())
     asked = asyncio.create_task(stop.wait())
     ended = asyncio.create_task(maker.wait())
     await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
-    settled.cancel()
-    asked.cancel()
+    for task in (settled, asked, serving):
+        task.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
     if stop.asked:
         log.info("stopping: polling ends, what is under way is written and committed")
-    clean = await maker.stop(DRAIN_TIMEOUT_S)
+    clean = await node.stop(DRAIN_TIMEOUT_S)
     failed = await ended
     if failed and not stop.asked:
         log.error("every flow failed, the process ends flows=%s", ",".join(map(str, failed)))

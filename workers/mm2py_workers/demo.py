@@ -34,7 +34,7 @@ from mm2py_workers.connect_mirror_maker import DRAIN_TIMEOUT_S, announce
 from mm2py_workers.demo_table import FlowTable
 from mm2py_workers.demo_traffic_process import TrafficProcess
 from mm2py_workers.signals import StopSignal
-from mm2py_workers.wiring import build_mirror_maker, freeze_garbage_collector
+from mm2py_workers.wiring import build_node, freeze_garbage_collector
 
 __all__ = ["DemoOptions", "properties_text", "run_demo"]
 
@@ -104,7 +104,8 @@ def run_demo(options: DemoOptions) -> int:
     try:
         with ExitStack() as stack:
             stream = stack.enter_context(_open_log())
-            configure_logging(stream, SecretMask(), debug=options.debug)
+            mask = SecretMask()
+            configure_logging(stream, mask, debug=options.debug)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mm2py-demo-")))
             # SIGKILL leaves no time for clearing up; the watcher of the brokers does it then.
             REAPER.watch_folder(folder)
@@ -123,7 +124,7 @@ def run_demo(options: DemoOptions) -> int:
             path = folder / "mm2.properties"
             path.write_text(properties_text(a.bootstrap_servers, b.bootstrap_servers))
             screen.print(f"\n[bold]{path.name}[/bold]\n{path.read_text()}")
-            return asyncio.run(_run(path, (a, b), options, screen, stream))
+            return asyncio.run(_run(path, (a, b), options, screen, stream, mask))
     except KeyboardInterrupt:
         screen.print("Stopped.")
         return 130
@@ -172,12 +173,14 @@ async def _run(
     options: DemoOptions,
     screen: Console,
     stream: TextIO,
+    mask: SecretMask,
 ) -> int:
     config, findings = load_checked(path, CONNECTORS)
     flows = config.flows()
     announce(config, flows, findings)
     metrics = Metrics(SYSTEM_CLOCK)
-    maker = build_mirror_maker(config, flows, metrics=metrics, clock=SYSTEM_CLOCK)
+    node = build_node(config, flows, metrics=metrics, clock=SYSTEM_CLOCK, mask=mask)
+    maker = node.maker
     with StopSignal() as stop:
         table = FlowTable(metrics, SYSTEM_CLOCK, maker.problems)
         stage = _Stage(options, screen, stream, regions, maker, metrics, table, stop)
@@ -188,7 +191,7 @@ async def _run(
             for process in traffic:
                 await process.kill()
             screen.print("Stopping the flows ...")
-            clean = await maker.stop(DRAIN_TIMEOUT_S)
+            clean = await node.stop(DRAIN_TIMEOUT_S)
         failed = await maker.wait()
         for flow, error in failed.items():
             screen.print(f"Flow {flow} failed: {error}", markup=False)
