@@ -14,9 +14,9 @@ from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
 from mm2py.clock import Clock
-from mm2py.config.class_names import MIRROR_HEARTBEAT_CONNECTOR
+from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_HEARTBEAT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
-from mm2py.config.definitions import parse_config
+from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.mirror.heartbeats import Heartbeat, encode_heartbeat
 from mm2py.mirror.offset_checks import Positions, check_heartbeat_offsets
 from mm2py.mirror.policies import policy_from_config
@@ -41,6 +41,8 @@ class MirrorHeartbeatConnector(Connector):
     """Creates the topic and runs one task, which starts when the topic is there."""
 
     java_class: ClassVar[str] = MIRROR_HEARTBEAT_CONNECTOR
+    plugin_version: ClassVar[str] = KAFKA_RELEASE
+    config_model: ClassVar[type[ConfigModel]] = MirrorHeartbeatConfig
 
     def __init__(self, config: Mapping[str, str], *, admins: AdminFactory = open_admin) -> None:
         self._props = dict(config)

@@ -12,9 +12,9 @@ from typing import ClassVar, Final, final
 from mm2py.api.connector import Connector
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.task import BatchSourceTask
-from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
+from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
-from mm2py.config.definitions import parse_config
+from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
 from mm2py.mirror.policies import policy_from_config
@@ -56,6 +56,8 @@ class MirrorSourceConnector(Connector):
     """Copies the chosen topics of one flow; ``enabled=false`` makes it do nothing at all."""
 
     java_class: ClassVar[str] = MIRROR_SOURCE_CONNECTOR
+    plugin_version: ClassVar[str] = KAFKA_RELEASE
+    config_model: ClassVar[type[ConfigModel]] = MirrorSourceConfig
 
     def __init__(
         self,

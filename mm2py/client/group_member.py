@@ -222,6 +222,7 @@ class GroupMember:
             if self._ended is None:
                 self._confirmed_at = self._clock.monotonic()  # nothing is owned yet
             self._beating = asyncio.create_task(self._keep())
+            self._beating.add_done_callback(self._beats_ended)
         return Joined(
             result.member_id,
             result.generation_id,
@@ -260,6 +261,13 @@ class GroupMember:
             watching = group.create_task(self._watch())
             await self._beat()
             watching.cancel()
+
+    def _beats_ended(self, task: "asyncio.Task[None]") -> None:
+        """Without heartbeats there is no membership, whatever broke them (a listener of ours)."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("heartbeats failed group=%s", self.coordinator.group_id, exc_info=error)
+            self._over(f"heartbeats failed: {error}")
 
     async def _beat(self) -> None:
         """Send heartbeats, also while the caller stops its work or waits in a join."""

@@ -19,7 +19,7 @@ from mm2py.config.key_material import Identity, read_identity, read_trusted
 from mm2py.config.security import TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, Mm2pyError
 
-__all__ = ["NO_TLS_REMEDY", "TlsContexts", "tls_failure"]
+__all__ = ["NO_TLS_REMEDY", "TlsContexts", "load_identity", "tls_failure"]
 
 NO_TLS_REMEDY: Final = "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the TLS port in bootstrap.servers"
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_IP = 10, 9, 62, 64
@@ -77,11 +77,16 @@ def _build(tls: TlsSettings) -> ssl.SSLContext:
                 remedy=f"correct {tls.truststore.name}",
             ) from None
     if tls.keystore is not None:
-        _load(context, read_identity(tls.keystore))
+        load_identity(context, read_identity(tls.keystore))
     return context
 
 
-def _load(context: ssl.SSLContext, identity: Identity) -> None:
+def load_identity(context: ssl.SSLContext, identity: Identity) -> None:
+    """Let ``context`` show ``identity``, whose key is never on a disk in clear.
+
+    Raises:
+        ConfigError: key and chain cannot be used.
+    """
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,

@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_TOPIC_FILTER",
     "FORWARDING_ADMIN",
     "IDENTITY_REPLICATION_POLICY",
+    "KAFKA_RELEASE",
     "MIRROR_CHECKPOINT_CONNECTOR",
     "MIRROR_HEARTBEAT_CONNECTOR",
     "MIRROR_SOURCE_CONNECTOR",
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
+
+KAFKA_RELEASE: Final = "4.3.1"
+"""The Kafka whose plug-ins the built-in ones stand for; shown as their version."""
 
 MIRROR_SOURCE_CONNECTOR: Final = _MIRROR + "MirrorSourceConnector"
 MIRROR_CHECKPOINT_CONNECTOR: Final = _MIRROR + "MirrorCheckpointConnector"

@@ -72,7 +72,7 @@ class ConnectMembership:
     ) -> None:
         self._member = member
         self._url = url
-        self._connect_protocol = connect_protocol
+        self._connect_protocol = connect_protocol.strip().lower()
         self._max_delay_ms = max_delay_ms
         self._clock = clock
         self._leader = RoundLeader(

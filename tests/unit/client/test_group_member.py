@@ -304,6 +304,25 @@ def test_leaving_is_announced_to_the_others_and_may_be_repeated() -> None:
     play(body)
 
 
+def test_a_listener_that_fails_ends_the_membership_visibly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: int) -> None:
+        raise ZeroDivisionError("a bug of the caller")
+
+    async def body(stage: Stage) -> None:
+        await stage.one.round()
+        watching = asyncio.create_task(stage.one.watch())
+        stage.one.member.listen(lambda: None, lambda: None, fail)
+        await stage.clock.advance(2.0)
+        await watching
+        assert "heartbeats failed" in stage.one.events[0]
+        stage.one.member.listen(lambda: None, lambda: None)
+
+    play(body)
+    assert "a bug of the caller" in caplog.text
+
+
 def test_who_never_joined_is_no_member() -> None:
     async def body(stage: Stage) -> None:
         assert await stage.one.member.changed() == stage.one.member.over == "not a member"

@@ -309,7 +309,7 @@ def test_connectors_that_are_not_installed_are_not_assigned() -> None:
 
 def test_eager_members_are_given_everything_anew() -> None:
     async def body(stage: Stage) -> None:
-        one = stage.make("a", connect_protocol="eager")
+        one = stage.make("a", connect_protocol="EAGER")
         done = await one.round()
         assert (done.incremental, done.signed, done.assigned) == (False, False, EVERYTHING)
 

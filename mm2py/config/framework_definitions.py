@@ -1,0 +1,262 @@
+"""The keys that Connect itself reads of every connector: types, defaults and places as Java has them.
+
+Flow: this table -> ``connector_keys`` -> validation and ``/connector-plugins/{plugin}/config``.
+What Java's documentation says is said here in our words.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, canonical_class
+from mm2py.config.connect_definitions import ConfigKey
+from mm2py.config.connect_values import (
+    Check,
+    Definition,
+    aliases,
+    at_least,
+    clear_text,
+    invalid,
+    java_type,
+    not_empty,
+    not_one_of,
+    one_of,
+)
+from mm2py.config.java_values import JavaType, JavaValue
+
+__all__ = ["COMMON_KEYS", "CONVERTER_KEYS", "SOURCE_KEYS", "STRING_CONVERTER", "connector_keys"]
+
+_BOOLEAN, _INT, _LONG, _STRING, _LIST, _CLASS = (
+    JavaType.BOOLEAN,
+    JavaType.INT,
+    JavaType.LONG,
+    JavaType.STRING,
+    JavaType.LIST,
+    JavaType.CLASS,
+)
+
+_CONNECT: Final = "org.apache.kafka.connect."
+STRING_CONVERTER: Final = _CONNECT + "storage.StringConverter"
+_USABLE_CONVERTERS: Final = frozenset({BYTE_ARRAY_CONVERTER, STRING_CONVERTER})
+_NUMBERS: Final = ("Boolean", "Double", "Float", "Integer", "Long", "Short")
+_LATER_CONVERTERS: Final = frozenset(
+    {
+        _CONNECT + "json.JsonConverter",
+        _CONNECT + "storage.SimpleHeaderConverter",
+        *(f"{_CONNECT}converters.{number}Converter" for number in _NUMBERS),
+    }
+)
+_SHORT_NAMES: Final = {
+    name.rpartition(".")[2]: name for name in _USABLE_CONVERTERS | _LATER_CONVERTERS
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a key stands among the others."""
+
+    group: str
+    order: int
+    width: str
+    importance: str
+
+
+def _key(
+    name: str,
+    kind: JavaType,
+    default: str | None,
+    place: _Place,
+    display_and_doc: tuple[str, str],
+    *checks: Check,
+    required: bool = False,
+    classes: Callable[[str], str] | None = None,
+) -> Definition:
+    key = ConfigKey(
+        name=name,
+        type=java_type(kind),
+        required=required,
+        default_value=default,
+        importance=place.importance,
+        documentation=display_and_doc[1],
+        group=place.group,
+        order_in_group=place.order,
+        width=place.width,
+        display_name=display_and_doc[0],
+    )
+    return Definition(key=key, kind=kind, checks=checks, classes=classes)
+
+
+def _common(order: int, width: str, importance: str = "LOW") -> _Place:
+    return _Place("Common", order, width, importance)
+
+
+def _errors(order: int, width: str) -> _Place:
+    return _Place("Error Handling", order, width, "MEDIUM")
+
+
+def converter_problem(name: str) -> str:
+    """Say why a converter cannot be used, empty where it can."""
+    full = _SHORT_NAMES.get(name, canonical_class(name))
+    if full in _USABLE_CONVERTERS:
+        return ""
+    if full in _LATER_CONVERTERS:
+        return (
+            f"Class {full} comes with part 5, as transforms do; records are passed on byte by byte, so"
+            f" {BYTE_ARRAY_CONVERTER} says what happens"
+        )
+    return f"Class {name} could not be found."
+
+
+def _converter(which: str, order: int) -> tuple[Definition, Definition]:
+    shown = which.capitalize()
+    return (
+        _key(
+            f"{which}.converter", _CLASS, None, _common(order, "SHORT"),
+            (f"{shown} converter class", f"Converts the {which}s of records; unset: the worker's."),
+            classes=converter_problem,
+        ),
+        _key(
+            f"{which}.converter.plugin.version", _STRING, None, _common(order + 1, "SHORT"),
+            (f"{shown} converter version", "Without effect: plug-ins have one version."),
+        ),
+    )  # fmt: skip
+
+
+def _none_yet(name: str, value: JavaValue) -> str:
+    if not isinstance(value, tuple) or not value:
+        return ""
+    return invalid(name, value, f"{name} come with part 5; remove them, records stay unchanged")
+
+
+COMMON_KEYS: Final[tuple[Definition, ...]] = (
+    _key(
+        "name", _STRING, None, _common(1, "MEDIUM", "HIGH"),
+        ("Connector name", "Name of the connector, unique in the group of workers."),
+        clear_text, required=True,
+    ),
+    _key(
+        "connector.class", _STRING, None, _common(2, "LONG", "HIGH"),
+        ("Connector class", "Class of the connector: Java's full name, its last part, or that without"
+         " Connector."),
+        required=True,
+    ),
+    _key(
+        "connector.plugin.version", _STRING, None, _common(3, "MEDIUM", "MEDIUM"),
+        ("Connector version", "Without effect: plug-ins have one version."),
+    ),
+    _key(
+        "tasks.max", _INT, "1", _common(4, "SHORT", "HIGH"),
+        ("Tasks max", "Most tasks of the connector."), at_least(1),
+    ),
+    _key(
+        "tasks.max.enforce", _BOOLEAN, "true", _common(5, "SHORT"),
+        ("Enforce tasks max", "Fail a connector that makes more tasks than tasks.max."),
+    ),
+    *_converter("key", 6),
+    *_converter("value", 8),
+    *_converter("header", 10),
+    _key(
+        "transforms", _LIST, "", _Place("Transforms", 12, "LONG", "LOW"),
+        ("Transforms", "Aliases of the transforms that records pass; they come with part 5."),
+        aliases, _none_yet,
+    ),
+    _key(
+        "predicates", _LIST, "", _Place("Predicates", 13, "LONG", "LOW"),
+        ("Predicates", "Aliases of the predicates of transforms; they come with part 5."),
+        aliases, _none_yet,
+    ),
+    _key(
+        "config.action.reload", _STRING, "restart", _common(14, "MEDIUM"),
+        ("Reload Action", "Whether a changed value of a config provider restarts the connector."),
+        one_of(("none", "restart")),
+    ),
+    _key(
+        "errors.retry.timeout", _LONG, "0", _errors(1, "MEDIUM"),
+        ("Retry Timeout for Errors",
+         "Longest time in ms a failed operation on a record is tried again; -1 without end."),
+    ),
+    _key(
+        "errors.retry.delay.max.ms", _LONG, "60000", _errors(2, "MEDIUM"),
+        ("Maximum Delay Between Retries for Errors",
+         "Longest pause in ms between two tries, and between two restarts of a failed task."),
+    ),
+    _key(
+        "errors.tolerance", _STRING, "none", _errors(3, "SHORT"),
+        ("Error Tolerance", "Records that cannot be handled: none fails the task, all leaves them out."),
+        one_of(("none", "all")),
+    ),
+    _key(
+        "errors.log.enable", _BOOLEAN, "false", _errors(4, "SHORT"),
+        ("Log Errors", "Log each failed operation, also a tolerated one."),
+    ),
+    _key(
+        "errors.log.include.messages", _BOOLEAN, "false", _errors(5, "SHORT"),
+        ("Log Error Details", "Log which record an operation failed on."),
+    ),
+)  # fmt: skip
+"""Of every connector."""
+
+
+_EXACTLY_ONCE: Final = "Exactly Once Support"
+SOURCE_KEYS: Final[tuple[Definition, ...]] = (
+    _key(
+        "topic.creation.groups", _LIST, "", _Place("Topic Creation", 1, "LONG", "LOW"),
+        ("Topic Creation Groups", "Groups of rules for topics that the worker creates; part 5."), aliases,
+    ),
+    _key(
+        "exactly.once.support", _STRING, "requested", _Place(_EXACTLY_ONCE, 2, "SHORT", "MEDIUM"),
+        ("Exactly once support", "required refuses to run the connector without exactly-once mode."),
+        one_of(("REQUIRED", "REQUESTED"), any_case=True), not_one_of("required"),
+    ),
+    _key(
+        "transaction.boundary", _STRING, "poll", _Place(_EXACTLY_ONCE, 3, "SHORT", "MEDIUM"),
+        ("Transaction Boundary", "When a transaction ends in exactly-once mode."),
+        one_of(("INTERVAL", "POLL", "CONNECTOR"), any_case=True),
+    ),
+    _key(
+        "transaction.boundary.interval.ms", _LONG, None,
+        _Place(_EXACTLY_ONCE, 4, "SHORT", "LOW"),
+        ("Transaction boundary interval", "Time between transactions where the boundary is interval."),
+        at_least(0, nullable=True),
+    ),
+    _key(
+        "offsets.storage.topic", _STRING, None, _Place("offsets.topic", 1, "LONG", "LOW"),
+        ("Offsets topic", "Topic on the target for this connector's source offsets; unset: the"
+         " worker's."),
+        not_empty,
+    ),
+)  # fmt: skip
+"""Of source connectors, besides the common ones."""
+
+
+def connector_keys(plugin_type: str) -> Sequence[Definition]:
+    """Return the keys that Connect reads of a connector of this type, in Java's order."""
+    return COMMON_KEYS + SOURCE_KEYS if plugin_type == "source" else COMMON_KEYS
+
+
+def _converter_key(name: str, default: str | None, doc: str) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=java_type(_STRING),
+        required=default is None,
+        default_value=default,
+        importance="LOW" if default is None else "HIGH",
+        documentation=doc,
+        group=None,
+        order_in_group=-1,
+        width="NONE",
+        display_name=name,
+    )
+
+
+_CONVERTER_TYPE: Final = _converter_key(
+    "converter.type", None, "What it converts: key, value, header."
+)
+CONVERTER_KEYS: Final = {
+    BYTE_ARRAY_CONVERTER: (_CONVERTER_TYPE,),
+    STRING_CONVERTER: (
+        _CONVERTER_TYPE,
+        _converter_key("converter.encoding", "UTF8", "Character set of the text."),
+    ),
+}
+"""Keys of the converters that can be used."""

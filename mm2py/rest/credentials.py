@@ -1,0 +1,147 @@
+"""Who somebody is: passwords, bearer tokens and client certificates against the worker's files.
+
+Flow: ``RestSettings`` -> files, read once at start -> ``Credentials.caller``. Secrets are compared in
+constant time and leave this module only for the log mask.
+"""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.config.properties import PropertiesFile, load
+from mm2py.config.rest_settings import RestSettings
+from mm2py.errors import ConfigError
+
+__all__ = ["ANYBODY", "Caller", "Credentials"]
+
+_BASIC_FILE: Final = "rest.basic.auth.file"
+_TOKEN_FILE: Final = "rest.bearer.tokens.file"  # noqa: S105 -- the name of a property
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks; an operator may change things, others may read."""
+
+    name: str
+    operator: bool
+
+
+ANYBODY: Final = Caller("anonymous", operator=True)
+"""Who asks where nobody has to say who they are."""
+
+
+@final
+class Credentials:
+    """Users by password, token and certificate."""
+
+    def __init__(
+        self,
+        users: Mapping[str, str],
+        tokens: Mapping[str, str],
+        *,
+        certificates: bool = False,
+        read_only: Collection[str] = (),
+    ) -> None:
+        self._users = {name: _bytes(password) for name, password in users.items()}
+        self._tokens = {name: _bytes(token) for name, token in tokens.items()}
+        self._certificates = certificates
+        self._read_only = frozenset(read_only)
+
+    @classmethod
+    def read(cls, settings: RestSettings) -> "Credentials":
+        """Read the files that ``settings`` name.
+
+        Raises:
+            ConfigError: a file cannot be read, is empty, or does not know a read-only user.
+        """
+        options = settings.options
+        users = _entries(_BASIC_FILE, options.rest_basic_auth_file.strip())
+        tokens = _entries(_TOKEN_FILE, options.rest_bearer_tokens_file.strip())
+        if len(set(tokens.values())) < len(tokens):
+            raise ConfigError(
+                f"{_TOKEN_FILE}: two names have the same token",
+                remedy="give each a token of its own",
+            )
+        for name in sorted(settings.read_only_users - users.keys() - tokens.keys()):
+            # A name with a typing error would leave its user an operator. Certificates' names are not known.
+            if not settings.certificates_count:
+                raise ConfigError(
+                    f"rest.read.only.users names {name}, whom no file knows",
+                    remedy=f"correct the name, or add it to {_BASIC_FILE} or {_TOKEN_FILE}",
+                )
+        return cls(
+            users,
+            tokens,
+            certificates=settings.certificates_count,
+            read_only=settings.read_only_users,
+        )
+
+    @property
+    def required(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self._users or self._tokens or self._certificates)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Passwords and tokens, to be masked in logs and answers."""
+        return frozenset(
+            secret.decode() for secret in (*self._users.values(), *self._tokens.values())
+        )
+
+    def caller(self, authorization: str | None, certificate: str | None) -> Caller | None:
+        """Return who sent this ``Authorization`` header or certificate name, None if nobody known."""
+        if not self.required:
+            return ANYBODY
+        name = self._named(authorization or "")
+        if name is None and self._certificates:
+            name = certificate
+        return None if name is None else Caller(name, operator=name not in self._read_only)
+
+    def _named(self, authorization: str) -> str | None:
+        scheme, _, rest = authorization.strip().partition(" ")
+        if scheme.lower() == "basic":
+            return self._by_password(rest.strip())
+        if scheme.lower() == "bearer":
+            return self._by_token(rest.strip())
+        return None
+
+    def _by_password(self, encoded: str) -> str | None:
+        try:
+            text = base64.b64decode(encoded, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            return None
+        name, colon, password = text.partition(":")
+        # An unknown name takes as long as a wrong password.
+        known = hmac.compare_digest(self._users.get(name, b"\xff"), _bytes(password))
+        return name if colon and known and name in self._users else None
+
+    def _by_token(self, token: str) -> str | None:
+        given = _bytes(token)
+        found = [name for name, held in self._tokens.items() if hmac.compare_digest(held, given)]
+        return found[0] if found else None
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _entries(prop: str, path: str) -> Mapping[str, str]:
+    if not path:
+        return {}
+    try:
+        file: PropertiesFile = load(path)
+    except ConfigError as error:
+        raise ConfigError(f"{prop}: {error.message}", remedy=error.remedy) from None
+    if not file.entries:
+        # Java's login module lets everybody in then, and logs it.
+        raise ConfigError(f"{prop}: {path} names nobody", remedy="add a line user=secret")
+    for entry in file.entries:
+        if not entry.key or not entry.value.strip():
+            raise ConfigError(
+                f"{prop}: {file.where(entry.line)} has no {'secret' if entry.key else 'name'}",
+                remedy="write name=secret",
+            )
+    return file.values

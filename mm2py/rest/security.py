@@ -1,0 +1,225 @@
+"""The gate in front of the public API: who is it, may they, is the body short enough.
+
+Flow: request -> host and origin -> who it is (401) -> role (403) -> body, only then read (413) ->
+application, with the caller in its scope. Signed requests of other workers have ``internal_gate``.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final, final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mm2py.config.rest_settings import RestSettings
+from mm2py.rest.answers import error_response, framework_text
+from mm2py.rest.credentials import Caller, Credentials
+from mm2py.rest.listener_tls import CERTIFICATE_NAME
+from mm2py.rest.parts import CALLER
+from mm2py.rest.raw_path import plain_segment
+
+__all__ = ["BodyLimit", "Gate", "GateRules", "gate_for"]
+
+log = logging.getLogger(__name__)
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_UNAUTHORIZED: Final = "User cannot access the resource."
+_VALIDATE: Final = "/config/validate"
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_POLICY_VIOLATION: Final = 1008
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRules:
+    """What the gate allows.
+
+    ``own_hosts``: names by which an API without authentication may be asked beside addresses and
+    localhost; None switches the check off.
+    """
+
+    max_body_bytes: int
+    admin_endpoints: bool = True
+    own_hosts: frozenset[str] | None = None
+
+
+def gate_for(settings: RestSettings, credentials: Credentials) -> Callable[[ASGIApp], ASGIApp]:
+    """Return what wraps the public application."""
+    rules = GateRules(
+        max_body_bytes=settings.max_body_bytes,
+        admin_endpoints=settings.admin_endpoints,
+        own_hosts=None if settings.authenticated or settings.insecure else settings.own_hosts,
+    )
+    return lambda app: Gate(app, credentials, rules)
+
+
+@final
+class Gate:
+    """ASGI middleware of the public listeners; ``RawPath`` may be outside of it."""
+
+    def __init__(self, app: ASGIApp, credentials: Credentials, rules: GateRules) -> None:
+        self._app = BodyLimit(app, rules.max_body_bytes)
+        self._credentials = credentials
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request pass, or answer why not."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
+        headers = Headers(scope=scope)
+        caller = self._credentials.caller(headers.get("authorization"), _certificate(scope))
+        refusal = self._refusal(scope, headers, caller)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        assert caller is not None
+        inner = dict(scope, **{CALLER: caller})
+        changes = scope["method"] not in _READS and not scope["path"].endswith(_VALIDATE)
+        await self._app(inner, receive, _Audited(send, scope, caller) if changes else send)
+
+    def _refusal(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
+        reads = scope["method"] in _READS
+        if self._rules.own_hosts is not None and not _is_own(headers, self._rules.own_hosts):
+            return error_response(
+                403,
+                "This host name is not one of this worker's: set rest.advertised.host.name to it, or "
+                "ask by address",
+            )
+        if not reads and not _same_origin(headers):
+            return error_response(403, "A page of another web site may not change anything here")
+        if caller is None:
+            return error_response(401, _UNAUTHORIZED)
+        if not reads and not caller.operator:
+            return error_response(
+                403, f"User {caller.name} may only read (rest.read.only.users): ask an operator"
+            )
+        if not self._rules.admin_endpoints and _first_segment(scope) == "admin":
+            return error_response(404, framework_text(404))
+        return None
+
+
+@final
+class BodyLimit:
+    """ASGI middleware: reads the whole body first and answers 413 where it is too long."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "")
+        body = bytearray()
+        too_long = declared.isdecimal() and int(declared) > self._max_bytes
+        more = not too_long
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return  # the client is gone
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_bytes:
+                too_long, more = True, False
+        if too_long:
+            text = f"Request body is longer than {self._max_bytes} bytes (rest.max.body.bytes)"
+            await error_response(413, text)(scope, receive, send)
+            return
+        await self._app(scope, _Replayed(bytes(body), receive), send)
+
+
+@final
+class _Replayed:
+    """A ``receive`` that gives a body that was read already."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+@final
+class _Audited:
+    """A ``send`` that logs who changed what, once its status is known."""
+
+    def __init__(self, send: Send, scope: Scope, caller: Caller) -> None:
+        self._send, self._scope, self._caller = send, scope, caller
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            log.info(
+                "rest change caller=%s method=%s path=%s status=%d",
+                self._caller.name,
+                self._scope["method"],
+                plain_segment(self._scope["path"]),
+                message["status"],
+            )
+        await self._send(message)
+
+
+def _certificate(scope: Scope) -> str | None:
+    name: object = scope.get("state", {}).get(CERTIFICATE_NAME)
+    return name if isinstance(name, str) else None
+
+
+def _first_segment(scope: Scope) -> str:
+    path: str = scope["path"]
+    return next((part for part in path.split("/") if part), "")
+
+
+def _is_own(headers: Headers, own_hosts: frozenset[str]) -> bool:
+    """Whether the request means this server: a web page may lead its own name to our address.
+
+    Against DNS rebinding, which makes a foreign page the same origin as an API on localhost.
+    """
+    host = _hostname(headers.get("host", ""))
+    if host is None:
+        return False
+    if host in own_hosts or host in ("", "localhost") or host.endswith(".localhost"):
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _hostname(authority: str) -> str | None:
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return None
+
+
+def _same_origin(headers: Headers) -> bool:
+    """Whether no web page of another site sent this; programs send neither header."""
+    if headers.get("sec-fetch-site", "none").lower() not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    if origin is None:
+        return True
+    scheme, _, page = origin.partition("://")
+    asked = _host_and_port(scheme, headers.get("host", ""))
+    return asked is not None and asked == _host_and_port(scheme, page)
+
+
+def _host_and_port(scheme: str, authority: str) -> tuple[str, int | None] | None:
+    try:
+        url = urlsplit(f"//{authority}")
+        port = url.port
+    except ValueError:
+        return None
+    return (url.hostname, port or _DEFAULT_PORTS.get(scheme.lower())) if url.hostname else None

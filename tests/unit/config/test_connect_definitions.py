@@ -1,0 +1,199 @@
+"""Keys as Connect describes them, beside what Kafka's own classes said of them.
+
+``connect_definitions.json`` is what ``tests/java/ConnectDefinitions.java`` printed on Kafka 4.3.1.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from mm2py.config.connect_definitions import ConfigKey
+from mm2py.config.connect_values import HIDDEN, Definition, check_value
+from mm2py.config.definitions import options_of
+from mm2py.config.framework_definitions import COMMON_KEYS, connector_keys
+from mm2py.config.mirror_definitions import own_keys
+from mm2py_connectors.config import CONNECTORS
+
+TRUTH = json.loads(
+    (Path(__file__).parents[2] / "data" / "config" / "connect_definitions.json").read_text()
+)
+MODELS = {definition.name: definition.model for definition in CONNECTORS}
+
+NOT_JAVAS: Final = {
+    "MirrorSourceConnector": {"use.defaults.from"},
+    "MirrorCheckpointConnector": {"topics", "topics.exclude"},
+    "MirrorHeartbeatConnector": set[str](),
+}
+"""Keys that ours read and Java's connector does not define, besides those marked as ours."""
+
+OTHER_DEFAULTS: Final = {
+    "refresh.topics.interval.seconds",
+    "refresh.groups.interval.seconds",
+    "metric.reporters",
+}
+STRICTER: Final = {
+    ("replication.factor", "40000"),
+    ("replication.factor", "0"),
+    ("offset-syncs.topic.replication.factor", "0"),
+    ("topics", "["),
+    ("offset.lag.max", "-1"),
+    ("sync.topic.configs.interval.seconds", "0"),
+    ("refresh.topics.interval.seconds", "-5"),
+    ("consumer.poll.timeout.ms", "-1"),
+    ("admin.timeout.ms", "0"),
+}
+"""Values that Java takes and then cannot run with, or runs in another way than it says."""
+CLASSES: Final = {"replication.policy.class", "topic.filter.class", "forwarding.admin.class"}
+"""Plug-ins of ours need no dotted package, so an unknown name is found out when it is built."""
+
+
+LATER: Final = "come with part 5"
+
+
+class JavaKey(NamedTuple):
+    """One row of the truth."""
+
+    name: str
+    type: str
+    required: bool
+    default: str | None
+    importance: str
+    group: str | None
+    order: int
+    width: str
+    display_name: str
+    dependents: list[str]
+
+
+def java_keys(which: str) -> list[JavaKey]:
+    return [JavaKey(*row) for row in TRUTH[which]]
+
+
+def as_java(key: ConfigKey) -> JavaKey:
+    return JavaKey(
+        key.name,
+        key.type,
+        key.required,
+        key.default_value,
+        key.importance,
+        key.group,
+        key.order_in_group,
+        key.width,
+        key.display_name,
+        list(key.dependents),
+    )
+
+
+def listed(name: str) -> list[Definition]:
+    own = own_keys(MODELS[name])
+    names = {it.key.name for it in own}
+    return [
+        *COMMON_KEYS,
+        *own,
+        *(it for it in connector_keys("source")[len(COMMON_KEYS) :] if it.key.name not in names),
+    ]
+
+
+def ours(name: str) -> set[str]:
+    return {key for key, info in options_of(MODELS[name]).items() if info.option.ours} | NOT_JAVAS[
+        name
+    ]
+
+
+def test_connects_own_keys_are_described_as_in_java() -> None:
+    assert [as_java(it.key) for it in connector_keys("source")] == java_keys("source framework")
+    assert len(connector_keys("source")) == 24
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [(n, c) for n, c in zip(MODELS, (118, 102, 113), strict=True)]
+)
+def test_a_mirror_connector_has_javas_keys_and_ours(name: str, count: int) -> None:
+    java = {key.name: key for key in java_keys(name)}
+    java |= {key.name: key for key in java_keys("source framework")}
+    found = {it.key.name: as_java(it.key) for it in listed(name)}
+    assert len(java) == count
+    assert set(found) - set(java) == ours(name)
+    for key, expected in java.items():
+        if key in OTHER_DEFAULTS:
+            assert found[key] == expected._replace(default=found[key].default)
+        else:
+            assert found[key] == expected
+
+
+@pytest.mark.parametrize("name", ["MirrorSourceConnector", "MirrorHeartbeatConnector"])
+def test_keys_stand_in_javas_order_and_ours_behind_the_connectors(name: str) -> None:
+    java = [key.name for key in java_keys(name)]
+    found = [it.key.name for it in listed(name)]
+    assert [key for key in found if key in set(java)] == java
+    first_of_ours = min((found.index(key) for key in ours(name)), default=len(java))
+    assert first_of_ours >= len(java)
+
+
+def test_every_key_says_what_it_is_for() -> None:
+    for name in MODELS:
+        assert not [it.key.name for it in listed(name) if len(it.key.documentation) < 3]
+
+
+def _cases() -> Sequence[tuple[str, str, str | None, str | None, list[str]]]:
+    return [tuple(row) for row in TRUTH["wrong"]]
+
+
+@pytest.mark.parametrize(("connector", "name", "text", "shown", "errors"), _cases())
+def test_a_value_is_judged_and_shown_in_javas_words(
+    connector: str, name: str, text: str | None, shown: str | None, errors: list[str]
+) -> None:
+    definition = next(it for it in listed(connector) if it.key.name == name)
+    value = check_value(definition, {name: text})
+    if name in CLASSES and errors:
+        assert value.errors == ()
+    elif (name, text) in STRICTER:
+        assert errors == []
+        assert value.errors
+    else:
+        # Transforms are refused for being there at all, besides.
+        found = [f"{name}: {error}" for error in value.errors if LATER not in error]
+        assert found == errors
+        assert value.value == shown
+
+
+def test_an_absent_value_is_shown_as_its_default_and_a_required_one_is_missing() -> None:
+    by_name = {it.key.name: it for it in COMMON_KEYS}
+    assert check_value(by_name["tasks.max"], {}).value == "1"
+    missing = check_value(by_name["name"], {})
+    assert missing.errors == ('Missing required configuration "name" which has no default value.',)
+
+
+def test_a_secret_appears_neither_as_a_value_nor_in_an_error() -> None:
+    by_name = {it.key.name: it for it in listed("MirrorSourceConnector")}
+    for name in ("ssl.key.password", "sasl.jaas.config", "ssl.keystore.certificate.chain"):
+        value = check_value(by_name[name], {name: "canary"})
+        assert value.value == HIDDEN
+        assert value.errors == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("transforms", "a"),
+        ("predicates", "p"),
+        ("value.converter", "org.apache.kafka.connect.json.JsonConverter"),
+        ("header.converter", "SimpleHeaderConverter"),
+    ],
+)
+def test_what_a_later_part_brings_is_refused_by_name(name: str, text: str) -> None:
+    definition = next(it for it in COMMON_KEYS if it.key.name == name)
+    (error,) = check_value(definition, {name: text}).errors
+    assert f"for configuration {name}: " in error
+    assert "part 5" in error
+
+
+@pytest.mark.parametrize(
+    "text", ["ByteArrayConverter", "org.apache.kafka.connect.storage.StringConverter"]
+)
+def test_converters_that_pass_bytes_on_are_taken(text: str) -> None:
+    definition = next(it for it in COMMON_KEYS if it.key.name == "key.converter")
+    assert check_value(definition, {"key.converter": text}).errors == ()

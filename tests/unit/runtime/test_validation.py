@@ -1,0 +1,265 @@
+"""Validation of connector configs in Connect's order and words."""
+
+import asyncio
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.config.override_policy import ALL_OVERRIDES, OverridePolicy, override_policy
+from mm2py.errors import ConfigError
+from mm2py.observability.logging import SecretMask
+from mm2py.runtime.herder_errors import BadRequestError, NotFoundError
+from mm2py.runtime.plugin_catalog import InstalledPlugins, PluginInfo
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.validation import ConfigValidator
+
+SOURCE = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
+HEARTBEAT = "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector"
+GOOD: Mapping[str, str | None] = {
+    "name": "n",
+    "connector.class": SOURCE,
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "a:1",
+    "target.cluster.bootstrap.servers": "b:1",
+}
+PLUGINS = Plugins(
+    EntryPoint(name, f"mm2py_connectors.{module}:{name}", "mm2py.connectors")
+    for name, module in (
+        ("MirrorSourceConnector", "mirror_source"),
+        ("MirrorHeartbeatConnector", "mirror_heartbeat"),
+    )
+)
+
+
+def _given(config: Mapping[str, str | None]) -> dict[str, str]:
+    return {k: v.replace("${x:y}", "canary") for k, v in config.items() if v is not None}
+
+
+def _validator(policy: OverridePolicy = ALL_OVERRIDES, *secrets: str) -> ConfigValidator:
+    return ConfigValidator(PLUGINS, resolve=_given, policy=policy, mask=SecretMask(secrets))
+
+
+def _infos(
+    changes: Mapping[str, str | None],
+    *,
+    plugin: str | None = None,
+    policy: OverridePolicy = ALL_OVERRIDES,
+    secrets: tuple[str, ...] = (),
+) -> ConfigInfos:
+    validator = _validator(policy, *secrets)
+    return asyncio.run(validator.validate({**GOOD, **changes}, plugin=plugin))
+
+
+def _errors(infos: ConfigInfos) -> list[str]:
+    return [e for _, value in infos.configs if value is not None for e in value.errors]
+
+
+def _entry(infos: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue]:
+    return next((key, it) for key, it in infos.configs if it is not None and it.name == name)
+
+
+def test_a_good_config_has_no_errors_and_says_what_every_key_is() -> None:
+    infos = _infos({"topics": "a, b"})
+    assert infos.error_count == 0
+    assert infos.refusal() is None
+    assert infos.name == SOURCE
+    assert infos.groups == (
+        "Common", "Transforms", "Predicates", "Error Handling", "Topic Creation",
+        "Exactly Once Support", "offsets.topic",
+    )  # fmt: skip
+    key, value = _entry(infos, "topics")
+    assert key is not None
+    assert (key.type, value.value) == ("LIST", "a,b")
+    assert all(key is not None and it is not None for key, it in infos.configs)
+    assert not _entry(infos, "key.converter.plugin.version")[1].visible
+
+
+def test_each_error_counts_and_stands_in_the_refusal() -> None:
+    infos = _infos({"tasks.max": "zero", "offset-syncs.topic.location": "moon"})
+    assert infos.error_count == 3
+    refusal = infos.refusal()
+    assert refusal is not None
+    assert "following 3 error(s):\nInvalid value zero for configuration tasks.max: " in refusal
+    assert "String must be one of: source, target" in refusal
+
+
+def test_a_missing_required_key_is_named() -> None:
+    config = {k: v for k, v in GOOD.items() if k != "source.cluster.alias"}
+    infos = asyncio.run(_validator().validate(config))
+    assert _errors(infos) == [
+        'Missing required configuration "source.cluster.alias" which has no default value.'
+    ]
+
+
+def test_nulls_are_refused_where_nobody_defines_the_key() -> None:
+    infos = _infos({"my.own": None, "replication.factor": None, "topics": None})
+    assert infos.error_count == 2
+    assert infos.configs[0] == (
+        None,
+        ConfigValue(
+            name="my.own",
+            value=None,
+            errors=("Null value can not be supplied as the configuration value.",),
+        ),
+    )
+    assert _errors(infos)[1] == "Configuration 'topics' values must not be null."
+
+
+def test_unknown_keys_are_neither_listed_nor_refused() -> None:
+    infos = _infos({"my.own": "x", "source.cluster.ssl.what": "y"})
+    assert infos.error_count == 0
+    assert "my.own" not in [it.name for _, it in infos.configs if it is not None]
+
+
+def test_what_a_connector_says_of_the_whole_is_an_error_of_the_key_it_names() -> None:
+    infos = _infos({"emit.offset-syncs.enabled": "false", "offset-syncs.topic.location": "target"})
+    assert infos.error_count == 1
+    (error,) = _entry(infos, "emit.offset-syncs.enabled")[1].errors
+    assert error.startswith("Invalid value false for configuration emit.offset-syncs.enabled: ")
+
+
+def test_what_only_building_the_connector_finds_is_an_error_too() -> None:
+    infos = _infos({"connector.class": HEARTBEAT, "replication.policy.class": "no.Such"})
+    assert infos.error_count == 1
+    assert "no.Such" in _errors(infos)[0]
+
+
+@pytest.mark.parametrize("given", ["MirrorSource", "MirrorSourceConnector", SOURCE])
+@pytest.mark.parametrize("path", ["MirrorSource", "MirrorSourceConnector", SOURCE])
+def test_short_names_are_taken_and_answered_as_sent(given: str, path: str) -> None:
+    if path == SOURCE and given != SOURCE:
+        with pytest.raises(BadRequestError, match="does not match request type"):
+            _infos({"connector.class": given}, plugin=path)
+    else:
+        infos = _infos({"connector.class": given}, plugin=path)
+        assert (infos.name, infos.error_count) == (given, 0)
+
+
+def test_another_class_than_the_paths_is_refused() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        _infos({"connector.class": "MirrorSource"}, plugin="MirrorHeartbeat")
+    assert caught.value.message == (
+        "Included connector type MirrorSource does not match request type MirrorHeartbeat"
+    )
+
+
+def test_a_config_without_a_class_is_refused_without_showing_its_values() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        asyncio.run(_validator().validate({"name": "x", "p": "canary"}))
+    assert (
+        caught.value.message == "Connector config {name=x, p=[hidden]} contains no connector type"
+    )
+
+
+def test_an_unknown_class_is_refused_with_what_there_is() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        _infos({"connector.class": "com.other.MirrorSourceConnector"})
+    assert caught.value.message == (
+        "Failed to find any class that implements Connector and which name matches"
+        f" com.other.MirrorSourceConnector, available connectors are: {HEARTBEAT}, {SOURCE}"
+    )
+
+
+def test_placeholders_are_resolved_and_secrets_hidden_everywhere() -> None:
+    infos = _infos({"tasks.max": "${x:y}", "sasl.jaas.config": "${x:y}"}, secrets=("canary",))
+    assert infos.error_count == 2
+    assert "canary" not in repr(infos)
+    assert _entry(infos, "sasl.jaas.config")[1].value == "[hidden]"
+
+
+def test_overrides_are_listed_under_their_prefix_and_judged_by_the_policy() -> None:
+    overrides = {
+        "producer.override.linger.ms": "5",
+        "producer.override.sasl.jaas.config": "canary",
+        "consumer.override.fetch.min.bytes": "1",
+        "producer.override.no.such.secret": "canary",
+    }
+    infos = _infos(overrides, policy=override_policy("Principal"))
+    key, value = _entry(infos, "producer.override.linger.ms")
+    assert key is not None
+    assert (key.name, key.display_name, key.type) == (
+        "producer.override.linger.ms",
+        "linger.ms",
+        "LONG",
+    )
+    assert value.errors == (
+        "The 'Principal' policy does not allow 'linger.ms' to be overridden in the connector"
+        " configuration.",
+    )
+    assert _entry(infos, "producer.override.no.such.secret")[0] is None
+    assert infos.error_count == 2
+    assert "canary" not in repr(infos)
+    assert "consumer.override" not in repr(infos)
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [
+        (override_policy("All"), {"linger.ms", "sasl.mechanism"}),
+        (override_policy("None"), set[str]()),
+        (override_policy("Principal"), {"sasl.mechanism"}),
+        (override_policy("Allowlist"), set[str]()),
+        (override_policy("Allowlist", ("linger.ms",)), {"linger.ms"}),
+        (override_policy("org.x.PrincipalConnectorClientConfigOverridePolicy"), {"sasl.mechanism"}),
+    ],
+)
+def test_a_policy_allows_what_it_names(policy: OverridePolicy, allowed: set[str]) -> None:
+    assert {key for key in ("linger.ms", "sasl.mechanism") if not policy.refusal(key)} == allowed
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no such policy"):
+        override_policy("Most")
+
+
+def test_plugins_are_listed_with_their_roles_and_versions() -> None:
+    catalog = InstalledPlugins(PLUGINS)
+    connectors = [PluginInfo(HEARTBEAT, "source", "4.3.1"), PluginInfo(SOURCE, "source", "4.3.1")]
+    assert list(catalog.plugins(connectors_only=True)) == connectors
+    others = list(catalog.plugins(connectors_only=False))[2:]
+    assert [it.type for it in others] == ["converter"] * 2 + ["header_converter"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(SOURCE, "source"), ("MirrorHeartbeat", "source"), ("x.Y", "unknown"), (None, "unknown")],
+)
+def test_the_type_of_a_connector_is_unknown_where_its_class_is(text: str | None, kind: str) -> None:
+    catalog = InstalledPlugins(PLUGINS)
+    assert catalog.connector_type({"connector.class": text}) == kind
+    assert catalog.connector_type({}) == "unknown"
+
+
+def test_definitions_are_found_by_every_name_of_a_plugin() -> None:
+    catalog = InstalledPlugins(PLUGINS)
+    keys = catalog.definitions(SOURCE)
+    assert (
+        keys == catalog.definitions("MirrorSource") == catalog.definitions("MirrorSourceConnector")
+    )
+    assert len(keys) == len({key.name for key in keys})
+    assert keys[0].name == "name"
+    assert [key.name for key in catalog.definitions("ByteArrayConverter")] == ["converter.type"]
+
+
+def test_unknown_plugins_and_other_kinds_are_told_apart() -> None:
+    catalog = InstalledPlugins(PLUGINS)
+    with pytest.raises(NotFoundError) as unknown:
+        catalog.definitions("no.Such")
+    assert unknown.value.message == "Unknown plugin no.Such."
+    with pytest.raises(BadRequestError, match=r"^Invalid plugin class FileConfigProvider\. Valid"):
+        catalog.definitions("FileConfigProvider")
+
+
+def test_a_broken_plugin_hides_no_other() -> None:
+    broken = EntryPoint("Broken", "mm2py_connectors.mirror_source:NoSuch", "mm2py.connectors")
+    good = EntryPoint(
+        "Other", "mm2py_connectors.mirror_source:MirrorSourceConnector", "mm2py.connectors"
+    )
+    plugins = Plugins([broken, good])
+    assert plugins.find(SOURCE).java_class == SOURCE
+    assert [it.java_class for it in plugins.factories()] == [SOURCE]
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        plugins.find("Broken")
