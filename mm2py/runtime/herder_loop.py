@@ -35,6 +35,7 @@ STATUS_FLUSH_S: Final = 5.0
 """Longest wait for states to be written before work is handed over."""
 
 LAST_FLUSH_S: Final = 1.0
+QUIET_S: Final = 3.0
 
 
 @final
@@ -201,7 +202,8 @@ class HerderLoop:
             else:
                 log.info("the group rebalances reason=%s", signal.reason)
                 self._must_join = True
-        patience = Patience(self._clock, "the flow's group", self._stop)
+        # The first worker of a group waits for the coordinator to be made.
+        patience = Patience(self._clock, "the flow's group", self._stop, quiet_s=QUIET_S)
         while self._must_join and not self._stop.is_set():
             try:
                 if await self._or_stop(self._round()):

@@ -42,12 +42,17 @@ class Patience:
         clock: time.
         what: what is being tried, for the log: ``target cluster B at b1:9092``.
         stop: ends a pause at once.
+        quiet_s: what lasts no longer than this is not worth a line.
     """
 
-    def __init__(self, clock: Clock, what: str, stop: asyncio.Event) -> None:
+    def __init__(
+        self, clock: Clock, what: str, stop: asyncio.Event, *, quiet_s: float = 0.0
+    ) -> None:
         self._clock = clock
         self._what = what
         self._stop = stop
+        self._quiet_s = quiet_s
+        self._told = False
         self._failures = 0
         self._since = 0.0
         self._said = 0.0
@@ -57,8 +62,9 @@ class Patience:
         now = self._clock.monotonic()
         if self._failures == 0:
             self._since = now
-        if self._failures == 0 or now - self._said >= SAY_EVERY_S:
-            self._said = now
+        due = not self._told or now - self._said >= SAY_EVERY_S
+        if due and now - self._since >= self._quiet_s:
+            self._told, self._said = True, now
             log.warning(
                 "waiting for=%s waited_s=%.0f cause=%s", self._what, now - self._since, error
             )
@@ -68,10 +74,11 @@ class Patience:
 
     def succeeded(self) -> None:
         """Note that it worked: says so if somebody was told about the trouble, and starts afresh."""
-        if self._failures:
+        if self._told:
             log.info(
                 "back again what=%s waited_s=%.0f",
                 self._what,
                 self._clock.monotonic() - self._since,
             )
         self._failures = 0
+        self._told = False

@@ -114,7 +114,7 @@ def build_node(
         name: DistributedHerder(flow_parts(plan, parts, metrics.flow(name)), clock=clock)
         for name, plan in plans.items()
     }
-    seen: dict[FlowName | None, Herder] = {**herders}
+    seen: dict[FlowName | None, Herder] = dict(herders.items())
     return Node(MirrorMaker(herders), parts, rest, seen)
 
 
