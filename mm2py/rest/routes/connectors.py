@@ -62,8 +62,8 @@ def _info_json(call: Call, info: ConnectorInfo) -> dict[str, object]:
 
 def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
     """Return the config with its name in it; ``BadRequestError`` for another name."""
-    given = config.get(NAME, name)
-    if given != name:
+    given = config.get(NAME)
+    if given is not None and given != name:
         raise BadRequestError(
             f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
         )
@@ -147,7 +147,7 @@ async def patch_config(call: Call) -> Response:
     patch = restored(call, config_map(await read_json(call.request)), _stored(call, name))
     if NAME in patch:
         # Java stores another name and answers with two; a client cannot mean that.
-        _named(patch, name)
+        patch = _named(patch, name)
     _check_remote(call, name, {key: value for key, value in patch.items() if value is not None})
     info = await call.herder.patch_config(name, patch, actor=call.actor)
     return json_response(_info_json(call, info))
