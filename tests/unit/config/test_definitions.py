@@ -63,7 +63,7 @@ def test_a_config_is_frozen() -> None:
         ({"needed": "x", "count.max": "1_0"}, "count.max=1_0: must be a whole number"),
         ({"needed": "x", "switch": "on"}, "switch=on: must be true or false"),
         (
-            {"needed": "x", "offset-syncs.topic.location": "source "},
+            {"needed": "x", "offset-syncs.topic.location": "sourc"},
             "offset-syncs.topic.location=sourc: must be one of source, target",
         ),
         ({"needed": "x", "password": "hunter2"}, r"password=\*\*\*\*\*\*\*\*: must be one of"),
