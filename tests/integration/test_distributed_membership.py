@@ -153,7 +153,7 @@ def members_region() -> Iterator[Region]:
         "members",
         properties={
             "group.min.session.timeout.ms": "500",
-            "group.initial.rebalance.delay.ms": "500",
+            "group.initial.rebalance.delay.ms": "2000",
         },
     ) as region:
         yield region
@@ -230,6 +230,30 @@ def test_when_the_leader_leaves_another_one_leads(
             assert stage.worker(name).membership.leader_url == f"http://{second}/"
 
     play(members_region, unique("leader"), body)
+
+
+def test_workers_go_on_with_what_they_have_when_the_broker_was_frozen_for_longer_than_a_session(
+    members_region: Region, unique: Callable[[str], str]
+) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.start("a", "b")
+        await stage.until_shared("a", "b")
+        before = [stage.worker(name).owned for name in ("a", "b")]
+        members_region.freeze()
+        try:
+            await until(
+                lambda: all(stage.worker(name).suspended for name in ("a", "b")), "suspended"
+            )
+            assert [stage.worker(name).owned for name in ("a", "b")] == before
+            await asyncio.sleep(2 * SESSION_MS / 1000)
+        finally:
+            members_region.thaw()
+        await until(lambda: not any(stage.worker(name).suspended for name in ("a", "b")), "resumed")
+        await stage.until_shared("a", "b")
+        assert not [lost for name in ("a", "b") for lost in stage.worker(name).lost]
+        assert [stage.worker(name).owned for name in ("a", "b")] == before
+
+    play(members_region, unique("frozen"), body)
 
 
 @asynccontextmanager
