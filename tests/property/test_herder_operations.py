@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from mm2py.errors import Mm2pyError
 from mm2py.types import TargetState, TaskId
+from tests.unit.client.group_coordinator import MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
+from tests.unit.runtime.herder_stage import Stage
 
 NAMES = ("a", "b", "c")
 OPERATIONS = ("put", "put", "put", "pause", "resume", "stop", "delete", "join", "leave", "lose")
@@ -47,14 +50,25 @@ class Play:
             await self.step(self.random.choice(OPERATIONS))
             for _ in range(self.random.choice((0, 1, 3, 10, 50))):
                 await asyncio.sleep(0)
-        for _ in range(400):
+        await self.end()
+
+    async def end(self) -> None:
+        """Wait until all is as the model says: publications are tried again, delays pass."""
+        for _ in range(600):
             if self.settled():
                 break
-            await self.cluster.clock.advance(0.25)  # publications are tried again
+            await self.cluster.clock.advance(0.25)
         assert self.settled(), (self.cluster.running(), self.model)
         assert self.doubled == []
         for node in list(self.cluster.nodes.values()):
-            await node.stop()
+            await self.passes(node.stop())
+
+    async def passes(self, work: Coroutine[object, object, None]) -> None:
+        """Let time pass until ``work`` is done."""
+        doing = asyncio.ensure_future(work)
+        while not doing.done():
+            await self.cluster.clock.advance(0.25)
+        await doing
 
     def join(self) -> None:
         self.born += 1
@@ -88,8 +102,14 @@ class Play:
             await self.change(operation, self.random.choice(NAMES))
 
     async def change(self, operation: str, name: str) -> None:
-        await until(lambda: any(n.membership.is_leader for n in self.cluster.nodes.values()))
-        leader = next(n for n in self.cluster.nodes.values() if n.membership.is_leader)
+        await until(lambda: bool(self.leaders()))
+        await self.ask(self.leaders()[0], operation, name)
+
+    def leaders(self) -> list[Node]:
+        nodes = self.cluster.nodes.values()
+        return [n for n in nodes if n.parts.membership.is_leader and not n.host.suspended]
+
+    async def ask(self, leader: Node, operation: str, name: str) -> None:
         herder, model = leader.herder, self.model
         try:
             if operation == "put":
@@ -119,9 +139,11 @@ class Play:
             (task, spec.config["p"])
             for node in self.cluster.nodes.values()
             for task, spec in node.host.running.items()
-            if not spec.paused and self.model.target.get(task.connector) is TargetState.STARTED
+            if not spec.paused
+            and not node.host.suspended
+            and self.model.target.get(task.connector) is TargetState.STARTED
         ]
-        leaders = [n for n in self.cluster.nodes.values() if n.membership.is_leader]
+        leaders = self.leaders()
         if len(leaders) != 1 or sorted(running) != sorted(self.model.tasks().items()):
             return False
         herder = leaders[0].herder
@@ -134,7 +156,55 @@ class Play:
         return node.state(name) == wanted
 
 
+class GroupPlay(Play):
+    """The same with the real membership: nodes are cut off from the coordinator and come back."""
+
+    def __init__(self, seed: int, group: MemoryGroup, cluster: Cluster) -> None:
+        super().__init__(seed)
+        self.cluster = cluster
+        self.stage = Stage(group, cluster)
+
+    def join(self) -> None:
+        self.born += 1
+        node = self.stage.node(f"n{self.born}", effective=None)
+        node.host.on_start = lambda task: self.look(node, task)
+
+    async def run(self, steps: int) -> None:
+        self.join()
+        await self.cluster.clock.advance(1)
+        for _ in range(steps):
+            await self.step(self.random.choice((*OPERATIONS[:-1], "cut", "uncut", "uncut")))
+            await self.cluster.clock.advance(self.random.choice((0, 0.25, 1, 3, 8)))
+        await self.step("uncut")
+        await self.end()
+
+    async def step(self, operation: str) -> None:
+        nodes = list(self.cluster.nodes.values())
+        if operation == "cut":
+            self.stage.links[self.random.choice(nodes).name].cut = True
+        elif operation == "uncut":
+            for node in nodes:
+                self.stage.links[node.name].cut = False
+        elif operation in ("join", "leave"):
+            await self.passes(super().step(operation))
+        else:
+            reachable = [n for n in self.leaders() if not self.stage.links[n.name].cut]
+            for leader in reachable[:1]:
+                await self.passes(self.ask(leader, operation, self.random.choice(NAMES)))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_changes_end_as_the_model_says_and_nothing_runs_twice(seed: int) -> None:
     asyncio.run(Play(seed).run(steps=14))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nodes_that_are_cut_off_and_come_back_never_share_a_task(seed: int) -> None:
+    async def play() -> None:
+        cluster = Cluster()
+        async with MemoryGroup(cluster.clock).running() as group:
+            await GroupPlay(seed, group, cluster).run(steps=14)
+
+    asyncio.run(play())
