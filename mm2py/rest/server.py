@@ -113,7 +113,7 @@ class RestServer:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http="h11",
+            http="h11" if listener.ssl is None else _certified(),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -133,6 +133,13 @@ class RestServer:
                 await task
                 raise ConfigError(f"REST cannot listen at {listener.host}:{listener.port}")
             await asyncio.sleep(0)
+
+
+def _certified() -> type[asyncio.Protocol]:
+    # Only here: it brings the libraries that read key stores.
+    from mm2py.rest.listener_tls import CertifiedProtocol
+
+    return CertifiedProtocol
 
 
 def _bound(listener: Listener) -> socket.socket:

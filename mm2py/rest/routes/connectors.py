@@ -70,14 +70,6 @@ def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
     return {**config, NAME: name}
 
 
-def _check_remote(call: Call, name: str, config: ConnectorConfig) -> None:
-    if call.signed:
-        return
-    problem = call.parts.remote_refusal(call.herder.flow, name, config)
-    if problem is not None:
-        raise BadRequestError(problem)
-
-
 def _stored(call: Call, name: str) -> ConnectorConfig:
     info = call.herder.info_now(name)
     return {} if info is None else info.config
@@ -105,7 +97,7 @@ async def create(call: Call) -> Response:
         raise BadRequestError("The create connector request has no config")
     config = restored(call, _named(config_map(body["config"]), name), _stored(call, name))
     target = _initial_state(text_of(body.get("initial_state"), "initial_state"))
-    _check_remote(call, name, config)
+    call.check_remote(name, config)
     info = await call.herder.create(name, config, target, actor=call.actor)
     return json_response(_info_json(call, info), 201, _location(call, name))
 
@@ -135,7 +127,7 @@ async def put_config(call: Call) -> Response:
     config = restored(
         call, _named(config_map(await read_json(call.request)), name), _stored(call, name)
     )
-    _check_remote(call, name, config)
+    call.check_remote(name, config)
     put = await call.herder.put_config(name, config, actor=call.actor)
     body = _info_json(call, put.info)
     return json_response(body, 201, _location(call, name)) if put.created else json_response(body)
@@ -148,7 +140,7 @@ async def patch_config(call: Call) -> Response:
     if NAME in patch:
         # Java stores another name and answers with two; a client cannot mean that.
         patch = _named(patch, name)
-    _check_remote(call, name, {key: value for key, value in patch.items() if value is not None})
+    call.check_remote(name, patch)
     info = await call.herder.patch_config(name, patch, actor=call.actor)
     return json_response(_info_json(call, info))
 
