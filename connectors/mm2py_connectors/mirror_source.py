@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import Connector
-from mm2py.api.context import ConnectorContext, TaskContext
+from mm2py.api.context import ConnectorContext, PartitionRates, TaskContext
 from mm2py.api.task import BatchSourceTask
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
@@ -133,8 +133,10 @@ class MirrorSourceConnector(Connector):
         )
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """Deal the known partitions round robin, as Java; a partition that stays keeps its task."""
-        hands = self._deal.deal(max_tasks)
+        """Deal the known partitions as Java, unless one task has far more to copy than another."""
+        context: object = self._context
+        rates = context.partition_rates() if isinstance(context, PartitionRates) else None
+        hands = self._deal.deal(max_tasks, rates)
         props = self._props
         if self._config.flow_max_bytes_per_second and hands:
             share = max(1, self._config.flow_max_bytes_per_second // len(hands))

@@ -2,9 +2,11 @@
 
 Flow: wanted partitions -> ``update`` -> slots -> ``deal(n)``: slot k goes to task k mod n. New partitions
 take free slots or go to the end, so a partition that stays keeps its task while the number of tasks does.
+Where one task has far more to copy than another, a deal that has to be made anyway weighs them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final, final
 
 from mm2py.errors import ConfigError
@@ -13,6 +15,15 @@ from mm2py.types import TopicPartition
 __all__ = ["ASSIGNED_PARTITIONS", "PartitionDeal", "format_partitions", "parse_partitions"]
 
 ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
+
+LEAST: Final = 0.1
+"""Part of the mean that an idle partition counts for: it costs something, and may wake up."""
+
+UNEVEN: Final = 1.3
+"""A task above this many times its fair share is worth moving partitions, which restarts tasks."""
+
+GAIN: Final = 0.9
+"""And only for a deal whose heaviest task has at most this part of what it had."""
 
 
 @final
@@ -46,15 +57,41 @@ class PartitionDeal:
             self._slots.pop()
         return True
 
-    def deal(self, max_tasks: int) -> list[list[TopicPartition]]:
-        """Return the partitions of each task; no task is empty."""
+    def deal(
+        self, max_tasks: int, rates: Mapping[TopicPartition, float] | None = None
+    ) -> list[list[TopicPartition]]:
+        """Return the partitions of each task; no task is empty.
+
+        Args:
+            max_tasks: most of them.
+            rates: bytes per second where they are known; a partition without one counts as the mean.
+        """
         count = min(max_tasks, len(self.partitions))
         hands = self._hands(count)
         if not all(hands):
             # Holes starved a task: close them. Tasks restart, as with Java after any deletion.
             self._slots = [slot for slot in self._slots if slot is not None]
             hands = self._hands(count)
-        return hands
+        return self._weighed(hands, rates) if rates and count > 1 else hands
+
+    def _weighed(
+        self, hands: list[list[TopicPartition]], rates: Mapping[TopicPartition, float]
+    ) -> list[list[TopicPartition]]:
+        measured = [rates[p] for p in self.partitions if p in rates]
+        usual = sum(measured) / len(measured) if measured else 0.0
+        weight = {p: max(LEAST * usual, rates.get(p, usual)) for p in self.partitions}
+        before = max(sum(weight[p] for p in hand) for hand in hands)
+        if before <= UNEVEN * sum(weight.values()) / len(hands):
+            return hands
+        dealt = _largest_first(hands, weight)
+        after = max(sum(weight[p] for p in hand) for hand in dealt)
+        if after > GAIN * before:
+            return hands
+        # The same order as round robin reads it: row by row, with holes where a hand is shorter.
+        self._slots = [slot for row in zip_longest(*dealt) for slot in row]
+        while self._slots[-1] is None:
+            self._slots.pop()
+        return dealt
 
     def _hands(self, count: int) -> list[list[TopicPartition]]:
         hands: list[list[TopicPartition]] = [[] for _ in range(count)]
@@ -62,6 +99,25 @@ class PartitionDeal:
             if slot is not None:
                 hands[index % count].append(slot)
         return hands
+
+
+def _largest_first(
+    hands: list[list[TopicPartition]], weight: Mapping[TopicPartition, float]
+) -> list[list[TopicPartition]]:
+    """Deal the heaviest to the lightest task; where several are as light, the one that had it."""
+    had = {partition: index for index, hand in enumerate(hands) for partition in hand}
+    dealt: list[list[TopicPartition]] = [[] for _ in hands]
+    loads = [0.0] * len(hands)
+    left = len(had)
+    for partition in sorted(had, key=lambda p: (-weight[p], p)):
+        empty = [index for index, hand in enumerate(dealt) if not hand]
+        # The last ones go to who has nothing: no task may be empty.
+        choice = empty if empty and left <= len(empty) else range(len(hands))
+        task = min(choice, key=lambda i: (loads[i], i != had[partition], len(dealt[i]), i))
+        dealt[task].append(partition)
+        loads[task] += weight[partition]
+        left -= 1
+    return dealt
 
 
 def format_partitions(partitions: Sequence[TopicPartition]) -> str:

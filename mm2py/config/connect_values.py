@@ -11,7 +11,7 @@ from typing import Final
 from mm2py.config.client_table import CLIENT_TABLE
 from mm2py.config.connect_definitions import ConfigKey, ConfigValue
 from mm2py.config.java_regex import JavaPattern
-from mm2py.config.java_values import JavaType, JavaValue, parse_list, parse_value
+from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.errors import ConfigError
 
 __all__ = [
@@ -209,16 +209,12 @@ def compiles(name: str, value: JavaValue) -> str:
 
 def _parsed(definition: Definition, text: str) -> tuple[JavaValue, str]:
     kind = definition.kind
-    if kind is JavaType.STRING:
-        return text.strip(), ""
     try:
         value = parse_value(kind, text)
     except ConfigError:
         if kind is JavaType.BOOLEAN:
             return None, "Expected value to be either true or false"
         return None, f"Not a number of type {java_type(kind)}"
-    if kind in (JavaType.LIST, JavaType.PATTERNS):
-        return parse_list(text), ""
     reason = definition.classes(str(value)) if definition.classes is not None else ""
     return (None, reason) if reason else (value, "")
 

@@ -96,7 +96,7 @@ def _errors(order: int, width: str) -> _Place:
 
 def converter_problem(name: str) -> str:
     """Say why a converter cannot be used, empty where it can."""
-    full = _SHORT_NAMES.get(name, canonical_class(name))
+    full = converter_class(name)
     if full in _USABLE_CONVERTERS:
         return ""
     if full in _LATER_CONVERTERS:
@@ -234,8 +234,10 @@ def connector_keys(plugin_type: str) -> Sequence[Definition]:
     return COMMON_KEYS + SOURCE_KEYS if plugin_type == "source" else COMMON_KEYS
 
 
-def _converter_key(name: str, default: str | None, doc: str) -> ConfigKey:
-    return ConfigKey(
+def _converter_key(
+    name: str, default: str | None, display: str, width: str, doc: str, *checks: Check
+) -> Definition:
+    key = ConfigKey(
         name=name,
         type=java_type(_STRING),
         required=default is None,
@@ -244,19 +246,29 @@ def _converter_key(name: str, default: str | None, doc: str) -> ConfigKey:
         documentation=doc,
         group=None,
         order_in_group=-1,
-        width="NONE",
-        display_name=name,
+        width=width,
+        display_name=display,
     )
+    return Definition(key=key, kind=_STRING, checks=checks)
 
 
 _CONVERTER_TYPE: Final = _converter_key(
-    "converter.type", None, "What it converts: key, value, header."
-)
+    "converter.type", None, "converter.type", "NONE",
+    "What it converts; whoever makes it for a worker or connector sets this.",
+    one_of(("key", "value", "header")),
+)  # fmt: skip
 CONVERTER_KEYS: Final = {
     BYTE_ARRAY_CONVERTER: (_CONVERTER_TYPE,),
     STRING_CONVERTER: (
         _CONVERTER_TYPE,
-        _converter_key("converter.encoding", "UTF8", "Character set of the text."),
+        _converter_key(
+            "converter.encoding", "UTF-8", "Encoding", "MEDIUM", "Character set of texts."
+        ),
     ),
 }
 """Keys of the converters that can be used."""
+
+
+def converter_class(name: str) -> str:
+    """Return Java's full name of a converter."""
+    return _SHORT_NAMES.get(name, canonical_class(name))

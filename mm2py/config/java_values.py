@@ -79,8 +79,7 @@ def parse_value(kind: JavaType, text: str) -> JavaValue:
         return float(trimmed.rstrip("dDfF"))
     if kind in (JavaType.LIST, JavaType.PATTERNS):
         return parse_list(text)
-    # STRING and PASSWORD keep their blanks, as in Java.
-    return trimmed if kind is JavaType.CLASS else text
+    return trimmed
 
 
 def _refusal(kind: JavaType) -> ConfigError:

@@ -79,11 +79,12 @@ class RestOptions(ConfigModel):
         _option(JavaType.BOOLEAN, "Serve other machines without authentication.", ours=True),
     ] = False
     access_control_allow_origin: Annotated[
-        str, _option(_STRING, "Not supported: no answer to other origins.")
+        str,
+        _option(_STRING, "Origins, in full or *, whose pages may use the API; empty: none."),
     ] = ""
     access_control_allow_methods: Annotated[
-        str, _option(_STRING, "Not supported: no answer to other origins.")
+        str, _option(_STRING, "Methods that a preflight is answered; empty: POST,HEAD,GET.")
     ] = ""
     response_http_headers_config: Annotated[
-        str, _option(_STRING, "Not supported: rules for response headers.")
+        str, _option(_STRING, "Headers of every answer: [set|add|setDate|addDate] name:value, …")
     ] = ""

@@ -9,10 +9,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from mm2py.config.definitions import parse_config
+from mm2py.config.header_rules import (
+    HeaderRule,
+    allowed_methods,
+    allowed_origins,
+    header_rules,
+)
 from mm2py.config.property_reader import PropertyReader
 from mm2py.config.rest_options import DEFAULT_PORT, MAX_PORT, RestOptions
 from mm2py.config.security import TlsSettings, tls_settings
@@ -35,6 +41,7 @@ _CLIENT_AUTH: Final = ("none", "requested", "required")
 _PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 # AbstractConfig's listener pattern (RestServer), without its negative ports.
 _LISTENER: Final = re.compile(r"([A-Za-z]+)://\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]{1,5})/?")
+_T = TypeVar("_T")
 _Origin = Callable[[str], str] | None
 
 
@@ -76,6 +83,9 @@ class RestSettings:
     options: RestOptions
     insecure: bool
     notices: tuple[str, ...]
+    allowed_origins: frozenset[str] = frozenset()
+    allowed_methods: str = ""
+    header_rules: tuple[HeaderRule, ...] = ()
 
     @classmethod
     def of_flow_file(
@@ -190,9 +200,22 @@ def _settings(
     public = _Public(options, tls, insecure=insecure, notices=notices)
     opened = public.dedicated(addresses) if dedicated else public.ordinary(addresses, refuse)
     settings = RestSettings(
-        listeners=tuple(opened), internal=internal, tls=tls, options=options,
-        insecure=insecure, notices=tuple(notices),
-    )  # fmt: skip
+        listeners=tuple(opened),
+        internal=internal,
+        tls=tls,
+        options=options,
+        insecure=insecure,
+        notices=tuple(notices),
+        allowed_origins=refuse.read(
+            "access.control.allow.origin", allowed_origins, options.access_control_allow_origin
+        ),
+        allowed_methods=refuse.read(
+            "access.control.allow.methods", allowed_methods, options.access_control_allow_methods
+        ),
+        header_rules=refuse.read(
+            "response.http.headers.config", header_rules, options.response_http_headers_config
+        ),
+    )
     _check_names(settings, refuse)
     return settings
 
@@ -211,6 +234,13 @@ class _Refusals:
         place = self._origin(name) if self._origin is not None else ""
         return ConfigError(f"{place}: {name} {problem}" if place else f"{name} {problem}",
                            remedy=remedy)  # fmt: skip
+
+    def read(self, name: str, reader: Callable[[str], _T], text: str) -> _T:
+        """Return what ``reader`` makes of the property ``name``."""
+        try:
+            return reader(text)
+        except ConfigError as error:
+            raise self(name, error.message, error.remedy) from None
 
     def addresses(self, name: str, texts: tuple[str, ...]) -> list[ListenAddress]:
         form = "write http://<host>:<port> or https://<host>:<port>"
@@ -291,15 +321,12 @@ class _Public:
 
 
 def _unsupported(options: RestOptions, refuse: _Refusals, *, dedicated: bool) -> list[str]:
-    asked = {
-        "admin.listeners": bool(options.admin_listeners),
-        "access.control.allow.origin": bool(options.access_control_allow_origin.strip()),
-        "access.control.allow.methods": bool(options.access_control_allow_methods.strip()),
-        "response.http.headers.config": bool(options.response_http_headers_config.strip()),
-    }
-    names = [name for name, given in asked.items() if given]
-    if names and not dedicated:
-        raise refuse(names[0], "is not supported by this version", f"remove {names[0]}")
+    if options.admin_listeners and not dedicated:
+        raise refuse(
+            "admin.listeners",
+            "names addresses of their own for /admin, which this version does not open",
+            "remove it, or leave its value empty to switch /admin off",
+        )
     for extension in options.rest_extension_classes:
         if extension != BASIC_AUTH_EXTENSION:
             raise refuse(
@@ -313,8 +340,8 @@ def _unsupported(options: RestOptions, refuse: _Refusals, *, dedicated: bool) ->
                 "asks for basic authentication, whose users stand in a file of their own here",
                 "set rest.basic.auth.file to the file that the JAAS entry KafkaConnect names",
             )
-    # A dedicated Java MM2 reads these only with its internal REST on: a file keeps starting.
-    return [f"{name} is not supported by this version and has no effect" for name in names]
+    # A dedicated Java MM2 reads this only with its internal REST on: a file keeps starting.
+    return ["admin.listeners has no effect in this version"] if options.admin_listeners else []
 
 
 def _tls(props: Mapping[str, str], notices: list[str]) -> ListenerTls:

@@ -1,14 +1,20 @@
 """What people changed of a flow over REST: entries of the topic ``mm2py-flows.<source>.internal``.
 
-Flow: one record of the topic <-> one entry; a tombstone takes an entry back, and the file counts again.
-Secrets never stand in it. No I/O.
+Flow: one record of the topic <-> one entry (docs/formats.md); a tombstone takes an entry back, and the file
+counts again. Secrets never stand in it. No I/O.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, cast
+from urllib.parse import unquote
+
+from mm2py.errors import ProtocolError
 
 __all__ = [
+    "FLOWS_VERSION",
     "Change",
     "ConnectorEntry",
     "FlowEntry",
@@ -18,7 +24,25 @@ __all__ = [
     "OverrideEntry",
     "Presence",
     "Revision",
+    "UnknownFlowRecord",
+    "connector_key",
+    "decode_flow_record",
+    "encode_flow_record",
+    "flow_record_key",
+    "flows_topic",
+    "history_key",
+    "hold_key",
+    "override_key",
 ]
+
+FLOWS_VERSION: Final = 1
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+def flows_topic(source_alias: str) -> str:
+    """Return the name of the topic on the target; no mirror replicates it (``mm2*.internal``)."""
+    return f"mm2py-flows.{source_alias}.internal"
 
 
 class Presence(StrEnum):
@@ -76,7 +100,10 @@ class HoldEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One key of the topic before and after; None is absent."""
+    """One key of the topic, and what was in force under it before and after; None is absent.
+
+    For ``override:`` these are the texts of the property, whether from the file or not.
+    """
 
     key: str
     before: str | None
@@ -95,3 +122,197 @@ class HistoryEntry:
 
 FlowOverrideEntry = FlowEntry | OverrideEntry | ConnectorEntry | HoldEntry | HistoryEntry
 """Every kind of entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFlowRecord:
+    """A record that this version cannot read, and why; it is left in the topic."""
+
+    key: bytes
+    reason: str
+
+
+# -- keys -------------------------------------------------------------------------------------------
+
+
+def override_key(connector: str, property_name: str) -> str:
+    """Return ``override:<connector>:<property>``; a colon in the connector's name is ``%3A``."""
+    return f"override:{_segment(connector)}:{property_name}"
+
+
+def connector_key(name: str) -> str:
+    """Return ``connector:<name>``."""
+    return f"connector:{name}"
+
+
+def hold_key(topic: str, partition: int = -1) -> str:
+    """Return ``hold:<topic>`` or ``hold:<topic>:<partition>``."""
+    return f"hold:{topic}" if partition < 0 else f"hold:{topic}:{partition}"
+
+
+def history_key(number: int) -> str:
+    """Return ``history:<revision, 12 digits>``."""
+    return f"history:{number:012d}"
+
+
+def flow_record_key(entry: FlowOverrideEntry) -> str:
+    """Return the key of an entry's record."""
+    match entry:
+        case FlowEntry():
+            return "flow"
+        case OverrideEntry():
+            return override_key(entry.connector, entry.property)
+        case ConnectorEntry():
+            return connector_key(entry.name)
+        case HoldEntry():
+            return hold_key(entry.topic, entry.partition)
+        case HistoryEntry():
+            return history_key(entry.revision.number)
+
+
+def _segment(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A")
+
+
+# -- records ----------------------------------------------------------------------------------------
+
+
+def encode_flow_record(entry: FlowOverrideEntry) -> tuple[bytes, bytes]:
+    """Return key and value: the version byte, then ASCII JSON with sorted members."""
+    revision = entry.revision
+    members: dict[str, object] = {
+        "at": revision.at_ms,
+        "by": revision.by,
+        "revision": revision.number,
+        **_members(entry),
+    }
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    return flow_record_key(entry).encode(), bytes((FLOWS_VERSION,)) + text.encode("ascii")
+
+
+def _members(entry: FlowOverrideEntry) -> dict[str, object]:
+    match entry:
+        case FlowEntry():
+            return {"state": entry.state.value}
+        case OverrideEntry():
+            return {"value": entry.value}
+        case ConnectorEntry():
+            return {"state": entry.state.value, "config": dict(entry.config)}
+        case HoldEntry():
+            return {}
+        case HistoryEntry():
+            changes = [
+                {"key": it.key, "before": it.before, "after": it.after} for it in entry.changes
+            ]
+            return {"action": entry.action, "target": entry.target, "changes": changes}
+
+
+def decode_flow_record(key: bytes | None, value: bytes) -> FlowOverrideEntry | UnknownFlowRecord:
+    """Read a record that is no tombstone; members it does not know are ignored."""
+    try:
+        return _decoded((key or b"").decode(), _object(value))
+    except (ProtocolError, UnicodeDecodeError) as error:
+        reason = error.message if isinstance(error, ProtocolError) else "the key is not UTF-8"
+        return UnknownFlowRecord(key or b"", reason)
+
+
+def _object(value: bytes) -> dict[str, object]:
+    if not value:
+        raise ProtocolError("empty value")
+    if value[0] != FLOWS_VERSION:
+        raise ProtocolError(f"version {value[0]}, this program knows {FLOWS_VERSION}")
+    try:
+        found: object = json.loads(value[1:])
+    except (ValueError, RecursionError):
+        raise ProtocolError("not JSON behind the version byte") from None
+    if not isinstance(found, dict):
+        raise ProtocolError("not a JSON object behind the version byte")
+    return cast("dict[str, object]", found)
+
+
+def _decoded(key: str, members: dict[str, object]) -> FlowOverrideEntry:
+    revision = Revision(
+        number=_number(members, "revision"), by=_text(members, "by"), at_ms=_number(members, "at")
+    )
+    kind, _, rest = key.partition(":")
+    if key == "flow":
+        return FlowEntry(state=_presence(members), revision=revision)
+    if kind == "override":
+        connector, colon, name = rest.partition(":")
+        if not colon:
+            raise ProtocolError(f"key {key!r} names no property")
+        value = _nullable(members, "value")
+        return OverrideEntry(
+            connector=unquote(connector), property=name, value=value, revision=revision
+        )
+    if kind == "connector":
+        config = _config(members.get("config"))
+        return ConnectorEntry(name=rest, state=_presence(members), config=config, revision=revision)
+    if kind == "hold":
+        return _hold(rest, revision)
+    if kind == "history" and key == history_key(revision.number):
+        return HistoryEntry(
+            action=_text(members, "action"),
+            target=_text(members, "target"),
+            changes=_changes(members.get("changes")),
+            revision=revision,
+        )
+    raise ProtocolError(f"key {key!r} is not known")
+
+
+def _hold(rest: str, revision: Revision) -> HoldEntry:
+    topic, colon, number = rest.partition(":")
+    if not topic or (colon and not (number.isascii() and number.isdigit() and len(number) < 10)):
+        raise ProtocolError(f"key 'hold:{rest}' names no topic or partition")
+    return HoldEntry(topic=topic, partition=int(number) if colon else -1, revision=revision)
+
+
+def _changes(value: object) -> tuple[Change, ...]:
+    if not isinstance(value, list):
+        raise ProtocolError("member changes is no list")
+    found: list[Change] = []
+    for item in cast("list[object]", value):
+        if not isinstance(item, dict):
+            raise ProtocolError("a change is no object")
+        members = cast("dict[str, object]", item)
+        found.append(
+            Change(
+                key=_text(members, "key"),
+                before=_nullable(members, "before"),
+                after=_nullable(members, "after"),
+            )
+        )
+    return tuple(found)
+
+
+def _config(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ProtocolError("member config is no object")
+    members = cast("dict[str, object]", value)
+    return {name: _text(members, name) for name in members}
+
+
+def _presence(members: dict[str, object]) -> Presence:
+    word = _text(members, "state")
+    try:
+        return Presence(word)
+    except ValueError:
+        raise ProtocolError(f"state {word!r} is not known") from None
+
+
+def _text(members: dict[str, object], name: str) -> str:
+    found = members.get(name)
+    if not isinstance(found, str):
+        raise ProtocolError(f"member {name} is no text")
+    return found
+
+
+def _nullable(members: dict[str, object], name: str) -> str | None:
+    return None if members.get(name) is None else _text(members, name)
+
+
+def _number(members: dict[str, object], name: str) -> int:
+    found = members.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or found not in _INT64:
+        raise ProtocolError(f"member {name} is no number")
+    return found

@@ -110,6 +110,10 @@ class PartitionMeter:
             bytes_per_s=bytes_per_s,
         )
 
+    def bytes_per_s(self, now_ms: int) -> float:
+        """Return the mean of the last seconds, -1 where it is not known."""
+        return self._rates(now_ms)[1]
+
     def apply(self, said: "PartitionSnapshot", now_ms: int) -> None:
         """Take over what another process counted."""
         self.target, self.task = said.target, said.task
@@ -267,6 +271,12 @@ class FlowMeter:
                 self.forget(said.source)
         for said in partitions:
             self.partition(said.source).apply(said, now_ms)
+
+    def rates(self) -> Mapping[TopicPartition, float]:
+        """Return bytes per second by source partition, without those that are not known yet."""
+        now_ms = self._clock.now_ms()
+        found = ((p, meter.bytes_per_s(now_ms)) for p, meter in self._partitions.items())
+        return {partition: rate for partition, rate in found if rate >= 0}
 
     def node_snapshot(self, worker: str) -> NodeSnapshot:
         """Return what this node copies of the flow now; ``worker`` names it."""

@@ -6,7 +6,7 @@ Pure. Member names and what is left out are Connect's: ``trace`` without a text 
 from collections.abc import Mapping, Sequence
 
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
-from mm2py.observability.logging import SecretMask
+from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.herder_api import ConnectorInfo, ConnectorState, OffsetEntry, WorkState
 from mm2py.runtime.plugin_catalog import PluginInfo
 from mm2py.storage.config_state import ConnectorConfig
@@ -97,7 +97,7 @@ def key_json(key: ConfigKey) -> dict[str, object]:
         "name": key.name,
         "type": key.type,
         "required": key.required,
-        "default_value": key.default_value,
+        "default_value": _hidden(key, key.default_value),
         "importance": key.importance,
         "documentation": key.documentation,
         "group": key.group,
@@ -108,10 +108,15 @@ def key_json(key: ConfigKey) -> dict[str, object]:
     }
 
 
-def _value_json(value: ConfigValue, mask: SecretMask) -> dict[str, object]:
+def _hidden(key: ConfigKey | None, text: str | None) -> str | None:
+    return HIDDEN if text is not None and key is not None and key.type == "PASSWORD" else text
+
+
+def _value_json(key: ConfigKey | None, value: ConfigValue, mask: SecretMask) -> dict[str, object]:
+    text = _hidden(key, value.value)
     return {
         "name": value.name,
-        "value": None if value.value is None else mask.apply(value.value),
+        "value": None if text is None else mask.apply(text),
         "recommended_values": list(value.recommended_values),
         "errors": [mask.apply(error) for error in value.errors],
         "visible": value.visible,
@@ -127,7 +132,7 @@ def infos_json(infos: ConfigInfos, mask: SecretMask) -> dict[str, object]:
         "configs": [
             {
                 "definition": None if key is None else key_json(key),
-                "value": None if value is None else _value_json(value, mask),
+                "value": None if value is None else _value_json(key, value, mask),
             }
             for key, value in infos.configs
         ],

@@ -10,7 +10,7 @@ from typing import Final, final
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -53,6 +53,10 @@ class _Handlers:
         text = error.message if isinstance(error, HerderError) else str(error)
         return error_response(status, self._parts.mask.apply(text))
 
+    async def gone(self, request: Request, error: Exception) -> Response:
+        del request, error
+        return error_response(400, "The client went away in the middle of its request")
+
     async def defect(self, request: Request, error: Exception) -> Response:
         del request
         text = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -79,6 +83,7 @@ def install_handlers(app: FastAPI, parts: RestParts) -> None:
     handlers = _Handlers(parts)
     app.add_exception_handler(Mm2pyError, handlers.ours)
     app.add_exception_handler(Exception, handlers.defect)
+    app.add_exception_handler(ClientDisconnect, handlers.gone)
     app.add_exception_handler(HTTPException, handlers.framework)
     app.add_exception_handler(RequestValidationError, handlers.validation)
 

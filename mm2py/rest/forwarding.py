@@ -6,6 +6,7 @@ Flow: ``ForwardError`` and the request -> the other worker's internal listener -
 """
 
 import json
+import logging
 import ssl
 from typing import Final, cast, final
 from urllib.parse import urlencode, urlsplit
@@ -60,6 +61,8 @@ def http_client(
         context: for https listeners; None trusts nobody, which plain http does not need.
         transport: instead of the network.
     """
+    # It logs every request at INFO; a poll each second would fill the log.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     return httpx.AsyncClient(
         transport=transport,
         verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),

@@ -31,9 +31,10 @@ __all__ = [
 FLOW_HEADER: Final = "X-Mm2py-Flow"
 """Names the flow whose key signed; not signed itself, another flow has another key."""
 
-BODY_LIMIT_BYTES: Final = 64 * 1024 * 1024
+BODY_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """Task configs of a flow with many topics are long; this only bounds what a stranger can make us hold."""
 
+UNSIGNED: Final = "Internal request missing required signature"
 JAVA_ENDPOINTS: Final = frozenset({("POST", "tasks"), ("PUT", "fence")})
 
 
@@ -74,6 +75,9 @@ class InternalGate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if REQUEST_HEADER not in headers and not _is_java_endpoint(scope):
+            await error_response(403, UNSIGNED)(scope, receive, send)
+            return
         body = await _body(receive)
         if body is None:
             await error_response(413, "HTTP 413 Content Too Large")(scope, receive, send)
@@ -87,9 +91,7 @@ class InternalGate:
 
     def _verified(self, scope: Scope, headers: Mapping[str, str], body: bytes) -> Scope:
         if REQUEST_HEADER not in headers:
-            if _is_java_endpoint(scope):
-                return scope
-            raise SignatureError("Internal request missing required signature", status=403)
+            return scope
         herder = self._signer(headers.get(FLOW_HEADER, ""))
         verify_request(headers, scope["method"], _target(scope), body, herder.session_key())
         caller = _caller(headers.get(CALLER_HEADER, ""))

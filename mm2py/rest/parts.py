@@ -14,12 +14,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mm2py.clock import Clock
+from mm2py.config.connect_values import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.bodies import check_media_types, flag
 from mm2py.rest.raw_path import plain_segment
+from mm2py.runtime.aggregated_herder import AggregatedHerder
 from mm2py.runtime.herder_api import Herder, Validator
-from mm2py.runtime.herder_errors import ForwardError
+from mm2py.runtime.herder_errors import BadRequestError, ForwardError
 from mm2py.runtime.plugin_catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
@@ -90,11 +92,6 @@ def _nothing_refused(flow: FlowName | None, name: str, config: ConnectorConfig) 
     return None
 
 
-def _nothing_secret(key: str) -> bool:
-    del key
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestParts:
     """Everything the two applications need.
@@ -115,7 +112,7 @@ class RestParts:
     gate: Callable[[ASGIApp], ASGIApp] | None = None
     flows: APIRouter | None = None
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
-    names_a_secret: Callable[[str], bool] = _nothing_secret
+    names_a_secret: Callable[[str], bool] = names_a_secret
     verification_algorithms: Collection[str] = ("HmacSHA256",)
     version: str = "4.3.1"
     commit: str = ""
@@ -165,6 +162,22 @@ class Call:
     def signed(self) -> bool:
         """Whether another worker's signature was verified: that worker has checked the body."""
         return SIGNED_FLOW in self.request.scope
+
+    def check_remote(self, name: str, config: ConnectorConfig) -> None:
+        """Refuse what a connector's config may not hold when it comes from outside.
+
+        Raises:
+            BadRequestError: with all reasons.
+        """
+        if self.signed:
+            return
+        flow, own = self.herder.flow, name
+        if isinstance(self.herder, AggregatedHerder):
+            found = self.herder.find(name)
+            flow, own = (None, name) if found is None else (found[0].flow, found[1])
+        problem = self.parts.remote_refusal(flow, own, config)
+        if problem is not None:
+            raise BadRequestError(problem)
 
     def flag(self, name: str) -> bool:
         """Return a boolean query parameter."""

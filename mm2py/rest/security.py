@@ -15,12 +15,14 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.parts import CALLER
 from mm2py.rest.raw_path import plain_segment
+from mm2py.rest.response_headers import CrossOrigin, RuledHeaders
 
 __all__ = ["BodyLimit", "Gate", "GateRules", "gate_for"]
 
@@ -37,23 +39,35 @@ _POLICY_VIOLATION: Final = 1008
 class GateRules:
     """What the gate allows.
 
+    ``origins``: whose pages may change things beside our own, ``*`` for all.
     ``own_hosts``: names by which an API without authentication may be asked beside addresses and
     localhost; None switches the check off.
     """
 
     max_body_bytes: int
     admin_endpoints: bool = True
+    origins: frozenset[str] = frozenset()
     own_hosts: frozenset[str] | None = None
 
 
-def gate_for(settings: RestSettings, credentials: Credentials) -> Callable[[ASGIApp], ASGIApp]:
-    """Return what wraps the public application."""
+def gate_for(
+    settings: RestSettings, credentials: Credentials, *, clock: Clock = SYSTEM_CLOCK
+) -> Callable[[ASGIApp], ASGIApp]:
+    """Return what wraps the public application: the gate, and headers for all its answers."""
     rules = GateRules(
         max_body_bytes=settings.max_body_bytes,
         admin_endpoints=settings.admin_endpoints,
+        origins=settings.allowed_origins,
         own_hosts=None if settings.authenticated or settings.insecure else settings.own_hosts,
     )
-    return lambda app: Gate(app, credentials, rules)
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        gate: ASGIApp = Gate(app, credentials, rules)
+        if settings.allowed_origins:
+            gate = CrossOrigin(gate, settings.allowed_origins, settings.allowed_methods)
+        return RuledHeaders(gate, settings.header_rules, clock) if settings.header_rules else gate
+
+    return wrap
 
 
 @final
@@ -92,7 +106,7 @@ class Gate:
                 "This host name is not one of this worker's: set rest.advertised.host.name to it, or "
                 "ask by address",
             )
-        if not reads and not _same_origin(headers):
+        if not reads and not _may_change(headers, self._rules.origins):
             return error_response(403, "A page of another web site may not change anything here")
         if caller is None:
             return error_response(401, _UNAUTHORIZED)
@@ -204,12 +218,14 @@ def _hostname(authority: str) -> str | None:
         return None
 
 
-def _same_origin(headers: Headers) -> bool:
-    """Whether no web page of another site sent this; programs send neither header."""
+def _may_change(headers: Headers, origins: frozenset[str]) -> bool:
+    """Whether no web page sent this (programs send neither header), or one that may."""
+    origin = headers.get("origin", "").lower()
+    if origin and (origin in origins or "*" in origins):
+        return True
     if headers.get("sec-fetch-site", "none").lower() not in ("same-origin", "none"):
         return False
-    origin = headers.get("origin")
-    if origin is None:
+    if not origin:
         return True
     scheme, _, page = origin.partition("://")
     asked = _host_and_port(scheme, headers.get("host", ""))
@@ -222,4 +238,4 @@ def _host_and_port(scheme: str, authority: str) -> tuple[str, int | None] | None
         port = url.port
     except ValueError:
         return None
-    return (url.hostname, port or _DEFAULT_PORTS.get(scheme.lower())) if url.hostname else None
+    return (url.hostname, port or _DEFAULT_PORTS.get(scheme)) if url.hostname else None

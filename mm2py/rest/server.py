@@ -81,6 +81,8 @@ class RestServer:
         Raises:
             ConfigError: an address cannot be used.
         """
+        # uvicorn says at INFO that it starts and waits; what matters is said below.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         sockets: list[socket.socket] = []
         try:
             sockets.extend(_bound(listener) for listener in self._listeners)
@@ -91,9 +93,11 @@ class RestServer:
                 bound.close()
             await self.stop(0)
             raise
-        return tuple(
+        urls = tuple(
             _url(listener, bound) for listener, bound in zip(self._listeners, sockets, strict=True)
         )
+        log.info("rest listens urls=%s", ",".join(urls))
+        return urls
 
     async def stop(self, timeout_s: float) -> None:
         """Accept nothing more, give running requests ``timeout_s``, then cut them off."""
@@ -109,7 +113,7 @@ class RestServer:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http="h11",
+            http="h11" if listener.ssl is None else _certified(),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -129,6 +133,13 @@ class RestServer:
                 await task
                 raise ConfigError(f"REST cannot listen at {listener.host}:{listener.port}")
             await asyncio.sleep(0)
+
+
+def _certified() -> type[asyncio.Protocol]:
+    # Only here: it brings the libraries that read key stores.
+    from mm2py.rest.listener_tls import CertifiedProtocol
+
+    return CertifiedProtocol
 
 
 def _bound(listener: Listener) -> socket.socket:

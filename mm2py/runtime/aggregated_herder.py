@@ -83,6 +83,10 @@ class AggregatedHerder:
             raise NotFoundError(f"Connector {name} not found")
         return found
 
+    def find(self, name: str) -> tuple[Herder, str] | None:
+        """Return the same, None for no flow's."""
+        return flow_of_name(name, self._flows())
+
     # At once.
 
     def connectors(self) -> tuple[str, ...]:

@@ -81,6 +81,7 @@ class AssignedWork:
         self._configs: dict[str, ConnectorConfig] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
+        self._silent = False
         self._host = parts.hosts(self._task_changed)
 
     @property
@@ -93,6 +94,17 @@ class AssignedWork:
         for name in sorted(work.connectors & snapshot.connectors.keys()):
             self._start_connector(name, snapshot)
         await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(work.tasks)))
+
+    async def abandon(self, snapshot: ConfigSnapshot) -> None:
+        """Stop everything without a word: others may have it by now, and their states count.
+
+        A worker that was frozen knows nothing newer than its own states, so that ``putSafe`` lets it by.
+        """
+        self._silent = True
+        try:
+            await self.stop(self.running, snapshot)
+        finally:
+            self._silent = False
 
     async def stop(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Stop and forget work, all in parallel within the graceful time.
@@ -154,6 +166,21 @@ class AssignedWork:
         if name in snapshot.connectors:
             self._start_connector(name, snapshot)
 
+    async def comes_up(self, name: str, within_s: float) -> bool:
+        """Tell whether a connector that was just started here does not fail; a slow one counts as up."""
+        connector = self._connectors.get(name)
+        if connector is None:
+            return True
+        settling = asyncio.ensure_future(connector.settled())
+        timer = asyncio.ensure_future(self._clock.sleep(within_s))
+        waits: set[asyncio.Future[State] | asyncio.Future[None]] = {settling, timer}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return connector.status.state is not State.FAILED
+        finally:
+            timer.cancel()
+            settling.cancel()
+
     async def restart_tasks(
         self, tasks: Iterable[TaskId], snapshot: ConfigSnapshot, *, announced: bool = False
     ) -> None:
@@ -169,6 +196,8 @@ class AssignedWork:
         self._note_target(name, target)
         if name in self._connectors:
             self._connectors[name].set_target(target)
+            # A stop and a resume that were read at once leave it running, but took its tasks away.
+            self._connectors[name].request_reconfiguration()
         paused = target is TargetState.PAUSED
         if target is TargetState.STOPPED:
             return  # the commit of no tasks stops them
@@ -337,6 +366,8 @@ class AssignedWork:
     # ---- states
 
     def _put(self, work: str | TaskId, status: Status, *, trace: str | None = None) -> None:
+        if self._silent:
+            return
         if status.cause is not None:
             trace = self._parts.mask.apply(_trace(status.cause))
         stored = StoredStatus(

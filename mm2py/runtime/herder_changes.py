@@ -6,7 +6,7 @@ config topic -> every worker acts on what it reads. A refused request has writte
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 from mm2py.runtime.assigned_work import AssignedWork
 from mm2py.runtime.herder_api import (
@@ -22,6 +22,7 @@ from mm2py.runtime.herder_errors import (
     BadRequestError,
     ConflictError,
     ForwardError,
+    HerderError,
     NotFoundError,
 )
 from mm2py.runtime.herder_loop import HerderLoop
@@ -29,11 +30,14 @@ from mm2py.runtime.herder_queue import HerderQueue
 from mm2py.runtime.restart_plan import plan_restart, with_restarting
 from mm2py.runtime.work_states import connector_info, connector_state
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest
-from mm2py.types import TargetState, TaskId
+from mm2py.types import State, TargetState, TaskId
 
 __all__ = ["HerderChanges"]
 
 log = logging.getLogger(__name__)
+
+START_WAIT_S: Final = 5.0
+"""For how long a restart waits to say that the connector failed to start."""
 
 
 @final
@@ -179,6 +183,8 @@ class HerderChanges:
             await self._work.restart_connector(name, self._parts.config.snapshot())
 
         await self._queue.submit(change)
+        if not await self._work.comes_up(name, START_WAIT_S):
+            raise HerderError(f"Failed to start connector: {name}")
 
     async def restart_task(self, task: TaskId) -> None:
         """Restart a task that runs here."""
@@ -192,6 +198,9 @@ class HerderChanges:
             if task not in self._work.running.tasks:
                 raise self._owner_of(task)
             await self._work.restart_tasks([task], snapshot)
+            now = self._work.task_status().get(task)
+            if now is not None and now.state is State.FAILED:
+                raise HerderError(f"Failed to start task: {task}")
 
         await self._queue.submit(change)
 

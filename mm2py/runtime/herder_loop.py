@@ -299,6 +299,8 @@ class HerderLoop:
         if lost.may_commit:
             # What was acknowledged is committed, even where nothing more may be sent.
             self._parts.offsets.resume()
+        with self._queue.stage("stopping all work"):
+            await self._work.abandon(self._parts.config.snapshot())
         await self._hand_over()
         self._duties.resign()
         self._must_join = True

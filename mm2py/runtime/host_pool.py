@@ -208,6 +208,7 @@ class HostLink:
                         raise ProtocolError(
                             f"it is of version {message.version}, this process of {self._version}"
                         )
+                    log.info("task host started pid=%d", self.pid)
                     self._greeted.set()
                 case Done():
                     answer = self._waiting.get(message.id)
@@ -274,7 +275,13 @@ class HostPool:
             if least is None or (least.tasks and len(alive) < self._processes):
                 least = await self._open()
             least.tasks += 1
-            return least
+        # Outside of the turn: several may be starting at a time.
+        try:
+            await least.greeted()
+        except Mm2pyError:
+            least.tasks -= 1
+            raise
+        return least
 
     def set_level(self, namespace: str, level: str) -> None:
         """Change the level of a logger in every host, of now and later."""
@@ -311,8 +318,6 @@ class HostPool:
                 f"a task host cannot be started: {error}",
                 remedy="see the limits of processes and open files",
             ) from error
-        await link.greeted()
-        log.info("task host started pid=%d", link.pid)
         for namespace, level in self._levels.items():
             link.post(0, LogLevel(namespace, level))
         self._links.append(link)

@@ -108,7 +108,7 @@ class InstalledPlugins:
         simple = plugin.rpartition(".")[2]
         for name in _CONVERTERS:
             if plugin in (name, name.rpartition(".")[2]):
-                return CONVERTER_KEYS[name]
+                return [definition.key for definition in CONVERTER_KEYS[name]]
         if simple in _OTHER_KINDS:
             raise BadRequestError(
                 f"Invalid plugin class {plugin}. Valid types are sink, source, converter,"

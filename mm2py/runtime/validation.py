@@ -11,6 +11,7 @@ from typing import Final, final
 from mm2py.api.connector import ConnectorFactory
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.connect_values import Definition, check_value, invalid, names_a_secret
+from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
 from mm2py.config.override_policy import OverridePolicy, override_key
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
@@ -94,14 +95,13 @@ class ConfigValidator:
         ]
         texts = {name: value for name, value in props.items() if value is not None}
         self._ask_connector(factory, texts, found)
-        overrides = self._overrides(factory, texts)
+        behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
         configs += [(it.key, found.values[name]) for name, it in definitions.items()]
-        configs += overrides
+        configs += behind
         return ConfigInfos(
             name=config["connector.class"] or "",
-            error_count=found.count()
-            + sum(1 for _, it in overrides if it is not None and it.errors),
+            error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
             groups=_groups(definitions.values()),
             configs=tuple((key, self._masked(value)) for key, value in configs),
         )
@@ -194,6 +194,24 @@ def _each(definitions: Iterable[Definition], props: _Props) -> _Findings:
         if name in values and not props.get(converter):
             values[name] = replace(values[name], visible=False)
     return _Findings(values, [])
+
+
+def _converters(texts: Mapping[str, str]) -> _Configs:
+    """Return the keys of the converters that a connector has of its own, under their prefix."""
+    entries: _Configs = []
+    for which in ("key", "value", "header"):
+        prefix = f"{which}.converter."
+        name = texts.get(prefix.rstrip("."))
+        for definition in CONVERTER_KEYS.get(converter_class(name or ""), ()):
+            key = definition.key
+            own = {key.name: texts[prefix + key.name]} if prefix + key.name in texts else {}
+            if key.name == "converter.type":
+                own.setdefault(key.name, which)
+            value = check_value(definition, own)
+            entries.append(
+                (replace(key, name=prefix + key.name), replace(value, name=prefix + key.name))
+            )
+    return entries
 
 
 def _groups(definitions: Collection[Definition]) -> tuple[str, ...]:

@@ -74,7 +74,9 @@ class WorkerConnector:
         self._apply = apply
         self._rates = rates
         self._clock = clock
-        self._lifecycle = Lifecycle("connector", on_status)
+        self._on_status = on_status
+        self._lifecycle = Lifecycle("connector", self._said)
+        self._settled = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = False
@@ -90,6 +92,11 @@ class WorkerConnector:
     def status(self) -> Status:
         """State of the connector."""
         return self._lifecycle.status
+
+    async def settled(self) -> State:
+        """Return the first state that it reaches after ``start``."""
+        await self._settled.wait()
+        return self.status.state
 
     def problems(self) -> Mapping[str, str]:
         """What is wrong though the connector runs, with the cause; none where it cannot tell."""
@@ -134,6 +141,10 @@ class WorkerConnector:
             running.cancel()
             await asyncio.wait({running}, timeout=1.0)
             self._lifecycle.to(State.UNASSIGNED)
+
+    def _said(self, status: Status) -> None:
+        self._settled.set()
+        self._on_status(status)
 
     async def _run(self) -> None:
         while not self._stopping:

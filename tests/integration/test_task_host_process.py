@@ -152,3 +152,18 @@ def test_another_program_is_no_task_host() -> None:
             await link.greeted()
 
     play(scenario)
+
+
+def test_a_child_watches_the_lease_itself(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        flow = Flow()
+        await flow.host.start_task(spec())
+        flow.host.lease(200)
+        await until(lambda: "nobody vouches for the membership any more" in caplog.text)
+        flow.host.lease(60_000)
+        await until(lambda: "membership is proven again" in caplog.text)
+        await flow.host.close()
+        await flow.pool.close()
+
+    caplog.set_level(logging.INFO)
+    play(scenario)

@@ -11,9 +11,11 @@ import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.ConfigValue;
 import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.connect.connector.Connector;
+import org.apache.kafka.connect.converters.ByteArrayConverter;
 import org.apache.kafka.connect.mirror.MirrorCheckpointConnector;
 import org.apache.kafka.connect.mirror.MirrorHeartbeatConnector;
 import org.apache.kafka.connect.mirror.MirrorSourceConnector;
+import org.apache.kafka.connect.storage.StringConverter;
 
 /**
  * Prints how Kafka's own Connect describes the keys of the framework and of the mirror connectors, and
@@ -65,7 +67,8 @@ public final class ConnectDefinitions {
         out.println("\"source groups\": " + texts(source.groups()) + ",");
         out.println("\"sink framework\": " + keys(sink) + ",");
         out.println("\"sink groups\": " + texts(sink.groups()) + ",");
-        Map<String, List<String>> said = new HashMap<>();
+        out.println("\"ByteArrayConverter\": " + keys(new ByteArrayConverter().config()) + ",");
+        out.println("\"StringConverter\": " + keys(new StringConverter().config()) + ",");
         List<String> cases = new ArrayList<>();
         for (Connector connector : List.of(new MirrorSourceConnector(), new MirrorCheckpointConnector(),
                 new MirrorHeartbeatConnector())) {

@@ -36,3 +36,20 @@ def test_growth_takes_nothing_from_a_task(first: set[int], more: set[int], tasks
     if len(before) == len(after):
         for old, new in zip(before, after, strict=True):
             assert new[: len(old)] == old
+
+
+@given(
+    sets=SETS, tasks=st.integers(1, 6), rates=st.dictionaries(st.integers(0, 30), st.floats(0, 1e9))
+)
+def test_with_rates_every_partition_has_one_task_and_the_deal_is_kept(
+    sets: list[set[int]], tasks: int, rates: dict[int, float]
+) -> None:
+    deal = PartitionDeal()
+    measured = {TopicPartition("t", number): rate for number, rate in rates.items()}
+    for wanted in sets:
+        deal.update(parts(wanted))
+        hands = deal.deal(tasks, measured)
+        assert sorted(partition for hand in hands for partition in hand) == parts(wanted)
+        assert len(hands) == min(tasks, len(wanted))
+        assert all(hands)
+        assert deal.deal(tasks) == hands

@@ -113,7 +113,7 @@ def open_flow(
     Raises:
         ConfigError: its worker config cannot be run.
     """
-    mask.add(spec.secrets)
+    mask.add(_secrets_of(spec.worker).union(spec.secrets))
     worker = parse_config(WorkerConfig, spec.worker)
     settings = connection_settings(spec.worker, scope=f"worker of {spec.flow}")
     cluster = Cluster(settings, alias=spec.flow.target, clock=clock)
@@ -147,7 +147,7 @@ def open_flow(
 
     def build(task: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
         # Before anything is logged about it: a connector may bring secrets that the file does not know.
-        mask.add(_secrets_of(task))
+        mask.add(_secrets_of(task.connector_config, task.config))
         return assembly(task, on_status)
 
     host = InProcessTaskHost(
@@ -160,7 +160,6 @@ def open_flow(
     return _HostedFlow(host, offsets)
 
 
-def _secrets_of(task: TaskSpec) -> frozenset[str]:
-    configs = (task.connector_config, task.config)
+def _secrets_of(*configs: Mapping[str, str]) -> frozenset[str]:
     named = {v for config in configs for key, v in config.items() if names_a_secret(key)}
     return frozenset(named).union(*map(jaas_secrets, named))

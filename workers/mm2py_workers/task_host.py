@@ -11,9 +11,10 @@ import socket
 import sys
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.host_messages import FlowSpec, LogLine
 from mm2py.runtime.host_pipe import HostPipe
@@ -26,7 +27,6 @@ from mm2py_workers.hosted_flow import open_flow
 __all__ = ["main"]
 
 SETTLE_S: Final = 5.0
-_JAVA_WORDS: Final = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL", "OFF": "CRITICAL"}
 
 
 def main() -> None:
@@ -41,14 +41,14 @@ async def _serve(descriptor: int) -> None:
     pipe = await HostPipe.over(socket.socket(fileno=descriptor))
     mask = SecretMask()
     _log_into(pipe, mask)
-    plugins = Plugins()
+    plugins, levels = Plugins(), _Levels()
 
     def opened(spec: FlowSpec, ports: FlowPorts) -> HostedFlow:
-        _set_level("root", spec.log_level)
+        levels.begin(spec.log_level)
         return open_flow(spec, ports, plugins=plugins, mask=mask, clock=SYSTEM_CLOCK)
 
     service = HostService(
-        pipe, opened, set_level=_set_level, version=version("mm2py"), clock=SYSTEM_CLOCK
+        pipe, opened, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
     )
     settled = asyncio.create_task(_settle())
     try:
@@ -70,10 +70,24 @@ def _post(pipe: HostPipe, line: LogLine) -> None:
         pipe.send(0, line)
 
 
-def _set_level(namespace: str, level: str) -> None:
-    word = level.strip().upper()
-    name = "" if namespace.lower() == "root" else namespace
-    logging.getLogger(name).setLevel(_JAVA_WORDS.get(word, word))
+@final
+class _Levels:
+    """Log levels as the worker has them: what it started with, and what was set since."""
+
+    def __init__(self) -> None:
+        self._loggers = ProcessLoggers(SYSTEM_CLOCK)
+        self._begun = False
+
+    def begin(self, level: str) -> None:
+        """Take the level of the worker's start, unless one was set already."""
+        if not self._begun:
+            self._begun = True
+            logging.getLogger().setLevel(level)
+
+    def set(self, namespace: str, level: str) -> None:
+        """Follow a change."""
+        self._begun = True
+        self._loggers.set(namespace, level)
 
 
 async def _settle() -> None:

@@ -62,20 +62,12 @@ def _info_json(call: Call, info: ConnectorInfo) -> dict[str, object]:
 
 def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
     """Return the config with its name in it; ``BadRequestError`` for another name."""
-    given = config.get(NAME, name)
-    if given != name:
+    given = config.get(NAME)
+    if given is not None and given != name:
         raise BadRequestError(
             f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
         )
     return {**config, NAME: name}
-
-
-def _check_remote(call: Call, name: str, config: ConnectorConfig) -> None:
-    if call.signed:
-        return
-    problem = call.parts.remote_refusal(call.herder.flow, name, config)
-    if problem is not None:
-        raise BadRequestError(problem)
 
 
 def _stored(call: Call, name: str) -> ConnectorConfig:
@@ -105,7 +97,7 @@ async def create(call: Call) -> Response:
         raise BadRequestError("The create connector request has no config")
     config = restored(call, _named(config_map(body["config"]), name), _stored(call, name))
     target = _initial_state(text_of(body.get("initial_state"), "initial_state"))
-    _check_remote(call, name, config)
+    call.check_remote(name, config)
     info = await call.herder.create(name, config, target, actor=call.actor)
     return json_response(_info_json(call, info), 201, _location(call, name))
 
@@ -135,7 +127,7 @@ async def put_config(call: Call) -> Response:
     config = restored(
         call, _named(config_map(await read_json(call.request)), name), _stored(call, name)
     )
-    _check_remote(call, name, config)
+    call.check_remote(name, config)
     put = await call.herder.put_config(name, config, actor=call.actor)
     body = _info_json(call, put.info)
     return json_response(body, 201, _location(call, name)) if put.created else json_response(body)
@@ -147,8 +139,8 @@ async def patch_config(call: Call) -> Response:
     patch = restored(call, config_map(await read_json(call.request)), _stored(call, name))
     if NAME in patch:
         # Java stores another name and answers with two; a client cannot mean that.
-        _named(patch, name)
-    _check_remote(call, name, {key: value for key, value in patch.items() if value is not None})
+        patch = _named(patch, name)
+    call.check_remote(name, patch)
     info = await call.herder.patch_config(name, patch, actor=call.actor)
     return json_response(_info_json(call, info))
 

@@ -59,9 +59,7 @@ async def validate(call: Call) -> Response:
     """``PUT /connector-plugins/{plugin}/config/validate``: 200 also where there are errors."""
     plugin = _plugin(call)
     config = config_map(await read_json(call.request))
-    problem = call.parts.remote_refusal(call.herder.flow, config.get("name") or "", config)
-    if problem is not None:
-        raise BadRequestError(problem)
+    call.check_remote(config.get("name") or "", config)
     infos = await call.parts.validator.validate(config, plugin=plugin)
     return json_response(infos_json(infos, call.parts.mask))
 

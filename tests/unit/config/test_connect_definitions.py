@@ -13,7 +13,7 @@ import pytest
 from mm2py.config.connect_definitions import ConfigKey
 from mm2py.config.connect_values import HIDDEN, Definition, check_value
 from mm2py.config.definitions import options_of
-from mm2py.config.framework_definitions import COMMON_KEYS, connector_keys
+from mm2py.config.framework_definitions import COMMON_KEYS, CONVERTER_KEYS, connector_keys
 from mm2py.config.mirror_definitions import own_keys
 from mm2py_connectors.config import CONNECTORS
 
@@ -131,6 +131,12 @@ def test_keys_stand_in_javas_order_and_ours_behind_the_connectors(name: str) -> 
     assert [key for key in found if key in set(java)] == java
     first_of_ours = min((found.index(key) for key in ours(name)), default=len(java))
     assert first_of_ours >= len(java)
+
+
+@pytest.mark.parametrize("name", list(CONVERTER_KEYS))
+def test_a_converters_keys_are_javas(name: str) -> None:
+    found = [as_java(it.key) for it in CONVERTER_KEYS[name]]
+    assert found == java_keys(name.rpartition(".")[2])
 
 
 def test_every_key_says_what_it_is_for() -> None:

@@ -63,8 +63,8 @@ def test_a_config_is_frozen() -> None:
         ({"needed": "x", "count.max": "1_0"}, "count.max=1_0: must be a whole number"),
         ({"needed": "x", "switch": "on"}, "switch=on: must be true or false"),
         (
-            {"needed": "x", "offset-syncs.topic.location": "source "},
-            "offset-syncs.topic.location=source : must be one of source, target",
+            {"needed": "x", "offset-syncs.topic.location": "sourc"},
+            "offset-syncs.topic.location=sourc: must be one of source, target",
         ),
         ({"needed": "x", "password": "hunter2"}, r"password=\*\*\*\*\*\*\*\*: must be one of"),
     ],
@@ -85,8 +85,8 @@ def test_a_list_is_split_at_commas_as_java_does() -> None:
 def test_numbers_and_texts_are_read_as_java_does() -> None:
     assert parse_value(JavaType.LONG, "9223372036854775807") == (1 << 63) - 1
     assert parse_value(JavaType.DOUBLE, "0.5d") == 0.5
-    assert parse_value(JavaType.STRING, " x ") == " x "
-    assert parse_value(JavaType.CLASS, " x ") == "x"
+    for kind in (JavaType.STRING, JavaType.PASSWORD, JavaType.CLASS):
+        assert parse_value(kind, " x y ") == "x y"
     with pytest.raises(ConfigError):
         parse_value(JavaType.LONG, "9223372036854775808")
     with pytest.raises(ConfigError):

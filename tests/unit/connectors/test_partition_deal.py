@@ -59,3 +59,40 @@ def test_names_with_dashes_survive_the_property() -> None:
 def test_what_is_no_partition_is_refused(item: str) -> None:
     with pytest.raises(ConfigError):
         parse_partitions([item])
+
+
+def rates(*bytes_per_s: float) -> dict[TopicPartition, float]:
+    return dict(zip(parts(*range(len(bytes_per_s))), bytes_per_s, strict=True))
+
+
+def weighed(deal: PartitionDeal, tasks: int, *bytes_per_s: float) -> list[list[int]]:
+    return [[tp.partition for tp in hand] for hand in deal.deal(tasks, rates(*bytes_per_s))]
+
+
+def test_heavy_partitions_of_one_task_are_spread_and_stay_where_they_came() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(0, 1, 2, 3))
+    assert weighed(deal, 2, 9, 1, 9, 1) == [[0, 3], [2, 1]]
+    assert numbers(deal, 2) == [[0, 3], [2, 1]], "without rates it stays"
+    assert weighed(deal, 2, 9, 1, 9, 1) == [[0, 3], [2, 1]]
+
+
+def test_tasks_that_are_about_even_are_left_alone() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(0, 1, 2, 3))
+    assert weighed(deal, 2, 10, 9, 10, 8) == [[0, 2], [1, 3]]
+
+
+def test_one_partition_that_outweighs_all_is_not_worth_a_restart() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(0, 1, 2))
+    assert weighed(deal, 3, 1000, 1, 1) == [[0], [1], [2]]
+
+
+def test_what_nobody_measured_counts_as_the_mean_and_idle_ones_are_spread() -> None:
+    deal = PartitionDeal()
+    deal.update(parts(*range(42)))
+    measured = {TopicPartition("t", 0): 50.0, TopicPartition("t", 2): 50.0}
+    hands = deal.deal(2, measured | dict.fromkeys(parts(*range(3, 42)), 0.0))
+    assert sorted(len(hand) for hand in hands) != [0, 42]
+    assert all(10 < len(hand) < 32 for hand in hands)

@@ -50,6 +50,7 @@ def test_rates_are_means_over_the_last_seconds_and_unknown_before() -> None:
     partition = meter.partition(ORDERS)
     (first,) = meter.node_snapshot("me").partitions
     assert (first.records_per_s, first.bytes_per_s) == (-1, -1)
+    assert meter.rates() == {}
     for second in range(1, 31):
         partition.records += 10 if second <= 15 else 0
         partition.bytes += 1_000 if second <= 15 else 0
@@ -58,6 +59,7 @@ def test_rates_are_means_over_the_last_seconds_and_unknown_before() -> None:
         (now,) = meter.node_snapshot("me").partitions
         if 2 <= second <= 15:
             assert (now.records_per_s, now.bytes_per_s) == (10, 1_000)
+            assert meter.rates() == {ORDERS: 1_000}
         elif second >= 26:
             assert now.records_per_s == 0
 

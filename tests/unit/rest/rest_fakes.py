@@ -235,7 +235,11 @@ class FakeValidator:
             name="n",
             error_count=1,
             groups=("Common",),
-            configs=((config_key("topics"), value), (None, None)),
+            configs=(
+                (config_key("topics"), value),
+                (config_key("source.pw", "PASSWORD"), ConfigValue(name="source.pw", value="open")),
+                (None, None),
+            ),
         )
 
 

@@ -209,3 +209,11 @@ def test_a_secret_in_a_refusal_is_masked() -> None:
     herder = FakeHerder(failure=ValueError("pw canary-value"))
     reply = request(herder, "GET", "/connectors/c")
     assert (reply.status, reply.message) == (500, "ValueError: pw [hidden]")
+
+
+def test_a_null_name_in_a_config_means_the_name_of_the_path() -> None:
+    herder = filled()
+    request(herder, "PUT", "/connectors/d/config", body={"name": None})
+    request(herder, "PATCH", "/connectors/c/config", body={"name": None, "x": "1"})
+    assert herder.configs["d"] == {"name": "d"}
+    assert herder.configs["c"]["name"] == "c"

@@ -8,7 +8,7 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.runtime.herder_api import Health, Herder
 from mm2py.runtime.herder_errors import ForwardError
-from mm2py.storage.config_state import SessionKey
+from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.types import FlowName, TaskId
 from tests.unit.rest.rest_fakes import BASE, KEY, SOURCE, FakeHerder, ask, flow, parts_of, state
 
@@ -199,3 +199,19 @@ class Reader:
 
     name = "eve"
     operator = False
+
+
+def test_what_may_come_from_outside_is_judged_by_flow_and_own_name_also_at_the_root() -> None:
+    asked: list[tuple[object, str, dict[str, str | None]]] = []
+
+    def refuse(name: FlowName | None, connector: str, config: ConnectorConfig) -> str | None:
+        asked.append((name, connector, dict(config)))
+        return "no"
+
+    one = herder()
+    parts = parts_of({AB: one}, dedicated=True, remote_refusal=refuse)
+    for target in (AT_ROOT, f"/A/B/connectors/{NAME}"):
+        reply = ask(public_app(parts), "PATCH", f"{target}/config", body={"x": None, "y": "1"})
+        assert (reply.status, reply.message) == (400, "no")
+    assert asked == [(AB, NAME, {"x": None, "y": "1"})] * 2
+    assert one.calls == []

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Scope
 
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
@@ -221,6 +221,22 @@ class TestInternalListener:
     @pytest.mark.parametrize("target", ["/", "/health", "/connectors", "/connectors/c/stop"])
     def test_an_unsigned_request_is_a_403(self, target: str) -> None:
         assert self.ask({}, "GET", target).status == 403
+
+    def test_the_body_of_a_stranger_is_not_even_read(self) -> None:
+        async def endless() -> None:
+            sent: list[Message] = []
+
+            async def receive() -> Message:
+                raise AssertionError("read")
+
+            async def send(message: Message) -> None:
+                sent.append(message)
+
+            scope: Scope = {"type": "http", "method": "PUT", "path": "/x", "headers": []}
+            await internal_app(parts_of())(scope, receive, send)
+            assert sent[0]["status"] == 403
+
+        asyncio.run(endless())
 
     @pytest.mark.parametrize(
         "changed",

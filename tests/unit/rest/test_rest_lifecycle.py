@@ -183,7 +183,8 @@ def test_validate_answers_200_with_its_errors_and_without_secrets() -> None:
         "errors": ["not [hidden]"],
         "visible": True,
     }
-    assert reply.json["configs"][1] == {"definition": None, "value": None}
+    assert reply.json["configs"][1]["value"]["value"] == "[hidden]"
+    assert reply.json["configs"][2] == {"definition": None, "value": None}
 
 
 def test_loggers_are_shown_and_set_on_this_worker() -> None:

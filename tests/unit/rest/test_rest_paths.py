@@ -1,8 +1,15 @@
 """Paths, methods and media types of the dialect."""
 
+from dataclasses import replace
+
 import pytest
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.types import ASGIApp
 
 from mm2py.rest.app import public_app
+from mm2py.rest.raw_path import plain_segment
+from mm2py.runtime.herder_errors import ForwardError
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
 
 NAME = "a/b%>ü+c d;e"
@@ -170,3 +177,34 @@ def test_a_path_that_is_unknown_comes_before_a_wrong_media_type() -> None:
 
 def test_plugins_are_found_by_their_class_in_the_path() -> None:
     assert request("GET", f"/connector-plugins/{SOURCE}/config").status == 200
+
+
+def with_flows() -> ASGIApp:
+    """Return an application with a router of somebody else's."""
+    router = APIRouter()
+
+    class Body(BaseModel):
+        count: int
+
+    async def shown(flow: str) -> dict[str, str]:
+        return {"flow": plain_segment(flow)}
+
+    async def changed(flow: str, body: Body, request: Request) -> None:
+        request.state.herder = FakeHerder()
+        raise ForwardError(None)
+
+    router.add_api_route("/flows/{flow}", shown, methods=["GET"])
+    router.add_api_route("/flows/{flow}", changed, methods=["PATCH"])
+    return public_app(replace(parts_of(dedicated=True), flows=router))
+
+
+def test_another_router_has_the_same_paths_methods_and_errors() -> None:
+    app = with_flows()
+    assert ask(app, "GET", "/flows/a%2Fb-%3EB/").json == {"flow": "a/b->B"}
+    assert ask(app, "OPTIONS", "/flows/x").content == b"HEAD, GET, PATCH, OPTIONS"
+    assert ask(app, "HEAD", "/flows/x").status == 200
+    assert ask(app, "DELETE", "/flows/x").message == "HTTP 405 Method Not Allowed"
+    invalid = ask(app, "PATCH", "/flows/x", body={"count": "many"})
+    assert (invalid.status, "body.count" in invalid.message) == (422, True)
+    assert ask(app, "PATCH", "/flows/x", body={"count": 1}).status == 409
+    assert set(ask(app, "GET", "/openapi.json").json["paths"]) == {"/flows/{flow}"}

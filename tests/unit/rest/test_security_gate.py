@@ -207,6 +207,16 @@ def test_our_own_page_may_change_things() -> None:
         assert ask(Gate(echo, NOBODY, RULES), "POST", headers=headers).status_code == 200
 
 
+def test_pages_of_allowed_origins_may_change_things() -> None:
+    for origins in ("https://ui.example, http://other", "*"):
+        settings = RestSettings.of_worker({"access.control.allow.origin": origins})
+        gate = gate_for(settings, NOBODY)(echo)
+        headers = {"Origin": "https://UI.example", "Sec-Fetch-Site": "cross-site"}
+        assert ask(gate, "POST", headers=headers).status_code == 200
+        stranger = ask(gate, "POST", headers={"Origin": "https://ui.example.evil"})
+        assert stranger.status_code == (200 if origins == "*" else 403)
+
+
 def test_a_foreign_name_for_our_address_is_refused_where_nobody_signs_in() -> None:
     gate = gate_for(
         RestSettings.of_worker({"rest.advertised.host.name": "Worker-1"}), NOBODY

@@ -21,7 +21,7 @@ from mm2py.runtime.distributed_herder import DistributedHerder
 from mm2py.runtime.herder_api import HerderParts, OffsetEntry
 from mm2py.runtime.herder_errors import NotFoundError
 from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.membership import Lost, Rejoin, Round
+from mm2py.runtime.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.plugin_catalog import PluginInfo
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_host import TaskSpec, TaskWatcher
@@ -102,8 +102,11 @@ class ObedientHost:
         self.leases: list[int] = []
         self.held: frozenset[TopicPartition] = frozenset()
         self.closed = False
+        self.suspended = False
+        self.on_start: Callable[[TaskId], None] = lambda _: None
 
     async def start_task(self, spec: TaskSpec) -> None:
+        self.on_start(spec.id)
         self.running[spec.id] = spec
         self.events.append(f"start {spec.id} {spec.config.get('p', '')}")
         await asyncio.sleep(0)
@@ -115,13 +118,14 @@ class ObedientHost:
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
         self.events.append(f"stop {task}")
         await asyncio.sleep(0)
-        if self.running.pop(task, None) is not None and self.states[task].state is not State.FAILED:
+        state = self.states.get(task)
+        if self.running.pop(task, None) is not None and state and state.state is not State.FAILED:
             self.say(task, State.UNASSIGNED)
         self.states.pop(task, None)
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         self.events.append(f"{'pause' if paused else 'unpause'} {task}")
-        if self.states[task].state is not State.FAILED:
+        if task in self.states and self.states[task].state is not State.FAILED:
             self.say(task, State.PAUSED if paused else State.RUNNING)
 
     def status(self, task: TaskId) -> Status | None:
@@ -131,9 +135,11 @@ class ObedientHost:
         return tuple(self.running)
 
     def suspend(self) -> None:
+        self.suspended = True
         self.events.append("suspend")
 
     def resume(self) -> None:
+        self.suspended = False
         self.events.append("resume")
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -251,7 +257,9 @@ class FakeMembership:
         if self.rejoin_errors:
             raise self.rejoin_errors.pop(0)
         while not self._signals.empty():
-            self._signals.get_nowait()
+            signal = self._signals.get_nowait()
+            if isinstance(signal, Lost):
+                raise MembershipLostError(signal)
         return await self.group.join(self, MemberView(self.name, config_offset, owned))
 
     async def until_ours(self) -> None:
@@ -266,9 +274,14 @@ class FakeMembership:
         self._signals.put_nowait(signal)
 
     def lose(self, reason: str, *, may_commit: bool = True) -> None:
-        self.group.drop(self.name)
+        lost = Lost(reason, may_commit)
+        _, answer = self.group.joining.pop(self.name, (None, None))
+        if answer is not None and not answer.done():
+            answer.set_exception(MembershipLostError(lost))
+        else:
+            self.tell(lost)
         self._round = None
-        self.tell(Lost(reason, may_commit))
+        self.group.drop(self.name)
 
     def completed(self, outcome: Round) -> None:
         self._round = outcome

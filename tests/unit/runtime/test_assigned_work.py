@@ -7,6 +7,7 @@ import pytest
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, RetriableError
 from mm2py.runtime.assigned_work import STEADY_S
+from mm2py.runtime.herder_errors import HerderError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
@@ -189,10 +190,12 @@ def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_visibly()
         await node.runs("c-0", "c-1")
         await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
         broken.append("x")
-        await node.herder.restart_task(C0)
+        with pytest.raises(HerderError, match=r"^Failed to start task: c-0$"):
+            await node.herder.restart_task(C0)
         await until(lambda: node.state(C0) == "FAILED")
         assert "put it back" in node.herder.problems()[0]
-        await node.herder.restart_connector("c")
+        with pytest.raises(HerderError, match=r"^Failed to start connector: c$"):
+            await node.herder.restart_connector("c")
         await until(lambda: node.state("c") == "FAILED")
         broken.clear()
         await node.herder.restart_task(C0)

@@ -489,3 +489,38 @@ def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
         await node.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_lost_node_says_nothing_about_work_that_others_may_have() -> None:
+    async def scenario() -> None:
+        node = Cluster().node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: node.state(C1) == "RUNNING")
+        before = len(node.cluster.statuses.records)
+        node.membership.ours.clear()
+        node.membership.rejoin_errors = [RetriableError("coordinator away")] * 1_000
+        node.membership.lose("expired")
+        await until(lambda: not node.host.running)
+        await node.cluster.clock.settle()
+        assert len(node.cluster.statuses.records) == before
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
+    async def scenario() -> None:
+        node = Cluster().node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await node.config.put_tasks("c", ())
+        await asyncio.gather(
+            node.config.put_target("c", TargetState.STOPPED),
+            node.config.put_target("c", TargetState.STARTED),
+        )
+        await until(lambda: node.host.events.count("start c-1 1") == 2)
+        await node.runs("c-0", "c-1")
+        await node.stop()
+
+    asyncio.run(scenario())

@@ -195,6 +195,28 @@ def test_overrides_are_listed_under_their_prefix_and_judged_by_the_policy() -> N
     assert "consumer.override" not in repr(infos)
 
 
+def test_converters_of_the_connector_bring_their_keys_under_their_prefix() -> None:
+    infos = _infos(
+        {
+            "key.converter": "StringConverter",
+            "header.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+            "header.converter.converter.type": "tail",
+        }
+    )
+    key, value = _entry(infos, "key.converter.converter.encoding")
+    assert key is not None
+    assert (key.name, key.display_name, value.value) == (
+        "key.converter.converter.encoding", "Encoding", "UTF-8",
+    )  # fmt: skip
+    assert _entry(infos, "key.converter.converter.type")[1].value == "key"
+    assert infos.error_count == 1
+    assert _entry(infos, "header.converter.converter.type")[1].errors == (
+        "Invalid value tail for configuration converter.type: String must be one of: key, value,"
+        " header",
+    )
+    assert _entry(infos, "key.converter.plugin.version")[1].visible
+
+
 @pytest.mark.parametrize(
     ("policy", "allowed"),
     [

@@ -1,0 +1,199 @@
+"""What a config that comes over REST may hold (operations.md 5.2); pure.
+
+Flow: config of a request, texts of the worker's own file -> ``remote_problems`` -> 400. A key with the same
+text as in the file is always fine: it says nothing new. Everything else that loads code, reads files, asks
+addresses, uses config providers or leads a flow to other clusters is refused before anything resolves it.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Final
+
+from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.definitions import Problem
+from mm2py.config.jaas import LoginModule, parse_jaas
+from mm2py.config.java_values import parse_list
+from mm2py.config.providers import PLACEHOLDER
+from mm2py.errors import ConfigError
+
+__all__ = ["refusal_text", "remote_problems"]
+
+_BY_FILE: Final = "remove it, or write the same line into the worker's own file"
+_CODE, _FILE, _URL = "would load code", "would read a file", "would ask an address"
+# A key with any prefix (`source.cluster.`, `producer.override.`, ...) is judged by its end.
+_DENIED: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), why)
+    for pattern, why in (
+        (r"(.*\.)?plugin\.library\.paths", _CODE),
+        (r"(.*\.)?ssl\.engine\..*", _CODE),
+        (r"(.*\.)?(ssl|security)\.providers?", _CODE),
+        (r"(.*\.)?interceptor.*", _CODE),
+        (r".*callback\.handler\.class", _CODE),
+        (r"(.*\.)?sasl\.login\.class", _CODE),
+        (r"(.*\.)?sasl\.oauthbearer\.jwt\..*\.class", _CODE),
+        (r"(.*\.)?sasl\.kerberos\.kinit\.cmd", "would run a command"),
+        (r"(.*\.)?debug", "would log what clients exchange"),
+        (r".*oauthbearer.*url.*", _URL),
+        (r".*\.file", _FILE),
+        (r".*\.location", _FILE),
+        (r"config\.providers(\..*)?", "would declare config providers"),
+    )
+)
+_NO_FILE: Final = frozenset({"offset-syncs.topic.location"})
+"""Ends like a path, but is ``source`` or ``target``."""
+
+_CLUSTER: Final = re.compile(r"(source|target)\.cluster\.(?P<client>.*)", re.DOTALL)
+_CLIENT: Final = re.compile(
+    r"((source|target)\.(consumer|producer|admin)|(consumer|producer|admin)\.override)"
+    r"\.(?P<client>.*)",
+    re.DOTALL,
+)
+_BARE_CLIENT: Final = re.compile(r"(consumer|producer|admin)\.(?P<client>.*)", re.DOTALL)
+_CONNECTION: Final = re.compile(r"bootstrap\.servers|security\..*|ssl\..*|sasl\..*")
+_NOT_OF_CLIENTS: Final = frozenset({"alias", "poll.timeout.ms"})
+"""Stand under a client's prefix, but are options of the mirror connectors."""
+
+_OTHER_CLUSTER: Final = (
+    "differs from the mirror maker file, which alone says where clusters are and how to reach them",
+    "change the file on every node and restart, or leave the key out",
+)
+# Addresses where clouds hand out credentials; IPv4's are link-local.
+_METADATA: Final = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
+_ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
+_TEXT_CONTROLS: Final = frozenset("\t\r\n")
+
+
+def remote_problems(
+    config: Mapping[str, str | None],
+    *,
+    dedicated: bool,
+    file_texts: Mapping[str, str],
+    providers: Collection[str],
+) -> list[Problem]:
+    """Return why ``config`` may not come from outside; empty where it may.
+
+    Args:
+        config: as it arrived, nothing resolved.
+        dedicated: clusters and how to reach them come from the mirror maker file only.
+        file_texts: dedicated: the connector's config as the file alone derives it, unresolved; else
+            the texts of ``worker.properties``.
+        providers: ``rest.config.providers.allow``.
+    """
+    rules = _Rules(dedicated=dedicated, providers=providers)
+    return [
+        Problem(key, None, message, remedy)
+        for key, value in config.items()
+        if file_texts.get(key) != value
+        for message, remedy in rules.of(key, value)
+    ]
+
+
+def refusal_text(problems: Sequence[Problem]) -> str | None:
+    """Return the problems as one answer of REST, None where there are none; quotes no value."""
+    if not problems:
+        return None
+    lines = [f"{_printable(p.name)} {p.message}: {p.remedy}" for p in problems]
+    return "Configuration may not be set over REST: " + "; ".join(lines)
+
+
+class _Rules:
+    def __init__(self, *, dedicated: bool, providers: Collection[str]) -> None:
+        self._dedicated, self._providers = dedicated, providers
+
+    def of(self, key: str, value: str | None) -> Iterator[tuple[str, str]]:
+        """Yield message and remedy of each rule that a key breaks; None takes a text of the file away."""
+        if value is None:
+            if self._dedicated and _reaches_a_cluster(key):
+                yield _OTHER_CLUSTER
+            return
+        if not key or any(_is_separator(char) for char in key):
+            yield "is no property name", "leave out blanks, control characters, '=' and ':'"
+            return
+        if any(_is_control(char) for char in value):
+            yield "holds control characters", "remove them"
+        yield from self._placeholders(value)
+        denied = _denied(key)
+        if denied:
+            yield denied, _BY_FILE
+            return
+        yield from self._client(key, value)
+
+    def _placeholders(self, value: str) -> Iterator[tuple[str, str]]:
+        # As ConfigTransformer finds them: what is not seen here is not resolved later either.
+        for match in PLACEHOLDER.finditer(value):
+            if match[1] not in self._providers:
+                yield (
+                    "uses a config provider",
+                    "write the value, add the provider to rest.config.providers.allow, or write the "
+                    "same line into the worker's own file",
+                )
+                return
+
+    def _client(self, key: str, value: str) -> Iterator[tuple[str, str]]:
+        if self._dedicated and _reaches_a_cluster(key):
+            yield _OTHER_CLUSTER
+            return
+        found = _CLUSTER.fullmatch(key) or _CLIENT.fullmatch(key)
+        if found is None and self._dedicated:
+            found = _BARE_CLIENT.fullmatch(
+                key
+            )  # elsewhere a plug-in may have such names of its own
+        if found is not None and found["client"] not in (CLIENT_TABLE.keys() | _NOT_OF_CLIENTS):
+            yield "is no known property of a Kafka client", _BY_FILE
+        if key.endswith("sasl.jaas.config"):
+            yield from _jaas(value)
+        if key.endswith("bootstrap.servers") and any(map(_hands_out_secrets, parse_list(value))):
+            yield "names an address of a machine's own services", "name brokers"
+
+
+def _reaches_a_cluster(key: str) -> bool:
+    client = _CLIENT.fullmatch(key) or _BARE_CLIENT.fullmatch(key)
+    return _CLUSTER.fullmatch(key) is not None or (
+        client is not None and _CONNECTION.fullmatch(client["client"]) is not None
+    )
+
+
+def _denied(key: str) -> str:
+    if key in _NO_FILE:
+        return ""
+    return next((why for pattern, why in _DENIED if pattern.fullmatch(key)), "")
+
+
+def _jaas(value: str) -> Iterator[tuple[str, str]]:
+    if PLACEHOLDER.fullmatch(value.strip()):
+        return  # an allowed provider's; clients refuse unknown modules when they read it
+    try:
+        module: LoginModule = parse_jaas(value)
+    except ConfigError as error:
+        yield error.message, error.remedy
+        return
+    for option in module.options:
+        # OAuth's login module takes stores for its token endpoint as options.
+        if option.lower() == "keytab" or _denied(option):
+            yield f"has the option {option}, which may not come over REST", _BY_FILE
+
+
+def _hands_out_secrets(server: str) -> bool:
+    # Names are not looked up here: a name may lead elsewhere a moment later.
+    host = server.rpartition("://")[2].rpartition(":")[0].strip("[]").rstrip(".")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        # 0xa9fea9fe and the like: resolvers take them for addresses, nobody writes them for a broker.
+        return _ODD_ADDRESS.fullmatch(host) is not None
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return bool(mapped.is_link_local) or str(address) in _METADATA
+
+
+def _is_control(char: str) -> bool:
+    return unicodedata.category(char) == "Cc" and char not in _TEXT_CONTROLS
+
+
+def _is_separator(char: str) -> bool:
+    return char in "=:" or char.isspace() or unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")
+
+
+def _printable(name: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in name)

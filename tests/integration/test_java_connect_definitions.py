@@ -1,0 +1,21 @@
+"""Kafka's own classes still describe Connect's and the mirror connectors' keys as our tests expect."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mm2py.embedded.java import compile_java, run_java
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_truth_that_unit_tests_compare_with_is_what_java_says(tmp_path: Path) -> None:
+    compile_java([ROOT / "java" / "ConnectDefinitions.java"], tmp_path)
+    done = run_java(
+        "org.apache.kafka.connect.runtime.ConnectDefinitions", classpath=[tmp_path], timeout_s=120
+    )
+    written = (ROOT / "data" / "config" / "connect_definitions.json").read_text()
+    assert json.loads(done.check()) == json.loads(written)

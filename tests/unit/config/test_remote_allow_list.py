@@ -1,0 +1,253 @@
+"""Every row of operations.md 5.2 that is about a config sent over REST."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from mm2py.config.remote_allow_list import refusal_text, remote_problems
+
+CANARY = "canary-word"
+PLAIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="u" password="{CANARY}";'
+)
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+FILE = {
+    "source.cluster.alias": "A",
+    "source.cluster.bootstrap.servers": "a:9092",
+    "source.cluster.sasl.jaas.config": "${env:JAAS}",
+    "source.cluster.ssl.truststore.location": "/etc/a.jks",
+    "topics": ".*",
+}
+
+
+def refused(
+    config: Mapping[str, str | None],
+    *,
+    dedicated: bool = False,
+    file: Mapping[str, str] | None = None,
+    providers: tuple[str, ...] = (),
+) -> list[str]:
+    problems = remote_problems(
+        config, dedicated=dedicated, file_texts=file or {}, providers=providers
+    )
+    assert all(p.message and p.remedy and p.value is None for p in problems)
+    assert CANARY not in (refusal_text(problems) or "")
+    return [p.name for p in problems]
+
+
+NATIVE_CODE = [
+    "plugin.library.paths",
+    "ssl.engine.location",
+    "ssl.engine.id",
+    "ssl.engine.factory.class",
+    "ssl.providers",
+    "ssl.provider",
+    "security.providers",
+    "interceptor.classes",
+    "interceptors",
+    "debug",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.login.class",
+    "sasl.login.callback.handler.class",
+    "sasl.client.callback.handler.class",
+    "sasl.oauthbearer.jwt.retriever.class",
+]
+FILES_AND_URLS = [
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.jwks.endpoint.url.more",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "ssl.truststore.location",
+    "ssl.keystore.location",
+    "ssl.ca.location",
+]
+PREFIXES = [
+    "",
+    "source.cluster.",
+    "target.cluster.",
+    "source.consumer.",
+    "target.producer.",
+    "producer.override.",
+    "admin.override.",
+    "consumer.",
+    "any.other.",
+]
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("name", [*NATIVE_CODE, *FILES_AND_URLS])
+def test_what_loads_code_reads_files_or_asks_addresses_is_refused_under_any_prefix(
+    name: str, dedicated: bool
+) -> None:
+    for prefix in PREFIXES:
+        for key in (prefix + name, (prefix + name).upper()):
+            assert refused({key: CANARY}, dedicated=dedicated) == [key]
+
+
+def test_what_the_file_says_itself_may_come_back() -> None:
+    assert refused(FILE, dedicated=True, file=FILE) == []
+    assert refused(FILE, file=FILE) == []
+    changed = {**FILE, "source.cluster.ssl.truststore.location": "/proc/self/environ"}
+    assert refused(changed, file=FILE) == ["source.cluster.ssl.truststore.location"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "source.cluster.bootstrap.servers",
+        "target.cluster.bootstrap.servers",
+        "source.cluster.alias",
+        "source.cluster.anything",
+        "source.consumer.bootstrap.servers",
+        "consumer.bootstrap.servers",
+        "producer.override.bootstrap.servers",
+        "target.admin.security.protocol",
+        "source.consumer.sasl.mechanism",
+        "target.producer.ssl.truststore.certificates",
+        "source.cluster.sasl.jaas.config",
+        "admin.sasl.jaas.config",
+    ],
+)
+def test_in_the_dedicated_mode_a_request_leads_no_flow_to_another_cluster(key: str) -> None:
+    assert refused({key: CANARY}, dedicated=True, file=FILE) == [key]
+    assert refused({key: None}, dedicated=True, file={key: "text"}) == [key]
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_an_ordinary_change_of_a_flow_is_accepted(dedicated: bool) -> None:
+    config = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "topics": "orders.*, pay ments",
+        "tasks.max": "4",
+        "offset-syncs.topic.location": "target",
+        "consumer.poll.timeout.ms": "1000",
+        "source.consumer.isolation.level": "read_committed",
+        "producer.override.max.request.size": "2097152",
+        "replication.policy.separator": "$",
+        "topics.exclude": None,
+    }
+    assert refused(config, dedicated=dedicated) == []
+
+
+def test_an_ordinary_worker_takes_clusters_with_known_properties() -> None:
+    config = {
+        "source.cluster.alias": "A",
+        "source.cluster.bootstrap.servers": "a:9092, [2001:db8::1]:9092",
+        "source.cluster.security.protocol": "SASL_SSL",
+        "source.cluster.sasl.mechanism": "PLAIN",
+        "source.cluster.sasl.jaas.config": PLAIN,
+        "source.cluster.ssl.truststore.type": "PEM",
+        "source.cluster.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----\nAA==\n",
+        "consumer.group": "a plug-in's own",
+    }
+    assert refused(config) == []
+    for key in ("source.cluster.builtin.features", "producer.override.queue.buffering.max.ms"):
+        assert refused({key: "1"}) == [key]
+
+
+@pytest.mark.parametrize(
+    "jaas",
+    [
+        'com.sun.security.auth.module.JndiLoginModule required user.provider.url="ldap://x";',
+        'com.sun.security.auth.module.LdapLoginModule required userProvider="ldap://x";',
+        f'{PLAIN} com.sun.security.auth.module.JndiLoginModule required a="b";',
+        f'{OAUTH} clientId="c" ssl.truststore.location="/etc/shadow";',
+        f'{OAUTH} sasl.oauthbearer.token.endpoint.url="http://x";',
+        'com.sun.security.auth.module.Krb5LoginModule required keyTab="/etc/krb5.keytab";',
+        "",
+        "${x:JAAS} com.evil.Module required;",
+    ],
+)
+def test_login_modules_beyond_the_known_and_their_files_are_refused(jaas: str) -> None:
+    for key in ("source.cluster.sasl.jaas.config", "producer.override.sasl.jaas.config"):
+        assert set(refused({key: jaas}, providers=("x",))) == {key}
+    assert refused({"admin.override.sasl.jaas.config": "${x:JAAS}"}, providers=("x",)) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${env:AWS_SECRET_ACCESS_KEY}",
+        "${file:/etc/passwd:root}",
+        "${dir:/run/secrets:token}",
+        "a,${env:X},b",
+        "${}${env:X}",
+        "${a${env:X}",
+        "${vault:x}",
+        "${:x}",
+    ],
+)
+@pytest.mark.parametrize("key", ["topics", "name", "value.converter", "errors.log.enable"])
+def test_no_config_provider_is_asked_for_a_stranger(key: str, value: str) -> None:
+    assert refused({key: value}) == [key]
+    assert refused({key: value}, file={key: value}) == []
+    assert refused({key: value}, file={"other": value}) == [key]
+
+
+def test_only_the_allowed_providers_may_be_used() -> None:
+    assert refused({"topics": "${env:X}"}, providers=("env",)) == []
+    assert refused({"topics": "${env:X}${file:/a:b}"}, providers=("env",)) == ["topics"]
+    # Not a reference: no provider in it.
+    assert refused({"topics": "${topic}"}) == []
+
+
+@pytest.mark.parametrize(
+    "key", ["config.providers", "config.providers.env.class", "config.providers.f.param.x"]
+)
+def test_a_request_declares_no_config_providers(key: str) -> None:
+    assert refused({key: "env"}, providers=("env",)) == [key]
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a b", "a=b", "a:b", "a\nb", "a\u0000", "a\u2028b", "a\u00a0b", "a\u202eb"]
+)
+def test_a_key_cannot_smuggle_a_second_property(key: str) -> None:
+    problems = remote_problems({key: "x"}, dedicated=False, file_texts={}, providers=())
+    assert [p.name for p in problems] == [key]
+    text = refusal_text(problems)
+    assert text is not None
+    assert text.isprintable()
+
+
+def test_values_hold_no_control_characters_but_those_of_texts() -> None:
+    assert refused({"topics": "a\u0000b"}) == ["topics"]
+    assert refused({"topics": "a\u001b[2J"}) == ["topics"]
+    assert refused({"a.pem": "line\r\n\tline"}) == []
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "169.254.169.254:80",
+        "[fe80::1]:9092",
+        "[::ffff:169.254.169.254]:80",
+        "[fd00:ec2::254]:80",
+        "100.100.100.200:80",
+        "PLAINTEXT://169.254.169.254:80",
+        "169.254.169.254.:80",
+        "0xa9fea9fe:80",
+        "2852039166:80",
+        "0251.0376.0251.0376:80",
+    ],
+)
+def test_bootstrap_servers_are_no_addresses_that_hand_out_credentials(server: str) -> None:
+    key = "source.cluster.bootstrap.servers"
+    assert refused({key: f"broker:9092,{server}"}) == [key]
+
+
+def test_the_answer_names_keys_and_remedies_and_no_value() -> None:
+    problems = remote_problems(
+        {"debug": CANARY, "topics": f"${{env:{CANARY}}}"},
+        dedicated=True,
+        file_texts={},
+        providers=(),
+    )
+    text = refusal_text(problems)
+    assert text is not None
+    assert text.startswith("Configuration may not be set over REST: debug would log")
+    assert "topics uses a config provider: write the value" in text
+    assert CANARY not in text
+    assert refusal_text([]) is None

@@ -1,0 +1,214 @@
+"""File and overrides of one flow, over a log in memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from mm2py.errors import ConfigError, RequestTimedOutError
+from mm2py.mirror.flow_overrides import Change
+from mm2py.protocol.records import Record
+from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
+from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.testing.clock import FakeClock
+from mm2py.types import TopicPartition
+
+SOURCE = "MirrorSourceConnector"
+BEAT = "MirrorHeartbeatConnector"
+FILE = {
+    SOURCE: {"name": SOURCE, "topics": ".*", "tasks.max": "2", "a.pw": "canary"},
+    BEAT: {"name": BEAT},
+}
+
+
+def on(
+    topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None
+) -> FlowOverridesStore:
+    return FlowOverridesStore(
+        lambda handle: MemoryLog(topic, handle),
+        FILE if file is None else file,
+        clock=FakeClock(),
+        names_a_secret=lambda key: "pw" in key,
+    )
+
+
+def run(test: Callable[[FlowOverridesStore, MemoryTopic], Awaitable[None]]) -> None:
+    async def play() -> None:
+        topic = MemoryTopic("mm2py-flows.A.internal")
+        store = on(topic)
+        await store.start()
+        await test(store, topic)
+        await store.stop()
+
+    asyncio.run(play())
+
+
+async def change(store: FlowOverridesStore, name: str = SOURCE, **patch: str | None) -> None:
+    before = store.effective().get(name)
+    wanted = {**(before or {}), **{key.replace("_", "."): text for key, text in patch.items()}}
+    after = {key: text for key, text in wanted.items() if text is not None}
+    await store.record(name, before, after, actor="anna")
+
+
+def test_without_a_record_the_file_counts() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        assert store.effective() == FILE
+        assert (store.held(), store.history()) == (frozenset(), ())
+
+    run(test)
+
+
+def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        await change(store, topics="orders.*", tasks_max=None)
+        newer = {SOURCE: {"topics": ".*", "tasks.max": "9", "rate": "5"}}
+        again = on(topic, newer)
+        await again.start()
+        assert again.effective()[SOURCE] == {"topics": "orders.*", "rate": "5"}
+        assert again.overrides(SOURCE)["topics"].revision.by == "anna"
+        await again.stop()
+
+    run(test)
+
+
+def test_the_text_of_the_file_takes_an_override_back() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        await change(store, topics="orders.*")
+        await change(store, topics=".*")
+        assert store.overrides(SOURCE) == {}
+        assert store.effective() == FILE
+
+    run(test)
+
+
+def test_the_history_says_who_changed_what() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        await change(store, topics="orders.*", tasks_max=None, new="1")
+        (line,) = store.history()
+        assert (line.action, line.target, line.revision.number) == ("change", SOURCE, 1)
+        assert line.changes == (
+            Change(key=f"override:{SOURCE}:new", before=None, after="1"),
+            Change(key=f"override:{SOURCE}:tasks.max", before="2", after=None),
+            Change(key=f"override:{SOURCE}:topics", before=".*", after="orders.*"),
+        )
+
+    run(test)
+
+
+def test_an_equal_config_writes_nothing() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        await change(store)
+        assert topic.records == []
+
+    run(test)
+
+
+def test_connectors_come_and_go_beside_the_file() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        await store.record("mine", None, {"x": "1"}, actor="anna")
+        await store.record(BEAT, FILE[BEAT], None, actor="anna")
+        assert set(store.effective()) == {SOURCE, "mine"}
+        await store.record("mine", {"x": "1"}, None, actor="anna")
+        await store.record(BEAT, None, FILE[BEAT], actor="anna")
+        assert store.effective() == FILE
+        assert [line.action for line in store.history()] == ["create", "delete", "delete", "create"]
+
+    run(test)
+
+
+def test_a_secret_is_refused_and_nothing_is_written() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        with pytest.raises(ConfigError, match=r"a\.pw"):
+            await change(store, a_pw="other", topics="x")
+        assert topic.records == []
+        await change(store, a_pw="${file:/secrets:p}")
+        assert b"canary" not in b"".join(record.value or b"" for record in topic.records)
+
+    run(test)
+
+
+def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
+        other = TopicPartition("else", 0)
+        for partition in (whole, one, other):
+            await store.hold(partition, paused=True, actor="anna")
+        assert store.held() == {whole, one, other}
+        await store.hold(whole, paused=False, actor="anna")
+        assert store.held() == {other}
+        assert [line.target for line in store.history()] == [
+            "orders", "else-0", "orders-3", "orders",
+        ]  # fmt: skip
+
+    run(test)
+
+
+def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        other, told = on(topic), list[int]()
+        await other.start()
+        other.listen(lambda: told.append(1))
+        await store.note("restart", "A->B", actor="anna")
+        await asyncio.sleep(0)
+        assert told == []
+        await change(store, topics="x")
+        await asyncio.sleep(0)
+        assert told == [1]
+        assert other.effective()[SOURCE]["topics"] == "x"
+        await other.stop()
+
+    run(test)
+
+
+def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        for _ in range(HISTORY_KEPT + 3):
+            await store.note("restart", "A->B", actor="anna")
+        assert len(store.history()) == HISTORY_KEPT
+        again = on(topic)
+        await again.start()
+        assert again.history() == store.history()
+        await again.note("restart", "A->B", actor="anna")
+        assert again.history()[0].revision.number == HISTORY_KEPT + 4
+        await again.stop()
+
+    run(test)
+
+
+def test_a_record_of_a_later_version_is_left_alone() -> None:
+    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+        topic.append(b"override:c:p", b"\x09{}")
+        topic.append(None, b"x")
+        await asyncio.sleep(0)
+        assert store.effective() == FILE
+
+    run(test)
+
+
+class _SilentLog:
+    topic = "mm2py-flows.A.internal"
+
+    async def start(self) -> None:
+        return
+
+    async def stop(self) -> None:
+        return
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        return
+
+    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+        return asyncio.get_running_loop().create_future()
+
+
+def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:
+    async def play() -> None:
+        def silent(handle: Callable[[int, Record], None]) -> _SilentLog:
+            return _SilentLog()
+
+        store = FlowOverridesStore(silent, FILE, clock=FakeClock(), write_s=0.01)
+        await store.start()
+        with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
+            await store.note("restart", "A->B", actor="anna")
+
+    asyncio.run(play())
