@@ -118,8 +118,8 @@ class Handover:
                 self._compare(step)
             case Step.JAVA_JOINED:
                 self._java = self._start_java()
-                self._wait_for_line("group membership lost", "notices that Java joined")
-                self._wait_for_line("positions are committed", "has stopped its flow")
+                self._wait_for_line("members that are not ours", "notices that Java joined")
+                self._wait_for_line("waiting for the other members", "has stopped its flow")
                 self._produce(50)
                 self._compare(step)
             case Step.ALL_STOPPED:
