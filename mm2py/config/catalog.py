@@ -15,28 +15,42 @@ from mm2py.config.definitions import ConnectorDefinition, OptionInfo, options_of
 from mm2py.config.derivation import PROVIDER_PREFIX, WORKER_PREFIXES
 from mm2py.config.java_values import JavaType
 from mm2py.config.old_names import modern_name
+from mm2py.config.rest_options import RestOptions
 from mm2py.config.worker import WorkerConfig
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["DRIVER_KEYS", "NEVER_WORKED", "REMOVED", "Catalog", "Scope", "client_part"]
+__all__ = [
+    "DRIVER_KEYS",
+    "NEVER_WORKED",
+    "REMOVED",
+    "REST_OPTIONS",
+    "Catalog",
+    "Scope",
+    "client_part",
+]
 
 DRIVER_KEYS: Final[Mapping[str, tuple[JavaType, str]]] = {
     "clusters": (JavaType.LIST, "Aliases of the clusters."),
     "dedicated.mode.enable.internal.rest": (
         JavaType.BOOLEAN,
-        "Let the nodes of one file talk to each other (part 3).",
+        "Without effect: the nodes of one file always talk to each other, over internal.listener.",
     ),
-    "listeners": (JavaType.LIST, "Addresses of the REST server (part 3)."),
-    "rest.advertised.host.name": (JavaType.STRING, "How other nodes reach this one (part 3)."),
-    "rest.advertised.port": (JavaType.INT, "How other nodes reach this one (part 3)."),
-    "rest.advertised.listener": (JavaType.STRING, "How other nodes reach this one (part 3)."),
-    "access.control.allow.origin": (JavaType.STRING, "CORS of the REST server (part 3)."),
-    "access.control.allow.methods": (JavaType.STRING, "CORS of the REST server (part 3)."),
-    "response.http.headers.config": (JavaType.STRING, "Headers of the REST server (part 3)."),
-    "ssl.client.auth": (JavaType.STRING, "Client certificates of the REST server (part 3)."),
+    "ssl.client.auth": (
+        JavaType.STRING,
+        "Client certificates of https listeners: none, requested or required.",
+    ),
+    "task.host.processes": (
+        JavaType.INT,
+        "Processes (ours) that tasks are spread over; 0, the default: they run in the worker's own.",
+    ),
     "config.providers": (JavaType.LIST, "Names of config providers for ${name:...}."),
 }
-"""Keys that the driver itself reads (``MirrorMakerConfig``)."""
+"""Keys that the driver itself reads (``MirrorMakerConfig``), besides those of REST."""
+
+REST_OPTIONS: Final[Mapping[str, OptionInfo]] = options_of(RestOptions)
+"""Keys of the REST server, at top level."""
+
+_REST_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.")
 
 NEVER_WORKED: Final[Mapping[str, str]] = {
     "readahead.queue.capacity": "buffer.memory of the producer bounds what is read ahead",
@@ -128,9 +142,10 @@ class Catalog:
         """Whether the name has an effect at top level."""
         return (
             name in DRIVER_KEYS
+            or name in REST_OPTIONS
             or name in CLIENT_KEYS
             or name in self.top_level_names
-            or name.startswith(PROVIDER_PREFIX)
+            or name.startswith((*_REST_PREFIXES, PROVIDER_PREFIX))
             or self._reaches_workers(name)
             or self.is_old_name(name)
         )
@@ -180,6 +195,8 @@ class Catalog:
             return client.type
         if scope.kind == "top" and name in DRIVER_KEYS:
             return DRIVER_KEYS[name][0]
+        if scope.kind == "top" and name in REST_OPTIONS:
+            return REST_OPTIONS[name].option.type
         info = None if scope.kind == "cluster" else self.connector_options.get(name)
         info = info or self.worker_options.get(name)
         return None if info is None else info.option.type
@@ -215,7 +232,13 @@ class Catalog:
 
     def _candidates(self, scope: Scope) -> list[str]:
         if scope.kind == "top":
-            return [*DRIVER_KEYS, *self.top_level_names, *self.worker_options, *CLIENT_KEYS]
+            return [
+                *DRIVER_KEYS,
+                *REST_OPTIONS,
+                *self.top_level_names,
+                *self.worker_options,
+                *CLIENT_KEYS,
+            ]
         if scope.kind == "flow":
             return [*self.connector_options, *_FLOW_NAMES]
         client = client_part(scope.name)

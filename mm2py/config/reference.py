@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from mm2py.config.catalog import DRIVER_KEYS, NEVER_WORKED, REMOVED
+from mm2py.config.catalog import DRIVER_KEYS, NEVER_WORKED, REMOVED, REST_OPTIONS
 from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
 from mm2py.config.definitions import ConfigModel, ConnectorDefinition, OptionInfo, options_of
 from mm2py.config.derivation import WORKER_PREFIXES
@@ -37,7 +37,7 @@ heartbeats, unless `emit.heartbeats.enabled = false`.
 def render(definitions: Sequence[ConnectorDefinition]) -> str:
     """Return the page."""
     prefixes = ", ".join(f"`{p}`" for p in WORKER_PREFIXES)
-    parts = [_HEAD.format(prefixes=prefixes), _driver()]
+    parts = [_HEAD.format(prefixes=prefixes), _driver(), _rest()]
     parts += _connectors(definitions)
     parts.append(
         _section(
@@ -61,6 +61,15 @@ def _driver() -> str:
         ]
     )
     return "## The file\n\n" + _table(["property", "type", "meaning"], rows)
+
+
+def _rest() -> str:
+    return _section(
+        "REST: at top level",
+        "Keys and certificates of https listeners: `ssl.*`, or `listeners.https.ssl.*` where any of those "
+        "is set.",
+        REST_OPTIONS.values(),
+    )
 
 
 def _connectors(definitions: Sequence[ConnectorDefinition]) -> list[str]:

@@ -122,13 +122,35 @@ class WorkerConfig(ConfigModel):
         bool, Option(JavaType.BOOLEAN, "Let connectors' topic.creation.* rules count.", part=5)
     ] = True
     request_timeout_ms: Annotated[int, _ms("Longest wait of the worker for one answer.")] = 40_000
-    inter_worker_key_ttl_ms: Annotated[int, _ms("Life of the session key.", None, 0, 3)] = 3_600_000
+    topic_tracking_enable: Annotated[
+        bool, Option(JavaType.BOOLEAN, "Remember which topics a connector writes to.")
+    ] = True
+    topic_tracking_allow_reset: Annotated[
+        bool, Option(JavaType.BOOLEAN, "Let the remembered topics be forgotten over REST.")
+    ] = True
+    connector_client_config_override_policy: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Client properties that connector configs may set by producer.override. and the like: "
+            "All, None, Principal or Allowlist.",
+        ),
+    ] = "All"
+    connector_client_config_override_allowlist: Annotated[
+        tuple[str, ...],
+        Option(JavaType.LIST, "Client properties that the policy Allowlist allows."),
+    ] = ()
+    inter_worker_key_ttl_ms: Annotated[int, _ms("Life of the session key.")] = 3_600_000
     inter_worker_key_generation_algorithm: Annotated[
-        str, Option(_STRING, "Algorithm of the session key.", importance="low", part=3)
+        str, Option(_STRING, "Algorithm of the session key.", importance="low")
     ] = "HmacSHA256"
     inter_worker_signature_algorithm: Annotated[
-        str, Option(_STRING, "Algorithm of the signatures.", importance="low", part=3)
+        str, Option(_STRING, "Algorithm of the signatures.", importance="low")
     ] = "HmacSHA256"
+    inter_worker_verification_algorithms: Annotated[
+        tuple[str, ...],
+        Option(JavaType.LIST, "Algorithms that signatures may have.", importance="low"),
+    ] = ("HmacSHA256",)
 
 
 DEDICATED_DEFAULTS: Final = {

@@ -1,45 +1,27 @@
 """An application on its listeners, inside the worker's own event loop.
 
-Flow: ``Listener`` -> bound socket -> uvicorn -> application. No signals, no threads, no log configuration:
-those are the process's. A listener that may move takes a free port where its own is taken, and says so.
+Flow: ``Listener`` or bound socket -> uvicorn -> application. No signals, no threads, no log configuration:
+those are the process's.
 """
 
 import asyncio
 import logging
-import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from ssl import SSLContext
 from typing import Final, final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from mm2py.errors import ConfigError
+from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
 
-__all__ = ["Listener", "RestServer"]
+__all__ = ["RestServer"]
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 128
 DATE_PERIOD_S: Final = 1.0
 """uvicorn's own loop wakes up ten times a second; it only keeps the ``Date`` header."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Where to listen; an empty host is every address, port 0 a free one.
-
-    ``may_move``: take a free port where this one is taken (a default nobody chose); else that is an error.
-    ``bound`` is a socket that listens there already.
-    """
-
-    host: str
-    port: int
-    ssl: SSLContext | None = None
-    may_move: bool = False
-    bound: socket.socket | None = None
 
 
 @final
@@ -68,7 +50,11 @@ class RestServer:
     """One application on one or several listeners."""
 
     def __init__(
-        self, listeners: Sequence[Listener], app: ASGIApp, *, access_log: bool = False
+        self,
+        listeners: Sequence[Listener | BoundListener],
+        app: ASGIApp,
+        *,
+        access_log: bool = False,
     ) -> None:
         self._listeners = listeners
         self._app = app
@@ -83,19 +69,19 @@ class RestServer:
         """
         # uvicorn says at INFO that it starts and waits; what matters is said below.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        sockets: list[socket.socket] = []
+        bound: list[BoundListener] = []
         try:
-            sockets.extend(_bound(listener) for listener in self._listeners)
-            for listener, bound in zip(self._listeners, sockets, strict=True):
-                await self._serve(listener, bound)
+            bound.extend(
+                each if isinstance(each, BoundListener) else bind(each) for each in self._listeners
+            )
+            for each in bound:
+                await self._serve(each)
         except BaseException:
-            for bound in sockets:
-                bound.close()
+            for each in bound:
+                each.sock.close()
             await self.stop(0)
             raise
-        urls = tuple(
-            _url(listener, bound) for listener, bound in zip(self._listeners, sockets, strict=True)
-        )
+        urls = tuple(each.url for each in bound)
         log.info("rest listens urls=%s", ",".join(urls))
         return urls
 
@@ -109,11 +95,11 @@ class RestServer:
             server.ended.set()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
 
-    async def _serve(self, listener: Listener, bound: socket.socket) -> None:
+    async def _serve(self, bound: BoundListener) -> None:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http="h11" if listener.ssl is None else _certified(),
+            http="h11" if bound.ssl is None else _certified(),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -123,15 +109,14 @@ class RestServer:
             backlog=BACKLOG,
         )
         config.load()
-        config.ssl = listener.ssl
+        config.ssl = bound.ssl
         server = _Server(config)
-        name = f"rest {listener.host}:{bound.getsockname()[1]}"
-        task = asyncio.create_task(server.serve([bound]), name=name)
+        task = asyncio.create_task(server.serve([bound.sock]), name=f"rest {bound.url}")
         self._running.append((server, task))
         while not server.started:
             if task.done():
                 await task
-                raise ConfigError(f"REST cannot listen at {listener.host}:{listener.port}")
+                raise ConfigError(f"REST cannot listen at {bound.url}")
             await asyncio.sleep(0)
 
 
@@ -140,48 +125,3 @@ def _certified() -> type[asyncio.Protocol]:
     from mm2py.rest.listener_tls import CertifiedProtocol
 
     return CertifiedProtocol
-
-
-def _bound(listener: Listener) -> socket.socket:
-    if listener.bound is not None:
-        return listener.bound
-    try:
-        return _bind(listener, listener.port)
-    except OSError as error:
-        if not listener.may_move:
-            raise ConfigError(
-                f"REST cannot listen at {listener.host}:{listener.port}: {error.strerror}",
-                remedy="choose another port in `listeners`",
-            ) from error
-    moved = _bind(listener, 0)
-    log.info(
-        "rest port taken listener=%s:%d using=%d",
-        listener.host,
-        listener.port,
-        moved.getsockname()[1],
-    )
-    return moved
-
-
-def _bind(listener: Listener, port: int) -> socket.socket:
-    host = listener.host or "0.0.0.0"  # noqa: S104 - an empty host in `listeners` means every address
-    family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    bound.settimeout(0)
-    return bound
-
-
-def _url(listener: Listener, bound: socket.socket) -> str:
-    scheme = "http" if listener.ssl is None else "https"
-    host, port = bound.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}:{port}/"

@@ -18,7 +18,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.herder_api import HerderParts
-from mm2py.runtime.lifecycle import Status
+from mm2py.runtime.lifecycle import Status, trace_of
 from mm2py.runtime.task_host import TaskSpec
 from mm2py.runtime.worker_connector import WorkerConnector
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
@@ -369,7 +369,7 @@ class AssignedWork:
         if self._silent:
             return
         if status.cause is not None:
-            trace = self._parts.mask.apply(_trace(status.cause))
+            trace = self._parts.mask.apply(trace_of(status.cause))
         stored = StoredStatus(
             state=status.state,
             trace=trace,
@@ -404,14 +404,3 @@ def _longest_pause(connector: ConnectorConfig) -> float:
     if not (text.isascii() and text.isdigit()):
         return LONGEST_RESTART_S
     return max(int(text) / 1000, SHORTEST_RESTART_S)
-
-
-def _trace(error: BaseException) -> str:
-    """Write an error and what caused it, one line each; stack frames would show this machine's paths."""
-    lines: list[str] = []
-    cause: BaseException | None = error
-    while cause is not None and len(lines) < 10:
-        name = type(cause).__qualname__
-        lines.append(f"{'Caused by: ' if lines else ''}{name}: {' '.join(str(cause).split())}")
-        cause = cause.__cause__
-    return "\n".join(lines)

@@ -83,6 +83,7 @@ class ChildTaskHost:
         watcher: hears of the tasks' states.
         reports: hears of everything else.
         graceful_s: how long a task may take to stop where nobody says.
+        own: whether a task gets a host of its own, so that its plug-in cannot disturb others.
     """
 
     def __init__(
@@ -94,12 +95,14 @@ class ChildTaskHost:
         *,
         graceful_s: float,
         clock: Clock,
+        own: Callable[[TaskSpec], bool] = lambda _spec: False,
     ) -> None:
         self._pool = pool
         self._spec = spec
         self._watcher = watcher
         self._reports = reports
         self._graceful_s = graceful_s
+        self._own = own
         self._clock = clock
         self._tasks: dict[TaskId, _Hosted] = {}
         self._turns: dict[TaskId, asyncio.Lock] = {}
@@ -116,7 +119,7 @@ class ChildTaskHost:
             await self._end(spec.id, self._graceful_s)
             hosted = self._tasks[spec.id] = _Hosted()
             try:
-                link = hosted.link = await self._pool.pick()
+                link = hosted.link = await self._pool.pick(own=self._own(spec))
                 channel = await self._channel(link)
                 await link.request(channel, lambda number: StartTask(number, spec))
             except Mm2pyError as error:
@@ -236,7 +239,7 @@ class ChildTaskHost:
             except Mm2pyError as error:
                 log.warning("task was not stopped in order task=%s cause=%s", task, error)
         if link is not None:
-            link.tasks -= 1
+            self._pool.release(link)
         self._reports.meter.forget_task(str(task))
         del self._tasks[task]
 

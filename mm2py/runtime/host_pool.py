@@ -84,6 +84,8 @@ class HostLink:
         self.tasks = 0
         """How many tasks it was given."""
         self.alive = True
+        self.own = False
+        """Whether it was started for one task alone."""
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
 
     @property
@@ -240,7 +242,7 @@ class HostPool:
     """The children of one worker.
 
     Args:
-        processes: most of them at a time.
+        processes: most of them at a time, those that were started for one task not counted.
         spawn: starts one.
     """
 
@@ -251,6 +253,7 @@ class HostPool:
         self._levels: dict[str, str] = {}
         self._turn = asyncio.Lock()
         self._first: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -263,25 +266,36 @@ class HostPool:
         if self._first is None:
             self._first = asyncio.create_task(self._start_first(), name="first task host")
 
-    async def pick(self) -> HostLink:
-        """Return the host with the fewest tasks, a new one while there may be more.
+    async def pick(self, *, own: bool = False) -> HostLink:
+        """Return the host with the fewest tasks, a new one while there may be more; ``own``: always a new one.
 
         Raises:
             FatalError: none can be started.
         """
         async with self._turn:
-            alive = self._alive()
+            alive = [link for link in self._alive() if not link.own]
             least = min(alive, key=lambda link: link.tasks, default=None)
-            if least is None or (least.tasks and len(alive) < self._processes):
+            if own:
+                least = await self._open()
+                least.own = True
+            elif least is None or (least.tasks and len(alive) < self._processes):
                 least = await self._open()
             least.tasks += 1
         # Outside of the turn: several may be starting at a time.
         try:
             await least.greeted()
         except Mm2pyError:
-            least.tasks -= 1
+            self.release(least)
             raise
         return least
+
+    def release(self, link: HostLink) -> None:
+        """A task of a host has ended; one that was started for it ends too."""
+        link.tasks -= 1
+        if link.own and link.alive:
+            leaving = asyncio.create_task(link.leave())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
 
     def set_level(self, namespace: str, level: str) -> None:
         """Change the level of a logger in every host, of now and later."""
@@ -295,7 +309,7 @@ class HostPool:
         if self._first is not None:
             await asyncio.wait({self._first})
         async with self._turn:
-            await asyncio.gather(*(link.leave() for link in self._alive()))
+            await asyncio.gather(*(link.leave() for link in self._alive()), *self._leaving)
 
     def _alive(self) -> list[HostLink]:
         self._links = [link for link in self._links if link.alive]

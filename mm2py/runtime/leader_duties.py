@@ -35,12 +35,14 @@ class LeaderDuties:
         self._leads = False
         self._signed = False
         self._planned: set[str] = set()
+        self._timed: SessionKey | None = None
 
     def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
         """Note who leads since a round, and begin what falls to the leader."""
         won = outcome.leader and not self._leads
         self._leads, self._signed = outcome.leader, outcome.signed
         if not outcome.leader:
+            self._timed = None
             return
         self._forget_states(snapshot)
         if self._signed:
@@ -52,6 +54,7 @@ class LeaderDuties:
     def resign(self) -> None:
         """The membership is over: the next round decides anew."""
         self._leads = False
+        self._timed = None
 
     def derive_again(self) -> None:
         """Write what file and overrides say now, where this worker leads and the topic differs."""
@@ -109,6 +112,9 @@ class LeaderDuties:
             key = _new_key(now_ms, algorithm)
             with self._queue.stage("writing a new session key to the config topic"):
                 await config.put_session_key(key)
+        if self._timed == key:
+            return  # one timer per key, however many rounds there are
+        self._timed = key
         left_s = (key.created_ms + ttl_ms - self._clock.now_ms()) / 1000
         self._plan("session key", self._rotate_key, delay_s=max(left_s, SHORTEST_KEY_LIFE_S))
 

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from mm2py.types import State
 
-__all__ = ["Lifecycle", "Status"]
+__all__ = ["Lifecycle", "Status", "trace_of"]
 
 log = logging.getLogger(__name__)
 
@@ -85,3 +85,14 @@ class Lifecycle:
             log.info("%s state=%s", self._what, state.value)
         self._on_change(self._status)
         return True
+
+
+def trace_of(error: BaseException) -> str:
+    """Write an error and what caused it, one line each; stack frames would show this machine's paths."""
+    lines: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(lines) < 10:
+        name = type(cause).__qualname__
+        lines.append(f"{'Caused by: ' if lines else ''}{name}: {' '.join(str(cause).split())}")
+        cause = cause.__cause__
+    return "\n".join(lines)

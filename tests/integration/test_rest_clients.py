@@ -8,7 +8,8 @@ import pytest
 from kafka_connect import KafkaConnect
 
 from mm2py.rest.app import public_app
-from mm2py.rest.server import Listener, RestServer
+from mm2py.rest.listening import Listener
+from mm2py.rest.server import RestServer
 from tests.unit.rest.rest_fakes import parts_of
 from tests.unit.runtime.herder_fakes import CONFIG, FLOW, Cluster, Node, until
 

@@ -19,6 +19,7 @@ from mm2py.runtime.child_host import ChildTaskHost, FlowReports
 from mm2py.runtime.host_pool import HostLink, HostPool
 from mm2py.runtime.host_process import spawn_host
 from mm2py.runtime.lifecycle import Status
+from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_context import NoLedger
 from mm2py.runtime.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId
@@ -82,7 +83,7 @@ class Flow:
                 events=NoLedger(),
                 on_topic=lambda _task, _topic: None,
             ),
-            secrets=(),
+            plugins=Plugins(),
             clock=SYSTEM_CLOCK,
         )
 

@@ -17,7 +17,8 @@ from mm2py.runtime.child_host import ChildTaskHost, FlowReports
 from mm2py.runtime.host_messages import FlowSpec
 from mm2py.runtime.host_pool import HostLink, HostPool
 from mm2py.runtime.host_process import spawn_host
-from mm2py.runtime.task_host import TaskWatcher
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.task_host import TaskSpec, TaskWatcher
 from mm2py.types import FlowName
 
 __all__ = ["PROCESSES", "child_host", "host_pool", "host_processes"]
@@ -62,7 +63,7 @@ def child_host(
     watcher: TaskWatcher,
     reports: FlowReports,
     *,
-    secrets: tuple[str, ...],
+    plugins: Plugins,
     clock: Clock,
 ) -> ChildTaskHost:
     """Return a flow's task host over the pool; ``props`` are its worker config, resolved."""
@@ -70,9 +71,26 @@ def child_host(
         flow=flow,
         worker=props,
         offset_topic=worker.offset_storage_topic,
-        secrets=secrets,
+        secrets=(),
         log_level=logging.getLevelName(logging.getLogger().level),
         suspended=False,
     )
     graceful_s = worker.task_shutdown_graceful_timeout_ms / 1000
-    return ChildTaskHost(pool, spec, watcher, reports, graceful_s=graceful_s, clock=clock)
+    return ChildTaskHost(
+        pool,
+        spec,
+        watcher,
+        reports,
+        graceful_s=graceful_s,
+        clock=clock,
+        own=lambda task: _is_foreign(plugins, task),
+    )
+
+
+def _is_foreign(plugins: Plugins, task: TaskSpec) -> bool:
+    """Tell whether a third party's plug-in runs the task."""
+    try:
+        factory: object = plugins.find(task.connector_config.get("connector.class", ""))
+    except ConfigError:
+        return False  # the host will say so
+    return not str(getattr(factory, "__module__", "")).startswith("mm2py")

@@ -15,7 +15,8 @@ from mm2py.errors import ConfigError
 from mm2py.rest.answers import json_response
 from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import http_client
-from mm2py.rest.server import Listener, RestServer
+from mm2py.rest.listening import Listener, bind
+from mm2py.rest.server import RestServer
 from tests.certificates import Authority
 from tests.unit.rest.rest_fakes import FakeHerder, parts_of
 
@@ -72,7 +73,7 @@ def test_a_taken_port_of_a_default_listener_gives_a_free_one_and_says_so(
             assert (await client.get(f"{urls[0]}health")).status_code == 200
             assert not urls[0].endswith(f":{port}/")
 
-        with caplog.at_level(logging.INFO, "mm2py.rest.server"):
+        with caplog.at_level(logging.INFO, "mm2py.rest.listening"):
             served(public_app(parts_of()), [Listener(LOCAL, port, may_move=True)], use)
     assert f"rest port taken listener={LOCAL}:{port}" in caplog.text
 
@@ -153,6 +154,20 @@ def test_an_https_listener_says_so_and_locations_are_https(tmp_path: Path) -> No
         async with http_client() as client:
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await client.get(url)
+        await server.stop(1)
+
+    asyncio.run(run())
+
+
+def test_a_port_is_known_before_it_is_served_and_whoever_asks_early_waits() -> None:
+    async def run() -> None:
+        bound = bind(Listener(LOCAL, 0))
+        async with http_client() as client:
+            early = asyncio.create_task(client.get(bound.url))
+            await asyncio.sleep(0)
+            server = RestServer([bound], public_app(parts_of()))
+            assert await server.start() == (bound.url,)
+            assert (await early).status_code == 200
         await server.stop(1)
 
     asyncio.run(run())

@@ -24,8 +24,14 @@ class Stage:
         self.group, self.cluster = group, cluster
         self.links: dict[str, MemoryCoordinator] = {}
 
-    def node(self, name: str, *, effective: Mapping[str, Mapping[str, str]] | None = FILE) -> Node:
-        node = self.cluster.node(name, effective=effective)
+    def node(
+        self,
+        name: str,
+        *,
+        effective: Mapping[str, Mapping[str, str]] | None = FILE,
+        protocol: str = "sessioned",
+    ) -> Node:
+        node = self.cluster.node(name, effective=effective, connect_protocol=protocol)
         link = self.links[name] = MemoryCoordinator(self.group, name)
         member = GroupMember(
             link,
@@ -38,7 +44,7 @@ class Stage:
             member,
             node.config,
             url=f"http://{name}/",
-            connect_protocol="sessioned",
+            connect_protocol=protocol,
             max_delay_ms=3_000,
             clock=self.cluster.clock,
         )

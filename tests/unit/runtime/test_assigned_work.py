@@ -8,6 +8,7 @@ import pytest
 from mm2py.errors import ConfigError, FatalError, PartitionError, RetriableError
 from mm2py.runtime.assigned_work import STEADY_S
 from mm2py.runtime.herder_errors import HerderError
+from mm2py.runtime.task_host import TaskSpec
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
@@ -267,6 +268,31 @@ def test_a_leader_that_cannot_write_tries_again() -> None:
         for _ in range(3):
             await cluster.clock.advance(1)
         await node.runs("c-0", "c-1")
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = await _running(cluster)
+        start_task = node.host.start_task
+        errors = [RetriableError("no process can be started")]
+
+        async def flaky(spec: TaskSpec) -> None:
+            if errors:
+                raise errors.pop()
+            await start_task(spec)
+
+        node.host.start_task = flaky  # type: ignore[method-assign]  # fails once
+        with pytest.raises(HerderError, match="Failed to start task"):
+            await node.herder.restart_task(C0)
+        await until(lambda: node.state(C0) == "FAILED")
+        assert node.herder.task_status(C0).trace == "RetriableError: no process can be started"
+        for _ in range(3):
+            await cluster.clock.advance(1)
+        await until(lambda: node.state(C0) == "RUNNING")
         await node.stop()
 
     asyncio.run(scenario())

@@ -122,7 +122,7 @@ class World:
         self.pool = HostPool(processes, self._spawn)
         self.host = self.flow(spec)
 
-    def flow(self, spec: FlowSpec) -> ChildTaskHost:
+    def flow(self, spec: FlowSpec, *, own: bool = False) -> ChildTaskHost:
         return ChildTaskHost(
             self.pool,
             spec,
@@ -134,6 +134,7 @@ class World:
             ),
             graceful_s=5,
             clock=self.clock,
+            own=lambda _task: own,
         )
 
     def words(self, task: TaskId = FIRST) -> list[str]:
@@ -212,6 +213,25 @@ def test_two_flows_share_a_child_and_do_not_see_each_other() -> None:
         await other.close()
         assert world.host.status(FIRST) == Status(State.RUNNING)
         assert [stage.closed for stage in child.stages] == [0, 1]
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_task_of_a_third_party_has_a_child_of_its_own_that_ends_with_it() -> None:
+    async def scenario() -> None:
+        world = World(processes=1)
+        await world.started(0)
+        foreign = world.flow(SPEC, own=True)
+        await foreign.start_task(spec_of(1))
+        await world.started(2)
+        assert [len(child.stages[0].tasks) for child in world.children] == [2, 1]
+        await foreign.stop_task(SECOND, 5.0)
+        await world.links[1].gone()
+        assert world.children[1].how == "code 0"
+        assert world.pool.pids == (100,)
+        assert foreign.tasks() == ()
+        await foreign.close()
         await world.close()
 
     play(scenario)

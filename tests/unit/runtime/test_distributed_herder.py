@@ -524,3 +524,19 @@ def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
         await node.stop()
 
     asyncio.run(scenario())
+
+
+def test_one_timer_serves_a_session_key_however_many_rounds_there_are() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node(inter_worker_key_ttl_ms=60_000).start()
+        await until(lambda: node.herder.session_key() is not None)
+        for _ in range(5):
+            node.membership.request_rejoin()
+            await cluster.clock.settle()
+        await cluster.clock.advance(125)
+        keys = [r for r in cluster.configs.records if r.key == b"session-key"]
+        assert len(keys) == 3
+        await node.stop()
+
+    asyncio.run(scenario())

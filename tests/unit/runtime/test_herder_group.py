@@ -133,3 +133,30 @@ def test_a_config_change_during_a_rebalance_ends_with_the_new_config_everywhere(
         await stage.until(settled, within_s=30)
 
     _run(scenario)
+
+
+def test_with_the_eager_protocol_all_work_stops_before_each_round_and_is_dealt_anew() -> None:
+    async def scenario(stage: Stage) -> None:
+        first = stage.node("n1", protocol="eager")
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+        first.host.events.clear()
+        stage.node("n2", protocol="eager")
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {3}, within_s=20)
+        assert stage.everything_runs_once("n1", "n2")
+        stopped = [e for e in first.host.events if e.startswith("stop")]
+        assert len(stopped) == 6, "all of it"
+        assert first.host.events[:6] == stopped, "before anything starts again"
+
+    _run(scenario)
+
+
+def test_a_group_that_turns_eager_stops_what_another_node_was_given() -> None:
+    async def scenario(stage: Stage) -> None:
+        first = stage.node("n1")
+        await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+        stage.node("n2", protocol="eager")
+        await stage.until(lambda: {len(s) for s in stage.shares().values()} == {3}, within_s=20)
+        assert stage.everything_runs_once("n1", "n2")
+        await stage.until(lambda: first.meter.state == "RUNNING", within_s=5)
+
+    _run(scenario)
