@@ -12,11 +12,9 @@ _SOURCE: Final = "MirrorSourceConnector"
 _Configs = Mapping[str, Mapping[str, str]]
 
 
-def later_parts(
-    file: Mapping[str, str], worker: Mapping[str, str], connectors: _Configs
-) -> list[str]:
+def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     """Return one line per feature, for one flow."""
-    return _rest(file) + [line for check in _CHECKS for line in check(worker, connectors) if line]
+    return [line for check in _CHECKS for line in check(worker, connectors) if line]
 
 
 def _is_true(config: Mapping[str, str], key: str, *, absent: bool) -> bool:
@@ -58,11 +56,6 @@ def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     if any(key.startswith("topic.creation.") for key in config):
         lines.append("topic.creation.* rules come with part 5: remote topics follow the source")
     return lines
-
-
-def _rest(file: Mapping[str, str]) -> list[str]:
-    keys = [key for key in ("listeners", "dedicated.mode.enable.internal.rest") if key in file]
-    return [f"{key} comes with part 3: no REST listener is opened" for key in keys]
 
 
 _CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] = (

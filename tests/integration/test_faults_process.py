@@ -91,45 +91,47 @@ def test_a_stop_under_load_ends_with_0_and_the_next_start_doubles_nothing(
         assert not mirror.complaints()
 
 
-def test_a_second_process_waits_names_the_first_and_takes_over_when_it_ends(
-    flow: Flow, topic: str
+@pytest.fixture
+def shared_flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
+    """A flow of two tasks, for two processes."""
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2"})
+
+
+def test_a_second_process_takes_half_of_the_work_and_all_of_it_when_the_first_ends(
+    shared_flow: Flow, topic: str
 ) -> None:
+    flow = shared_flow
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
         Mirror(flow.file, name="first") as first,
     ):
         first.wait_ready()
         with Mirror(flow.file, name="second") as second:
-            said = second.wait_for_log("waiting for the other members")
-            assert f"{flow.source_alias}->{flow.target_alias} at /127.0.0.1" in said
-            load.wait_acked(RATE)
-            assert not second.lines("flow starts")
-            assert first.stop() == 0
             second.wait_ready()
             load.wait_acked(RATE)
-            # What the first finds when it comes back is a group with a member.
+            # The first gave one of its two tasks up; the other ran on.
+            until(
+                lambda: _ended_tasks(first) == 1, 20, "the first to give one task up", alive=first
+            )
+            assert first.stop() == 0
+            until(lambda: _begun_tasks(second) == 2, 30, "both tasks in the second", alive=second)
             with Mirror(flow.file, name="third") as third:
-                third.wait_for_log("waiting for the other members")
+                third.wait_ready()
                 assert third.stop() == 0
-            load.wait_acked(RATE // 4)
+            until(lambda: _begun_tasks(second) == 3, 30, "the third's task", alive=second)
             load.stop()
             truth, copy = wait_for_copy(second, flow, topic)
             assert_equal(truth, copy)
             assert second.stop() == 0
 
 
-def test_two_processes_started_together_copy_everything_once(flow: Flow, topic: str) -> None:
+def test_the_tasks_of_a_killed_process_run_in_the_other(shared_flow: Flow, topic: str) -> None:
+    flow = shared_flow
     write(flow.source, topic, (Sent(n % PARTITIONS, b"%d" % n) for n in range(2_000)))
     with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
-        both = (one, two)
-        # Either joins first and the other waits, or the first makes room for a second that had looked before.
-        loser = until(
-            lambda: next((m for m in both if m.lines("waiting for the other members")), None),
-            60,
-            lambda: one.tail() + two.tail(),
-        )
-        winner = two if loser is one else one
-        truth, copy = wait_for_copy(winner, flow, topic)
+        one.wait_ready()
+        two.wait_ready()
+        truth, copy = wait_for_copy(one, flow, topic)
         assert_equal(truth, copy)
         last = 2_000 // PARTITIONS - 1
         until(
@@ -137,9 +139,17 @@ def test_two_processes_started_together_copy_everything_once(flow: Flow, topic: 
             30,
             "the commit of everything",
         )
-        winner.kill()
-        # The killed member is in the group until its session of 6 s ends.
+        one.kill()
+        # Its session of 6 s ends, then the delay of 3 s, in which it might come back.
         write(flow.source, topic, (Sent(n % PARTITIONS, b"more %d" % n) for n in range(500)))
-        truth, copy = wait_for_copy(loser, flow, topic)
+        truth, copy = wait_for_copy(two, flow, topic)
         assert_equal(truth, copy)
-        assert loser.stop() == 0
+        assert two.stop() == 0
+
+
+def _begun_tasks(mirror: Mirror) -> int:
+    return len(mirror.lines("source task started"))
+
+
+def _ended_tasks(mirror: Mirror) -> int:
+    return len(mirror.lines(r"MirrorSourceConnector\|task-\d+\] task state=UNASSIGNED"))

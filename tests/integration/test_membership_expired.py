@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
-from mm2py.client.group_membership import SoleMembership
+from mm2py.client.coordinator_link import CoordinatorLink
+from mm2py.client.group_member import GroupMember
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Listener, Region
+from mm2py.protocol.connect_group import WorkerMetadata, offers
 from mm2py.testing.delay_proxy import DelayProxy
 from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 PARTITIONS = 4
 RATE = 2_000
 SESSION_S = 6.0
-AGAIN = "group joined again, nobody else was its member"
+AGAIN = "the coordinator expired the membership"
 LOST = "membership lost"
 
 
@@ -64,26 +65,31 @@ def run_for(load: Load, seconds: float) -> None:
 
 
 async def be_member(target: KafkaAddress, group: str) -> None:
-    """Be a member as another worker is: wait for the empty group, join, leave."""
+    """Be a member as another worker is: wait for the empty group, join, take the work, leave."""
     settings = ConnectionSettings(
         bootstrap_servers=parse_bootstrap_servers(target.bootstrap_servers), client_id="other"
     )
     cluster = Cluster(settings, alias="t")
-    membership = SoleMembership(
-        cluster,
-        Admin(cluster),
-        group,
-        url="http://other:0/",
+    link = CoordinatorLink(cluster, group)
+    member = GroupMember(
+        link,
         session_timeout_ms=6_000,
         heartbeat_interval_ms=200,
         rebalance_timeout_ms=10_000,
         clock=SYSTEM_CLOCK,
     )
     try:
+        await cluster.connect()
         async with asyncio.timeout(60):
-            await membership.acquire()
+            for _ in range(600):
+                if (await link.describe()).state == "Empty":
+                    break
+                await asyncio.sleep(0.1)
+            joined = await member.join(offers("sessioned", WorkerMetadata(2, "http://other:0/", 0)))
+            assert joined.leads
+            await member.sync(joined, {joined.member_id: b""})
     finally:
-        await membership.release()
+        await member.leave()
         await cluster.close()
 
 
@@ -164,10 +170,9 @@ def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_meanwhile
             far_target.line.stall()
             asyncio.run(be_member(far_target.region, f"{flow.source_alias}-mm2"))
             far_target.line.heal()
-            assert "another worker may have run the flow" in mirror.wait_for_log(LOST, 60)
-            until(lambda: len(mirror.lines("joined as its only member")) == 2, 60, "the next term")
+            mirror.wait_for_log(LOST, 60)
+            until(lambda: len(mirror.lines("source task started")) == 2, 60, "the next term")
             wait_for_progress(mirror, flow, topic)
-        assert mirror.lines(AGAIN) == []
         wanted = {p: len(log.records) for p, log in read(region_a, topic).items()}
         until(
             lambda: all(

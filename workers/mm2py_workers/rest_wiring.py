@@ -13,7 +13,7 @@ from typing import Final, final
 import httpx
 from fastapi import APIRouter
 
-from mm2py.config.remote_allow_list import remote_problems
+from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
@@ -114,7 +114,7 @@ def _refusal(
             file_texts=node.file_texts(flow, name),
             providers=settings.providers_allowed,
         )
-        return "; ".join(str(problem) for problem in problems) or None
+        return refusal_text(problems)
 
     return refused
 

@@ -245,12 +245,12 @@ def test_the_producer_of_records_is_the_workers_with_the_flows_overrides() -> No
 
 def test_what_later_parts_bring_is_named_once_each() -> None:
     config = config_of(
-        "a->b.enabled=true", "a->b.sync.group.offsets.enabled=true", "listeners=http://:8083",
+        "a->b.enabled=true", "a->b.sync.group.offsets.enabled=true",
         "b.exactly.once.source.support=enabled", "a->b.transforms=x",
     )  # fmt: skip
     lines = "\n".join(config.later_parts(AB))
     for words in (
-        "checkpoints of consumer groups", "sync.group.offsets.enabled=true", "listeners",
+        "checkpoints of consumer groups", "sync.group.offsets.enabled=true",
         "exactly.once.source.support=enabled", "transforms=x",
     ):  # fmt: skip
         assert lines.count(words) == 1

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
-from mm2py.runtime.mirror_maker import MirrorMaker
 from mm2py.testing.clock import FakeClock
+from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_mirror_maker import announce, main, run_flows, secrets_of
 from mm2py_workers.signals import StopSignal
-from mm2py_workers.wiring import build_mirror_maker
+from mm2py_workers.wiring import Node, build_node
 
 FILE = """\
 clusters = A, B
@@ -105,14 +107,19 @@ def test_start_names_flows_and_what_later_parts_bring(
 
 def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
     config = _checked(path)
-    maker = _maker(config, "B")
-    assert [str(flow) for flow in maker.herders] == ["A->B"]
+    flows = config.flows(["B"])
+
+    async def scenario() -> None:
+        node = _node(config, flows)
+        assert [str(flow) for flow in node.maker.herders] == ["A->B"]
+        assert await node.stop(1)
+
+    asyncio.run(scenario())
 
 
-def _maker(config: MirrorMakerConfig, *targets: str) -> MirrorMaker:
+def _node(config: MirrorMakerConfig, flows: tuple[FlowName, ...]) -> Node:
     clock = FakeClock()
-    flows = config.flows(targets or None)
-    return build_mirror_maker(config, flows, metrics=Metrics(clock), clock=clock)
+    return build_node(config, flows, metrics=Metrics(clock), clock=clock, mask=SecretMask())
 
 
 def test_a_clear_text_password_is_a_secret(path: Path) -> None:
@@ -134,9 +141,10 @@ def test_a_stop_ends_the_process_in_order(path: Path) -> None:
     """No cluster answers here: the flows wait, and still end at once."""
 
     async def scenario() -> int:
-        maker = MirrorMaker({})
+        config = _checked(path)
+        node = _node(config, config.flows())
         with StopSignal() as stop:
             stop.ask()
-            return await run_flows(maker, stop, FakeClock())
+            return await run_flows(node, stop, SYSTEM_CLOCK)
 
     assert asyncio.run(scenario()) == 0
