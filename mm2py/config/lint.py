@@ -22,6 +22,7 @@ from mm2py.config.lint_values import value_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
 from mm2py.config.providers import placeholders
+from mm2py.config.rest_options import RestOptions
 from mm2py.config.worker import WorkerConfig
 from mm2py.types import FlowName
 
@@ -75,6 +76,7 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
     found += value_findings(config, catalog)
     found += _client_findings(config, catalog)
     found += security_findings(config)
+    found += _rest_findings(config)
     told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
     for source in config.clusters:
         for target in config.clusters:
@@ -121,6 +123,21 @@ def _model_findings(
         message = f"{shown}{problem.message}"
         found.append(Finding(severity, value.line, key, message, problem.remedy))
     return found
+
+
+def _rest_findings(config: MirrorMakerConfig) -> list[Finding]:
+    props = config.providers.resolve(texts(config.raw))
+    return [
+        Finding(
+            Severity.ERROR,
+            config.raw[problem.name].line,
+            problem.name,
+            problem.message,
+            problem.remedy or f"correct {problem.name}",
+        )
+        for problem in check_config(RestOptions, props)
+        if not placeholders(props[problem.name])
+    ]
 
 
 def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:

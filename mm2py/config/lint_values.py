@@ -94,7 +94,9 @@ def _placeholder(entry: Property) -> list[Finding]:
 def _blanks(entry: Property, kind: JavaType | None) -> list[Finding]:
     if entry.value == entry.value.rstrip() or is_switch(entry.key):
         return []
-    if kind in _FREE_TEXT and not is_class_property(entry.key):
+    # What no ConfigDef reads is not trimmed; the replication policy reads its separator itself.
+    raw = kind is None or entry.key.endswith("replication.policy.separator")
+    if raw and not is_class_property(entry.key):
         return _finding(
             Severity.WARNING,
             entry,

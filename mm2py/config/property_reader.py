@@ -50,8 +50,9 @@ class PropertyReader:
         return absent if value is None else str(value).strip().lower()
 
     def raw(self, name: str) -> str | None:
-        """Return the text as it stands, None where it is absent."""
-        return self._props.get(name)
+        """Return the text as ``ConfigDef`` reads it, without blanks around it; None where it is absent."""
+        text = self._props.get(name)
+        return None if text is None else text.strip()
 
     def plain(self, name: str) -> str:
         """Return the text without blanks around it, empty where it is absent."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from fastapi import APIRouter
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -48,6 +49,7 @@ RESERVED_ALIASES: Final = frozenset(
 )
 """First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
 
+TASK_DIGITS: Final = 10
 CALLER: Final = "mm2py.caller"
 """Scope key of who asks; set by the Gate (``rest.security.Caller``) or from a signed request."""
 
@@ -150,8 +152,11 @@ class Call:
 
     @property
     def task(self) -> int:
-        """Number of the task in the path."""
-        return int(self.request.path_params["task"])
+        """Number of the task in the path; any other text is a path that does not exist."""
+        text = str(self.request.path_params["task"])
+        if not (text.isascii() and text.isdigit() and len(text) <= TASK_DIGITS):
+            raise HTTPException(404)
+        return int(text)
 
     @property
     def actor(self) -> str:

@@ -26,6 +26,7 @@ class Lease:
         self._changed = changed
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
+        self._valid_ms: int | None = None
 
     @property
     def over(self) -> bool:
@@ -35,11 +36,17 @@ class Lease:
     def renew(self, valid_ms: int) -> None:
         """Membership is proven for ``valid_ms`` from now on."""
         self.end()
+        self._valid_ms = valid_ms
         self._timer = asyncio.get_running_loop().call_later(valid_ms / 1000, self._expire)
         if self._over:
             self._over = False
             log.info("membership is proven again, tasks go on valid_ms=%d", valid_ms)
             self._changed()
+
+    def again(self) -> None:
+        """Membership is proven by other means: good for as long as the last time, if there was one."""
+        if self._over and self._valid_ms is not None:
+            self.renew(self._valid_ms)
 
     def end(self) -> None:
         """Watch no more."""

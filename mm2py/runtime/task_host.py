@@ -170,8 +170,9 @@ class InProcessTaskHost:
         self._follow()
 
     def resume(self) -> None:
-        """Let every task go on."""
+        """Let every task go on; who says so has proof of the membership, which is a lease too."""
         self._suspended = False
+        self._lease.again()
         self._follow()
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:

@@ -148,13 +148,24 @@ class FlowOverridesStore:
                 action, puts = "delete", self._deleted(name, revision)
             else:
                 action = "change" if before is not None else "create"
-                self._refuse_secrets(name, after)
+                self.refuse_secrets(name, after)
                 puts = self._configured(name, after, revision)
             changes = self._changes(name, before, after)
             if puts or changes:
                 await self._write(puts, action, name, changes, revision)
 
     # ---- what /flows sees and does beyond
+
+    def refuse_secrets(self, name: str, after: Mapping[str, str]) -> None:
+        """Raise ``ConfigError`` for a config that holds a secret which the file does not."""
+        file = self._file.get(name, {})
+        for prop, value in after.items():
+            plain = value != file.get(prop) and not _is_placeholder(value)
+            if plain and self._names_a_secret(prop):
+                raise ConfigError(
+                    f"{prop} of connector {name} holds a secret, which is not stored over REST",
+                    remedy="put it into the properties file, or refer to a config provider: ${...}",
+                )
 
     def file_config(self, name: str) -> Mapping[str, str] | None:
         """Return what the file says of a connector, None where it has none of that name."""
@@ -247,16 +258,6 @@ class FlowOverridesStore:
                     connector=name, property=prop, value=value, revision=revision
                 )
         return puts
-
-    def _refuse_secrets(self, name: str, after: Mapping[str, str]) -> None:
-        file = self._file.get(name, {})
-        for prop, value in after.items():
-            plain = value != file.get(prop) and not _is_placeholder(value)
-            if plain and self._names_a_secret(prop):
-                raise ConfigError(
-                    f"{prop} of connector {name} holds a secret, which is not stored over REST",
-                    remedy="put it into the properties file, or refer to a config provider: ${...}",
-                )
 
     def _changes(
         self, name: str, before: Mapping[str, str] | None, after: Mapping[str, str] | None

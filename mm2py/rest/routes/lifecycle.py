@@ -76,12 +76,12 @@ async def restart_task(call: Call) -> Response:
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/connectors/{connector}/status", status),
-    ("GET", "/connectors/{connector}/tasks/{task:int}/status", task_status),
+    ("GET", "/connectors/{connector}/tasks/{task}/status", task_status),
     ("GET", "/connectors/{connector}/topics", topics),
     ("PUT", "/connectors/{connector}/topics/reset", reset_topics),
     ("PUT", "/connectors/{connector}/pause", pause),
     ("PUT", "/connectors/{connector}/resume", resume),
     ("PUT", "/connectors/{connector}/stop", stop),
     ("POST", "/connectors/{connector}/restart", restart),
-    ("POST", "/connectors/{connector}/tasks/{task:int}/restart", restart_task),
+    ("POST", "/connectors/{connector}/tasks/{task}/restart", restart_task),
 )

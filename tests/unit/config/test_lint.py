@@ -43,6 +43,11 @@ class Say:
         # operations.md 2.2
         ("A->B.enabled = true ", "WARNING: A->B.enabled: has a blank around 'true'"),
         ("A->B.enabled = false # passive", "ERROR: .*contains what looks like a comment"),
+        ("A->B.replication.policy.separator = - ", "WARNING: .*is a part of the value, as in Java"),
+        ("B.group.id = x ", "INFO: B.group.id: ends in a blank, which is left out"),
+        ("rest.max.body.bytes = x", "ERROR: rest.max.body.bytes: must be a whole number"),
+        ("rest.max.body.byte = 1", "WARNING: .*did you mean rest.max.body.bytes?"),
+        ("task.host.process = 1", "WARNING: .*did you mean task.host.processes?"),
         (r"topics = .*   # IMPORTANT", "ERROR: topics: .*on a line of its own"),
         ("tasks.max = 4 # four", "ERROR: tasks.max: .*comment"),
         ("A.consumer.client.id = x # y", "WARNING: .*comment"),

@@ -44,6 +44,12 @@ def test_secrets_are_not_in_the_text_of_settings() -> None:
     assert "store-secret" not in repr(settings)
 
 
+def test_blanks_around_a_password_are_left_out_as_kafka_does() -> None:
+    store = {**SSL, "ssl.truststore.location": str(DATA / "trust.jks")}
+    bare = connection_settings({**store, "ssl.truststore.password": "store-secret"})
+    assert connection_settings({**store, "ssl.truststore.password": "store-secret "}) == bare
+
+
 def test_an_empty_identification_algorithm_switches_the_host_name_check_off() -> None:
     off = connection_settings({**SSL, "ssl.endpoint.identification.algorithm": " "})
     assert off.tls is not None

@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Scope
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
+from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.peer_client import HttpPeerClient
-from mm2py.runtime.herder_api import Herder
+from mm2py.runtime.herder_api import Herder, PeerClient
 from mm2py.runtime.herder_errors import (
     ForwardError,
     HerderError,
@@ -337,3 +338,24 @@ def test_a_peer_that_refuses_keeps_its_status() -> None:
     with pytest.raises(HerderError, match="Connector c not found") as caught:
         asyncio.run(talk())
     assert caught.value.status == 404
+
+
+def test_a_late_peer_client_is_made_once_and_only_when_somebody_is_asked() -> None:
+    leader = FakeHerder()
+    net = Net()
+    net.worker("leader", leader)
+    made: list[HttpPeerClient] = []
+
+    def make() -> PeerClient:
+        made.append(HttpPeerClient(http_client(transport=net), None))
+        return made[0]
+
+    peers = LatePeerClient(make)
+    assert made == []
+
+    async def talk() -> None:
+        await peers.post_tasks(LEADER, "c", [], KEY)
+        await peers.post_tasks(LEADER, "c", [], KEY)
+
+    asyncio.run(talk())
+    assert (len(made), len(leader.calls)) == (1, 2)

@@ -160,6 +160,21 @@ def test_a_lease_does_not_lift_a_suspension() -> None:
     asyncio.run(scenario())
 
 
+def test_a_new_membership_lets_tasks_go_on_before_its_first_lease() -> None:
+    async def scenario() -> None:
+        stage = HostStage()
+        await stage.host.start_task(spec_of(0))
+        stage.host.lease(20)
+        async with asyncio.timeout(5):
+            await until(lambda: stage.senders[0].suspended, turns=1_000_000)
+        stage.host.suspend()
+        stage.host.resume()
+        assert [sender.suspended for sender in stage.senders] == [False]
+        await stage.host.close()
+
+    asyncio.run(scenario())
+
+
 def test_close_stops_every_task_in_order() -> None:
     async def scenario() -> None:
         stage = HostStage()

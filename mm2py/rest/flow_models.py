@@ -1,0 +1,75 @@
+"""Bodies of ``/flows`` beside the views, for validation and the OpenAPI document.
+
+Flow: JSON object -> model -> plain values. Unknown members are refused.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mm2py.rest.bodies import text_of
+from mm2py.runtime.flow_service import Patches
+from mm2py.runtime.herder_errors import HerderError
+
+__all__ = ["ErrorBody", "FlowPatch", "flow_patch"]
+
+UNPROCESSABLE = 422
+
+_Scalar = str | bool | int | float | None
+_Properties = dict[Annotated[str, Field(min_length=1)], _Scalar]
+
+
+class ErrorBody(BaseModel):
+    """Why a request failed; ``error_code`` is the HTTP status."""
+
+    error_code: int
+    message: str
+
+
+class FlowPatch(BaseModel):
+    """Properties to change; null removes one, numbers and booleans become texts as written."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"config": {"topics": "orders.*", "topics.exclude": "orders.test"}},
+                {"connectors": {"MirrorHeartbeatConnector": {"emit.heartbeats.enabled": "false"}}},
+            ]
+        },
+    )
+
+    config: _Properties = Field(
+        default_factory=dict[str, _Scalar],
+        description="properties of MirrorSourceConnector: topics, topics.exclude, tasks.max, ...",
+    )
+    connectors: dict[Annotated[str, Field(min_length=1)], _Properties] = Field(
+        default_factory=dict[str, _Properties], description="properties by connector"
+    )
+
+
+def flow_patch(value: object) -> Patches:
+    """Return what a body asks for.
+
+    Raises:
+        HerderError: 422, the body is no ``FlowPatch``.
+    """
+    try:
+        found = FlowPatch.model_validate(value)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(('body', *(str(part) for part in item['loc'])))}: {item['msg']}"
+            for item in error.errors(include_input=False, include_url=False)
+        ]
+        raise HerderError("; ".join(problems), status=UNPROCESSABLE) from None
+    patches = {name: _texts(config) for name, config in found.connectors.items()}
+    if found.config:
+        source = patches.setdefault("MirrorSourceConnector", {})
+        source.update(_texts(found.config))
+    if not any(patches.values()):
+        raise HerderError("body: nothing is to be changed", status=UNPROCESSABLE)
+    return patches
+
+
+def _texts(config: dict[str, _Scalar]) -> dict[str, str | None]:
+    return {key: text_of(value, f"key {key}") for key, value in config.items()}

@@ -1,0 +1,294 @@
+"""``/flows`` and ``/lag``: the product's own API, described at ``/openapi.json``.
+
+Flow: request -> ``FlowService`` -> views. Numbers of all members and every change are the leader's: single flows
+are forwarded by the application; lists ask each flow's leader and name who did not answer.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, Final, final
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.types import Message
+
+from mm2py.rest.bodies import check_media_types, read_json
+from mm2py.rest.flow_models import ErrorBody, FlowPatch, flow_patch
+from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
+from mm2py.rest.raw_path import SLASH, plain_segment
+from mm2py.runtime.flow_service import ChangeResult, FlowService
+from mm2py.runtime.flow_views import (
+    ConfigView,
+    FlowView,
+    HistoryView,
+    PartitionView,
+    TopicView,
+)
+from mm2py.runtime.herder_errors import ForwardError, HerderError, NotFoundError
+from mm2py.types import FlowName, TopicPartition
+
+__all__ = ["router"]
+
+UNPROCESSABLE: Final = 422
+MOST_ROWS: Final = 100_000
+LEADER_S: Final = 3.0
+"""How long another flow's leader may take for its part of a list."""
+
+_ERRORS: Final = {
+    400: "the request is wrong, or the change would be unsafe",
+    403: "the caller may only read",
+    404: "no such flow or connector",
+    409: "not now: a rebalance is under way, or nobody leads the flow",
+    415: "the body is not JSON",
+    406: "the answer is JSON",
+    422: "the request does not fit this description",
+    500: "the worker failed",
+    503: "a cluster is away, or the worker is still starting",
+}
+_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
+    status: {"model": ErrorBody, "description": text} for status, text in _ERRORS.items()
+}
+_PATCH_BODY: Final[dict[str, object]] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": FlowPatch.model_json_schema()}},
+    }
+}
+
+FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
+DryRun = Annotated[bool, Query(description="only say what would change")]
+Topic = Annotated[
+    str | None,
+    Query(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="one source topic only"),
+]
+Number = Annotated[
+    int | None, Query(ge=0, le=(1 << 31) - 1, description="one partition of `topic` only")
+]
+Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at most")]
+
+
+def router(service: FlowService, forward: Forwarding) -> APIRouter:
+    """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
+    routes = APIRouter(
+        tags=["flows"], dependencies=[Depends(check_media_types)], responses=_RESPONSES
+    )
+    reads, changes = _Reads(service, forward), _Changes(service)
+    for path, get in (
+        ("/flows", reads.flows),
+        ("/flows/{flow}", reads.flow),
+        ("/flows/{flow}/partitions", reads.partitions),
+        ("/flows/{flow}/lag", reads.lag),
+        ("/flows/{flow}/history", reads.history),
+        ("/flows/{flow}/config", reads.config),
+        ("/lag", reads.all_lag),
+    ):
+        routes.add_api_route(path, get, methods=["GET"])
+    routes.add_api_route(
+        "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=_PATCH_BODY
+    )
+    for path, post in (
+        ("/flows/{flow}/pause", changes.pause),
+        ("/flows/{flow}/resume", changes.resume),
+        ("/flows/{flow}/stop", changes.stop),
+        ("/flows/{flow}/restart", changes.restart),
+    ):
+        routes.add_api_route(path, post, methods=["POST"])
+    return routes
+
+
+def _visible(service: FlowService, request: Request) -> Sequence[FlowName]:
+    """Return the flows a request may be about: a worker's signature is good for its own flow alone."""
+    flows = sorted(service.flows())
+    if SIGNED_FLOW in request.scope:
+        return [flow for flow in flows if flow == request.scope[SIGNED_FLOW]]
+    return flows
+
+
+def _named(service: FlowService, request: Request, text: str) -> FlowName:
+    """Return the flow of a path, and let the application forward for it."""
+    flow = service.find(plain_segment(text))
+    if flow not in _visible(service, request):
+        raise NotFoundError(f"No flow {flow}")
+    request.state.herder = service.flows()[flow].herder
+    return flow
+
+
+@final
+class _Reads:
+    """Everything that changes nothing."""
+
+    def __init__(self, service: FlowService, forward: Forwarding) -> None:
+        self._service, self._forward = service, forward
+
+    async def flows(self, request: Request) -> list[FlowView]:
+        """List all flows with state, lag, rates and what is wrong."""
+
+        async def one(flow: FlowName) -> FlowView:
+            try:
+                return await self._service.describe(flow)
+            except ForwardError as error:
+                try:
+                    said = await self._ask(request, error, flow, "")
+                    return _flow_views().validate_json(said)
+                except (HerderError, TimeoutError, ValueError) as failure:
+                    return self._service.describe_here(flow, _why(error, failure))
+
+        found = await asyncio.gather(*(one(flow) for flow in _visible(self._service, request)))
+        return list(found)
+
+    async def flow(self, request: Request, flow: FlowPath) -> FlowView:
+        """Describe one flow: state, workers, lag, rates, connectors, tasks, errors."""
+        return await self._service.describe(_named(self._service, request, flow))
+
+    async def partitions(self, request: Request, flow: FlowPath) -> list[PartitionView]:
+        """List every source partition of a flow."""
+        return await self._service.partitions(_named(self._service, request, flow))
+
+    async def lag(self, request: Request, flow: FlowPath) -> list[TopicView]:
+        """List lag and rates of a flow by topic, the oldest first."""
+        return await self._service.topics(_named(self._service, request, flow))
+
+    async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
+        """List who changed what of a flow, newest first."""
+        return self._service.history(_named(self._service, request, flow))
+
+    async def config(self, request: Request, flow: FlowPath) -> list[ConfigView]:
+        """List every property in force, what the file says, and who changed it."""
+        return self._service.config(_named(self._service, request, flow))
+
+    async def all_lag(self, request: Request, top: Rows = MOST_ROWS) -> list[TopicView]:
+        """List lag and rates of all flows by topic, the oldest first."""
+
+        async def one(flow: FlowName) -> list[TopicView]:
+            try:
+                return await self._service.topics(flow)
+            except ForwardError as error:
+                try:
+                    said = await self._ask(request, error, flow, "/lag")
+                    return _topic_views().validate_json(said)
+                except (HerderError, TimeoutError, ValueError):
+                    return self._service.topics_here(flow)
+
+        parts = await asyncio.gather(*(one(flow) for flow in _visible(self._service, request)))
+        rows = [row for part in parts for row in part]
+        rows.sort(key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.flow, it.topic))
+        return rows[:top]
+
+    async def _ask(self, request: Request, error: ForwardError, flow: FlowName, path: str) -> bytes:
+        """Return what the leader of ``flow`` answers to ``/flows/{flow}{path}``."""
+        scope = {
+            **request.scope,
+            "method": "GET",
+            "path": f"/flows/{str(flow).replace('/', SLASH)}{path}",
+            "query_string": b"",
+        }
+        herder = self._service.flows()[flow].herder
+        async with asyncio.timeout(LEADER_S):
+            answer = await self._forward.send(error, Request(scope, _no_body), herder)
+        return bytes(answer.body)
+
+
+@final
+class _Changes:
+    """Everything that changes a flow; the leader does it."""
+
+    def __init__(self, service: FlowService) -> None:
+        self._service = service
+
+    async def patch(
+        self, request: Request, flow: FlowPath, *, dry_run: DryRun = False
+    ) -> ChangeResult:
+        """Change topics, excludes, rates or any other property of a flow's connectors.
+
+        The change is kept in Kafka: it survives a restart of all nodes and wins over the properties file.
+        """
+        patches = flow_patch(await read_json(request))
+        name = _named(self._service, request, flow)
+        return await self._service.patch(name, patches, actor=signed_in(request), dry_run=dry_run)
+
+    async def pause(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        topic: Topic = None,
+        partition: Number = None,
+        dry_run: DryRun = False,
+    ) -> ChangeResult:
+        """Pause a flow, one topic or one partition; positions stay."""
+        return await self._set(request, flow, "pause", _part(topic, partition), dry_run=dry_run)
+
+    async def resume(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        topic: Topic = None,
+        partition: Number = None,
+        dry_run: DryRun = False,
+    ) -> ChangeResult:
+        """Let a flow, one topic or one partition go on."""
+        return await self._set(request, flow, "resume", _part(topic, partition), dry_run=dry_run)
+
+    async def stop(
+        self, request: Request, flow: FlowPath, *, dry_run: DryRun = False
+    ) -> ChangeResult:
+        """Stop a flow: its tasks end, positions stay."""
+        return await self._set(request, flow, "stop", None, dry_run=dry_run)
+
+    async def restart(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        only_failed: Annotated[bool, Query(description="only what has failed")] = False,
+        dry_run: DryRun = False,
+    ) -> ChangeResult:
+        """Restart the connectors and tasks of a flow."""
+        name = _named(self._service, request, flow)
+        return await self._service.restart(
+            name, only_failed=only_failed, actor=signed_in(request), dry_run=dry_run
+        )
+
+    async def _set(
+        self,
+        request: Request,
+        flow: str,
+        action: str,
+        part: TopicPartition | None,
+        *,
+        dry_run: bool,
+    ) -> ChangeResult:
+        name, actor = _named(self._service, request, flow), signed_in(request)
+        if part is None:
+            return await self._service.set_state(name, action, actor=actor, dry_run=dry_run)
+        return await self._service.hold(
+            name, part, paused=action == "pause", actor=actor, dry_run=dry_run
+        )
+
+
+def _part(topic: str | None, partition: int | None) -> TopicPartition | None:
+    if topic is None and partition is not None:
+        raise HerderError("query.partition: topic is needed too", status=UNPROCESSABLE)
+    return None if topic is None else TopicPartition(topic, -1 if partition is None else partition)
+
+
+def _why(error: ForwardError, failure: Exception) -> str:
+    reason = failure.message if isinstance(failure, HerderError) else "no answer in time"
+    return f"leader {error.url or 'unknown'}: {reason}"
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+@cache
+def _flow_views() -> TypeAdapter[FlowView]:
+    return TypeAdapter(FlowView)
+
+
+@cache
+def _topic_views() -> TypeAdapter[list[TopicView]]:
+    return TypeAdapter(list[TopicView])

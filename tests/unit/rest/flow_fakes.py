@@ -1,0 +1,197 @@
+"""Two flows of one worker behind ``/flows``, over fakes."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp
+
+from mm2py.config.connect_definitions import ConfigInfos
+from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
+from mm2py.rest.app import public_app
+from mm2py.rest.parts import RestParts
+from mm2py.rest.routes.flows import router
+from mm2py.runtime.flow_service import FlowNode, FlowParts, FlowService
+from mm2py.runtime.herder_api import Herder
+from mm2py.runtime.herder_errors import ForwardError, HerderError
+from mm2py.storage.config_state import ConnectorConfig, SessionKey
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.testing.clock import FakeClock
+from mm2py.types import FlowName, TopicPartition
+from tests.unit.rest.rest_fakes import (
+    SOURCE,
+    FakeHerder,
+    Reply,
+    ask,
+    flow,
+    names_a_secret,
+    parts_of,
+    state,
+)
+
+AB, BA = flow("A", "B"), flow("B", "A")
+NAME = "MirrorSourceConnector"
+IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+LEADER = "http://leader:1/"
+
+
+def config(topics: str = ".*", **more: str) -> dict[str, str | None]:
+    return {"name": NAME, "connector.class": SOURCE, "topics": topics, **more}
+
+
+def partition(topic: str, number: int, lag: int, **more: Any) -> PartitionSnapshot:
+    plain = PartitionSnapshot(
+        source=TopicPartition(topic, number),
+        target=TopicPartition(f"A.{topic}", number),
+        task=f"{NAME}-0",
+        state="RUNNING",
+        cause="",
+        records=10,
+        size_bytes=100,
+        lag_records=lag,
+        lag_ms=lag * 10,
+        newest_ms=5,
+        records_per_s=2.0,
+        bytes_per_s=-1.0,
+    )
+    return replace(plain, **more)
+
+
+def snapshot(worker: str, name: FlowName, *partitions: PartitionSnapshot) -> NodeSnapshot:
+    return NodeSnapshot(
+        worker=worker,
+        flow=name,
+        at_ms=1,
+        state="RUNNING",
+        partitions=partitions,
+        events={},
+        records_lost=3,
+    )
+
+
+@dataclass
+class Leader(FakeHerder):
+    """Leads, unless ``elsewhere`` names who does."""
+
+    urls: tuple[str, ...] = ("http://worker:8083/",)
+    elsewhere: ForwardError | None = None
+    store: FlowOverridesStore | None = None
+
+    def member_urls(self) -> tuple[str, ...]:
+        if self.elsewhere is not None:
+            raise self.elsewhere
+        return self.urls
+
+    async def patch_config(self, name: str, patch: ConnectorConfig, *, actor: str) -> Any:
+        before = {key: text for key, text in self.configs[name].items() if text is not None}
+        merged = {key: text for key, text in {**before, **patch}.items() if text is not None}
+        assert self.store is not None
+        await self.store.record(name, before, merged, actor=actor)
+        return await super().patch_config(name, patch, actor=actor)
+
+
+class Peers:
+    """Answers by URL; an exception is raised."""
+
+    def __init__(self, answers: Mapping[str, NodeSnapshot | Exception] | None = None) -> None:
+        self.answers: Mapping[str, NodeSnapshot | Exception] = answers or {}
+
+    async def post_tasks(
+        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
+    ) -> None:
+        raise AssertionError
+
+    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
+        answer = self.answers[url]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Validator:
+    def __init__(self) -> None:
+        self.refuses = ""
+
+    async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
+        if self.refuses:
+            raise HerderError(self.refuses, status=400)
+        return ConfigInfos(name="n", error_count=0, groups=(), configs=())
+
+
+def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig) -> str | None:
+    del name, connector
+    return "source.cluster.* is the file's" if "source.cluster.x" in given else None
+
+
+@dataclass
+class Rig:
+    """Two flows of one worker, which leads both."""
+
+    herders: dict[FlowName, Leader] = field(default_factory=dict[FlowName, Leader])
+    stores: dict[FlowName, FlowOverridesStore] = field(
+        default_factory=dict[FlowName, FlowOverridesStore]
+    )
+    topics: dict[FlowName, MemoryTopic] = field(default_factory=dict[FlowName, MemoryTopic])
+    peers: Peers = field(default_factory=Peers)
+    validator: Validator = field(default_factory=Validator)
+    client: httpx.AsyncClient | None = None
+    _app: ASGIApp | None = None
+
+    def add(self, name: FlowName, **more: str) -> "Leader":
+        topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
+        file = {NAME: {key: text for key, text in config(**more).items() if text is not None}}
+        store = FlowOverridesStore(
+            lambda handle: MemoryLog(topic, handle),
+            file,
+            clock=FakeClock(),
+            names_a_secret=names_a_secret,
+        )
+        asyncio.run(store.start())
+        herder = Leader(flow=name, configs={NAME: config(**more)}, states={NAME: state(NAME)})
+        herder.snapshot = snapshot("worker:8083", name, partition("t", 0, 7))
+        herder.store = store
+        self.herders[name], self.stores[name], self.topics[name] = herder, store, topic
+        return herder
+
+    @property
+    def parts(self) -> RestParts:
+        herders: dict[FlowName | None, Herder] = dict(self.herders.items())
+        base = parts_of(herders, dedicated=True, client=self.client, eager=True)
+        service = FlowService(
+            FlowParts(
+                flows=lambda: {
+                    name: FlowNode(herder, self.stores[name], self.peers)
+                    for name, herder in self.herders.items()
+                },
+                validator=self.validator,
+                mask=SecretMask(["canary-value"]),
+                names_a_secret=names_a_secret,
+                remote_refusal=remote_refusal,
+            )
+        )
+        return replace(base, flows=router(service, base.forward))
+
+    def ask(self, method: str, target: str, **more: Any) -> Reply:
+        if self._app is None:
+            self._app = public_app(self.parts)
+        return ask(self._app, method, target, **more)
+
+
+class Network:
+    """One other worker, as an application, and what it was asked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._inner = httpx.ASGITransport(app)
+        self.asked: list[str] = []
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        async def handle(request: httpx.Request) -> httpx.Response:
+            self.asked.append(f"{request.method} {request.url.raw_path.decode()}")
+            return await self._inner.handle_async_request(request)
+
+        return httpx.AsyncClient(transport=httpx.MockTransport(handle))

@@ -1,0 +1,420 @@
+"""``/flows`` and ``/lag`` over fakes: answers, refusals, dry runs, forwarding."""
+
+from dataclasses import replace
+
+import pytest
+
+from mm2py.rest.app import internal_app
+from mm2py.runtime.herder_api import ConnectorState, WorkState
+from mm2py.runtime.herder_errors import ForwardError, HerderError
+from mm2py.runtime.request_signing import sign_request
+from mm2py.types import State, TopicPartition
+from tests.unit.rest.flow_fakes import (
+    AB,
+    BA,
+    IDENTITY,
+    LEADER,
+    NAME,
+    Network,
+    Rig,
+    partition,
+    snapshot,
+)
+from tests.unit.rest.rest_fakes import (
+    KEY,
+    FakeHerder,
+    Reply,
+    ask,
+    state,
+)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.add(AB)
+    rig.add(BA, topics="payments")
+    return rig
+
+
+def changes_of(herder: FakeHerder) -> list[tuple[object, ...]]:
+    return [call for call in herder.calls if call[0] != "topics"]
+
+
+# -- reading
+
+
+def test_flows_are_listed_with_state_lag_and_rates(rig: Rig) -> None:
+    reply = rig.ask("GET", "/flows")
+    assert reply.status == 200
+    first, second = reply.json
+    assert (first["flow"], second["flow"]) == ("A->B", "B->A")
+    assert (first["state"], first["workers"]) == ("RUNNING", ["worker:8083"])
+    assert (first["lag_records"], first["lag_ms"], first["records_per_s"]) == (7, 70, 2.0)
+    assert first["bytes_per_s"] is None
+    assert first["connectors"][0]["tasks"] == [
+        {"number": 0, "state": "RUNNING", "worker": "worker:8083"}
+    ]
+
+
+@pytest.mark.parametrize("target", ["/flows/A-%3EB", "/flows/A->B/", "/flows//A%2D%3EB"])
+def test_a_flow_is_described_under_its_name(rig: Rig, target: str) -> None:
+    assert rig.ask("GET", target).json["flow"] == "A->B"
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/flows/X->Y"),
+        ("PATCH", "/flows/X->Y"),
+        ("POST", "/flows/X->Y/pause"),
+        ("GET", "/flows/X->Y/lag"),
+    ],
+)
+def test_an_unknown_flow_is_a_404_that_names_the_others(rig: Rig, method: str, target: str) -> None:
+    body = {"config": {"topics": "x"}} if method == "PATCH" else None
+    reply = rig.ask(method, target, body=body)
+    assert reply.status == 404
+    assert reply.message == "No flow X->Y; flows of this worker: A->B, B->A"
+
+
+def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    herder.urls = ("http://worker:8083/", "http://n2:1/", "http://n3:1/")
+    rig.peers.answers = {
+        "http://n2:1/": snapshot("n2:1", AB, partition("t", 1, 5), partition("u", 0, -1)),
+        "http://n3:1/": HerderError("away"),
+    }
+    found = rig.ask("GET", "/flows/A->B").json
+    assert (found["partitions"], found["lag_records"], found["lag_ms"]) == (3, 12, 70)
+    assert (found["incomplete"], found["records_lost"]) == (["http://n3:1/"], 6)
+    rows = rig.ask("GET", "/flows/A->B/partitions").json
+    assert [(it["topic"], it["partition"], it["lag_records"]) for it in rows] == [
+        ("t", 0, 7),
+        ("t", 1, 5),
+        ("u", 0, None),
+    ]
+    topics = rig.ask("GET", "/flows/A->B/lag").json
+    assert [(it["topic"], it["partitions"], it["lag_records"]) for it in topics] == [
+        ("t", 2, 12),
+        ("u", 1, None),
+    ]
+
+
+def test_the_lag_of_all_flows_is_sorted_and_cut(rig: Rig) -> None:
+    rig.herders[BA].snapshot = snapshot("worker:8083", BA, partition("z", 0, 100))
+    rows = rig.ask("GET", "/lag").json
+    assert [(it["flow"], it["topic"]) for it in rows] == [("B->A", "z"), ("A->B", "t")]
+    assert len(rig.ask("GET", "/lag?top=1").json) == 1
+
+
+def test_what_failed_is_said_in_words_without_secrets(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    failed = WorkState(
+        State.FAILED,
+        "worker:8083",
+        "FatalError: canary-value was refused; grant it\nCaused by: x",
+        None,
+    )
+    running = state(NAME).connector
+    herder.states[NAME] = ConnectorState(NAME, running, {0: failed}, "source")
+    broken = partition("t", 1, -1, state="FAILED", cause="too large; raise max.message.bytes")
+    herder.snapshot = snapshot("worker:8083", AB, broken)
+    found = rig.ask("GET", "/flows/A->B").json
+    assert found["state"] == "FAILED"
+    assert found["errors"] == [
+        {"where": f"{NAME}-0", "message": "[hidden] was refused; grant it"},
+        {"where": "t-1", "message": "too large; raise max.message.bytes"},
+    ]
+    herder.states[NAME] = state(NAME)
+    assert rig.ask("GET", "/flows/A->B").json["state"] == "DEGRADED"
+
+
+@pytest.mark.parametrize(
+    ("connector", "task", "node", "said"),
+    [
+        (State.PAUSED, State.PAUSED, "PAUSED", "PAUSED"),
+        (State.STOPPED, None, "STOPPED", "STOPPED"),
+        (State.RUNNING, State.RESTARTING, "RUNNING", "RESTARTING"),
+        (State.RUNNING, State.UNASSIGNED, "RUNNING", "UNASSIGNED"),
+        (State.RUNNING, State.RUNNING, "SUSPENDED", "SUSPENDED"),
+        (State.RUNNING, State.RUNNING, "WAITING", "WAITING"),
+    ],
+)
+def test_a_flow_is_as_well_as_its_worst_part(
+    rig: Rig, connector: State, task: State | None, node: str, said: str
+) -> None:
+    herder = rig.herders[AB]
+    work = state(NAME).connector
+    tasks = {} if task is None else {0: replace(work, state=task)}
+    herder.states[NAME] = ConnectorState(NAME, replace(work, state=connector), tasks, "source")
+    if task is None:
+        herder.info_now = lambda name: replace(FakeHerder.info_now(herder, name), tasks=())  # type: ignore[method-assign, type-var] # a connector without tasks
+    herder.snapshot = replace(snapshot("worker:8083", AB), state=node)
+    assert rig.ask("GET", "/flows/A->B").json["state"] == said
+
+
+# -- changing properties
+
+
+def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) -> None:
+    body = {"config": {"topics": "orders.*", "tasks.max": 4}}
+    reply = rig.ask("PATCH", "/flows/A->B", body=body)
+    assert reply.status == 200
+    assert reply.json == {
+        "flow": "A->B",
+        "action": "change",
+        "dry_run": False,
+        "revision": 1,
+        "changes": [
+            {"key": f"{NAME}.tasks.max", "before": None, "after": "4"},
+            {"key": f"{NAME}.topics", "before": ".*", "after": "orders.*"},
+        ],
+    }
+    assert rig.herders[AB].configs[NAME]["tasks.max"] == "4"
+    (line,) = rig.ask("GET", "/flows/A->B/history").json
+    assert (line["by"], line["action"], line["revision"]) == ("anonymous", "change", 1)
+    (view,) = rig.ask("GET", "/flows/A->B/config").json
+    by_key = {it["key"]: it for it in view["properties"]}
+    assert (by_key["topics"]["value"], by_key["topics"]["file_value"]) == ("orders.*", ".*")
+    assert by_key["topics"]["changed_by"] == "anonymous"
+    assert by_key["connector.class"]["changed_by"] is None
+
+
+def test_null_removes_a_property_and_numbers_stay_as_written(rig: Rig) -> None:
+    content = b'{"connectors": {"MirrorSourceConnector": {"topics": null, "x": 1.50, "y": true}}}'
+    headers = {"Content-Type": "application/json"}
+    assert rig.ask("PATCH", "/flows/A->B", content=content, headers=headers).status == 200
+    stored = rig.herders[AB].configs[NAME]
+    assert (stored["x"], stored["y"], "topics" in stored) == ("1.50", "true", False)
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(rig: Rig) -> None:
+    body = {"config": {"topics": "orders.*"}}
+    planned = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=body).json
+    assert (planned["dry_run"], planned["revision"]) == (True, None)
+    for action in (
+        "pause",
+        "resume",
+        "stop",
+        "restart",
+        "pause?topic=t",
+        "pause?topic=t&partition=1",
+    ):
+        mark = "&" if "?" in action else "?"
+        reply = rig.ask("POST", f"/flows/A->B/{action}{mark}dry_run=true")
+        assert (reply.status, reply.json["dry_run"]) == (200, True)
+    assert changes_of(rig.herders[AB]) == []
+    assert rig.topics[AB].records == []
+    done = rig.ask("PATCH", "/flows/A->B", body=body).json
+    assert done["changes"] == planned["changes"]
+
+
+def test_an_equal_config_changes_nothing(rig: Rig) -> None:
+    reply = rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": ".*"}})
+    assert (reply.status, reply.json["changes"], reply.json["revision"]) == (200, [], None)
+    assert changes_of(rig.herders[AB]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ({"config": {"source.cluster.x": "1"}}, 400, "the file's"),
+        ({"config": {"a.password": "other"}}, 400, "holds a secret"),
+        ({"config": {"a.password": "[hidden]"}}, 400, "no such secret"),
+        ({"config": {"name": "other"}}, 400, "cannot be changed"),
+        ({"config": {"topics": "["}, "connectors": {}}, 400, "["),
+        ({"connectors": {"Nobody": {"x": "1"}}}, 404, "Connector Nobody not found"),
+        ({"config": {}}, 422, "nothing is to be changed"),
+        ({}, 422, "nothing is to be changed"),
+        ({"more": 1}, 422, "body.more"),
+        ({"config": {"x": {"y": 1}}}, 422, "body.config.x"),
+        ([], 422, "body"),
+    ],
+)
+def test_a_refused_change_leaves_everything_as_it_was(
+    rig: Rig, given: object, status: int, said: str
+) -> None:
+    for herder in rig.herders.values():
+        herder.configs[NAME]["replication.policy.class"] = IDENTITY
+    before = {name: dict(herder.configs[NAME]) for name, herder in rig.herders.items()}
+    reply = rig.ask("PATCH", "/flows/A->B", body=given)
+    assert reply.status == status
+    assert said in reply.message
+    assert {name: dict(it.configs[NAME]) for name, it in rig.herders.items()} == before
+    assert rig.topics[AB].records == []
+
+
+def test_a_stored_secret_survives_its_masked_text(rig: Rig) -> None:
+    rig.herders[AB].configs[NAME]["a.password"] = "${file:/s:p}"
+    (view,) = rig.ask("GET", "/flows/A->B/config").json
+    shown = {it["key"]: it["value"] for it in view["properties"]}
+    assert shown["a.password"] == "[hidden]"
+    body = {"config": {"a.password": "[hidden]", "topics": "x"}}
+    reply = rig.ask("PATCH", "/flows/A->B", body=body)
+    assert [it["key"] for it in reply.json["changes"]] == [f"{NAME}.topics"]
+    assert rig.herders[AB].configs[NAME]["a.password"] == "${file:/s:p}"
+
+
+def test_what_the_validator_refuses_is_not_written(rig: Rig) -> None:
+    rig.validator.refuses = "tasks.max: must be a number"
+    reply = rig.ask("PATCH", "/flows/A->B", body={"config": {"tasks.max": "x"}})
+    assert (reply.status, reply.message) == (400, "tasks.max: must be a number")
+    assert changes_of(rig.herders[AB]) == []
+
+
+@pytest.mark.parametrize("dry_run", ["true", "false"])
+def test_a_change_that_would_copy_in_a_circle_is_refused(rig: Rig, dry_run: str) -> None:
+    rig.add(AB, **{"replication.policy.class": IDENTITY})
+    rig.add(BA, topics="none", **{"replication.policy.class": IDENTITY})
+    body = {"config": {"topics": "orders.*"}}
+    reply = rig.ask("PATCH", f"/flows/B->A?dry_run={dry_run}", body=body)
+    assert reply.status == 400
+    assert "in a circle: A->B, B->A" in reply.message
+    assert rig.herders[BA].configs[NAME]["topics"] == "none"
+
+
+def test_a_circle_that_was_there_before_does_not_forbid_other_changes(rig: Rig) -> None:
+    rig.add(AB, **{"replication.policy.class": IDENTITY})
+    rig.add(BA, **{"replication.policy.class": IDENTITY})
+    reply = rig.ask("PATCH", "/flows/B->A", body={"config": {"tasks.max": "3"}})
+    assert reply.status == 200
+
+
+# -- states
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "stop", "restart"])
+def test_a_flow_is_paused_resumed_stopped_and_restarted(rig: Rig, action: str) -> None:
+    reply = rig.ask("POST", f"/flows/A->B/{action}")
+    assert (reply.status, reply.json["action"], reply.json["revision"]) == (200, action, 1)
+    assert [call[:2] for call in rig.herders[AB].calls] == [(action, NAME)]
+    assert changes_of(rig.herders[BA]) == []
+    (line,) = rig.ask("GET", "/flows/A->B/history").json
+    assert (line["action"], line["target"]) == (action, "A->B")
+
+
+def test_only_what_failed_is_restarted_on_request(rig: Rig) -> None:
+    reply = rig.ask("POST", "/flows/A->B/restart?only_failed=true")
+    assert reply.json["changes"] == []
+    assert rig.herders[AB].calls == [("restart", NAME, True, True)]
+
+
+def test_one_topic_or_partition_is_paused_and_resumed(rig: Rig) -> None:
+    store = rig.stores[AB]
+    assert rig.ask("POST", "/flows/A->B/pause?topic=orders").status == 200
+    assert rig.ask("POST", "/flows/A->B/pause?topic=t&partition=3").status == 200
+    assert store.held() == {TopicPartition("orders", -1), TopicPartition("t", 3)}
+    assert rig.ask("GET", "/flows/A->B").json["paused"] == ["orders", "t-3"]
+    again = rig.ask("POST", "/flows/A->B/pause?topic=orders").json
+    assert (again["changes"], again["revision"]) == ([], None)
+    refused = rig.ask("POST", "/flows/A->B/resume?topic=orders&partition=1")
+    assert (refused.status, "resume topic orders" in refused.message) == (400, True)
+    assert rig.ask("POST", "/flows/A->B/resume?topic=orders").json["revision"] == 3
+    assert rig.ask("POST", "/flows/A->B/resume?topic=t&partition=3").status == 200
+    assert store.held() == frozenset()
+    assert rig.herders[AB].calls == [("apply_holds",)] * 4
+
+
+@pytest.mark.parametrize(
+    "query", ["topic=", "topic=a:b", "partition=1", "topic=t&partition=-1", "dry_run=maybe"]
+)
+def test_a_query_that_does_not_fit_is_refused(rig: Rig, query: str) -> None:
+    assert rig.ask("POST", f"/flows/A->B/pause?{query}").status == 422
+    assert changes_of(rig.herders[AB]) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers", "status"),
+    [
+        ("DELETE", "/flows/A->B", {}, 405),
+        ("POST", "/flows", {}, 405),
+        ("POST", "/flows/A->B/pause", {"Content-Type": "text/plain"}, 415),
+        ("GET", "/flows", {"Accept": "text/html"}, 406),
+        ("GET", "/flows/A->B/nothing", {}, 404),
+    ],
+)
+def test_framework_refusals_have_the_common_shape(
+    rig: Rig, method: str, target: str, headers: dict[str, str], status: int
+) -> None:
+    reply = rig.ask(method, target, headers=headers)
+    assert reply.status == status
+    assert reply.message
+
+
+def test_a_body_that_is_no_json_is_refused(rig: Rig) -> None:
+    headers = {"Content-Type": "application/json"}
+    assert rig.ask("PATCH", "/flows/A->B", content=b"{", headers=headers).status == 400
+
+
+# -- other workers
+
+
+def test_a_worker_that_does_not_lead_forwards_what_is_asked_of_it(rig: Rig) -> None:
+    network = Network(internal_app(rig.parts))
+    asked = Rig()
+    asked.add(AB).elsewhere = ForwardError(LEADER)
+    asked.client = network.client
+    assert asked.ask("POST", "/flows/A->B/pause?topic=orders").status == 200
+    assert rig.stores[AB].held() == {TopicPartition("orders", -1)}
+    assert rig.ask("GET", "/flows/A->B/history").json[0]["by"] == "anonymous"
+    assert asked.ask("GET", "/flows/A->B").json["paused"] == ["orders"]
+    assert network.asked == [
+        "POST /flows/A-%3EB/pause?topic=orders&forward=true",
+        "GET /flows/A-%3EB?forward=true",
+    ]
+
+
+def test_lists_ask_each_leader_for_its_part(rig: Rig) -> None:
+    network = Network(internal_app(rig.parts))
+    asked = Rig()
+    for name in (AB, BA):
+        herder = asked.add(name)
+        herder.elsewhere = ForwardError(LEADER)
+        herder.snapshot = snapshot("other:1", name)
+    asked.client = network.client
+    assert [it["lag_records"] for it in asked.ask("GET", "/flows").json] == [7, 7]
+    assert [it["topic"] for it in asked.ask("GET", "/lag").json] == ["t", "t"]
+    assert len(network.asked) == 4
+
+
+def test_a_list_names_the_leader_that_does_not_answer(rig: Rig) -> None:
+    rig.herders[AB].elsewhere = ForwardError(None)
+    first, second = rig.ask("GET", "/flows").json
+    assert first["incomplete"][0].startswith("leader unknown: Cannot complete request momentarily")
+    assert (first["lag_records"], second["incomplete"]) == (7, [])
+    assert len(rig.ask("GET", "/lag").json) == 2
+    assert rig.ask("GET", "/flows/A->B").status == 409
+
+
+def test_a_signed_request_sees_the_flow_that_signed_it_alone(rig: Rig) -> None:
+    app = internal_app(rig.parts)
+
+    def get(target: str) -> Reply:
+        headers = {**sign_request(KEY, "GET", target, "w;operator", b""), "X-Mm2py-Flow": "A/B"}
+        return ask(app, "GET", target, headers=headers)
+
+    assert [it["flow"] for it in get("/flows").json] == ["A->B"]
+    assert get("/flows/B-%3EA").status == 404
+
+
+# -- the document
+
+
+def test_the_api_is_described(rig: Rig) -> None:
+    document = rig.ask("GET", "/openapi.json").json
+    assert set(document["paths"]) == {
+        "/flows",
+        "/flows/{flow}",
+        "/flows/{flow}/partitions",
+        "/flows/{flow}/lag",
+        "/flows/{flow}/history",
+        "/flows/{flow}/config",
+        "/flows/{flow}/pause",
+        "/flows/{flow}/resume",
+        "/flows/{flow}/stop",
+        "/flows/{flow}/restart",
+        "/lag",
+    }
+    patch = document["paths"]["/flows/{flow}"]["patch"]
+    assert patch["requestBody"]["required"]

@@ -1,0 +1,103 @@
+"""Which sets of flows copy a topic in a circle."""
+
+import pytest
+
+from mm2py.errors import ConfigError
+from mm2py.runtime.flow_graph import new_cycles, same_name_cycles
+from mm2py.types import ClusterAlias, FlowName
+
+IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+
+
+def flow(text: str) -> FlowName:
+    source, target = text.split("->")
+    return FlowName(ClusterAlias(source), ClusterAlias(target))
+
+
+def same(topics: str, **more: str) -> dict[str, str]:
+    return {"replication.policy.class": IDENTITY, "topics": topics, **more}
+
+
+def flows(**configs: dict[str, str]) -> dict[FlowName, dict[str, str]]:
+    return {flow("->".join(name)): config for name, config in configs.items()}
+
+
+def test_two_flows_that_keep_names_close_a_circle_where_their_topics_meet() -> None:
+    (cycle,) = same_name_cycles(flows(AB=same(".*"), BA=same("orders.*")))
+    assert cycle.flows == (flow("A->B"), flow("B->A"))
+    assert cycle.topic.startswith(("orders", "x", "mm2py"))
+    assert str(cycle).startswith("A->B, B->A (topic ")
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("orders", "payments"),
+        ("orders.*", "payments.*"),
+        ("eu-.*", "us-.*, asia-.*"),
+        ("", ".*"),
+    ],
+)
+def test_topics_that_do_not_meet_are_no_circle(there: str, back: str) -> None:
+    assert same_name_cycles(flows(AB=same(there), BA=same(back))) == ()
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("orders", "a|orders"),
+        ("orders\\.eu", "orders.*"),
+        ("[a-z]+", "x.*"),
+        ("t-\\d+", "t-.*"),
+    ],
+)
+def test_patterns_that_meet_are_found(there: str, back: str) -> None:
+    assert len(same_name_cycles(flows(AB=same(there), BA=same(back)))) == 1
+
+
+def test_excludes_open_the_circle() -> None:
+    back = same(".*", **{"topics.exclude": ".*"})
+    assert same_name_cycles(flows(AB=same(".*"), BA=back)) == ()
+
+
+def test_names_with_provenance_never_run_in_a_circle() -> None:
+    assert same_name_cycles(flows(AB={"topics": ".*"}, BA={"topics": ".*"})) == ()
+    assert same_name_cycles(flows(AB=same(".*"), BA={"topics": ".*"})) == ()
+
+
+def test_an_empty_separator_gives_no_name_twice() -> None:
+    longer = {"topics": ".*", "replication.policy.separator": ""}
+    assert same_name_cycles(flows(AB=longer, BA=longer)) == ()
+
+
+def test_a_ring_of_three_is_found_once() -> None:
+    ring = flows(AB=same("t"), BC=same("t"), CA=same("t"))
+    assert [cycle.flows for cycle in same_name_cycles(ring)] == [
+        (flow("A->B"), flow("B->C"), flow("C->A"))
+    ]
+
+
+def test_a_known_topic_shows_where_odd_patterns_meet() -> None:
+    odd = flows(AB=same("(?=o)orders[0-9]{3}"), BA=same("orders12.*"))
+    assert len(same_name_cycles(odd, ["orders123"])) == 1
+
+
+def test_only_circles_that_a_change_closes_are_its_fault() -> None:
+    before = flows(AB=same(".*"), BA=same(".*"), BC=same("t"))
+    after = {**before, flow("C->B"): same("t")}
+    assert [set(cycle.flows) for cycle in new_cycles(before, after)] == [
+        {flow("B->C"), flow("C->B")}
+    ]
+    assert new_cycles(before, before) == ()
+
+
+def test_more_topics_in_a_circle_are_a_new_one() -> None:
+    before = flows(AB=same(".*"), BA=same("payments"))
+    after = flows(AB=same(".*"), BA=same("payments, orders"))
+    assert [cycle.topic for cycle in new_cycles(before, after)] == ["orders"]
+    assert new_cycles(after, before) == ()
+
+
+def test_a_pattern_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        same_name_cycles(flows(AB=same("["), BA=same(".*")))
