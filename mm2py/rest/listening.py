@@ -24,14 +24,14 @@ class Listener:
     """Where to listen; an empty host is every address, port 0 a free one.
 
     ``may_move``: take a free port where this one is taken (a default nobody chose); else that is an error.
-    ``bound`` is a socket that listens there already.
+    ``key`` is the property that says so.
     """
 
     host: str
     port: int
     ssl: SSLContext | None = None
     may_move: bool = False
-    bound: socket.socket | None = None
+    key: str = "listeners"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,13 @@ def bind(listener: Listener) -> BoundListener:
 
 
 def _moved_or_bound(listener: Listener) -> socket.socket:
-    if listener.bound is not None:
-        return listener.bound
     try:
         return _bind(listener, listener.port)
     except OSError as error:
         if not listener.may_move:
             raise ConfigError(
                 f"REST cannot listen at {listener.host}:{listener.port}: {error.strerror}",
-                remedy="choose another port in `listeners`",
+                remedy=f"choose another port in `{listener.key}`",
             ) from error
     moved = _bind(listener, 0)
     log.info(

@@ -18,8 +18,6 @@ from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
 
 __all__ = ["RestServer"]
 
-log = logging.getLogger(__name__)
-
 DATE_PERIOD_S: Final = 1.0
 """uvicorn's own loop wakes up ten times a second; it only keeps the ``Date`` header."""
 
@@ -81,9 +79,7 @@ class RestServer:
                 each.sock.close()
             await self.stop(0)
             raise
-        urls = tuple(each.url for each in bound)
-        log.info("rest listens urls=%s", ",".join(urls))
-        return urls
+        return tuple(each.url for each in bound)
 
     async def stop(self, timeout_s: float) -> None:
         """Accept nothing more, give running requests ``timeout_s``, then cut them off."""

@@ -1,6 +1,6 @@
 """Where tasks live: the interface, and the host that runs them in this process.
 
-Flow: worker -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the worker. Part 3 puts
+Flow: herder -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the herder. ``child_host`` puts
 hosts into child processes behind the same interface, so only plain data crosses it.
 """
 

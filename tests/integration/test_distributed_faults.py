@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -80,7 +80,8 @@ def owners(worker: Mirror, flow: Flow) -> dict[int, tuple[str, str]]:
     status, found = ask(worker, path)
     assert status == 200
     assert isinstance(found, dict)
-    return {task["id"]: (task["state"], task["worker_id"]) for task in found["tasks"]}
+    tasks = cast("list[dict[str, Any]]", found["tasks"])
+    return {task["id"]: (task["state"], task["worker_id"]) for task in tasks}
 
 
 def until_spread(worker: Mirror, flow: Flow, workers: int) -> None:

@@ -22,9 +22,10 @@ from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.observability.metrics import Metrics
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.signals import StopSignal
-from mm2py_workers.wiring import Node, build_node, freeze_garbage_collector
+from mm2py_workers.wiring import Node, build_node
 
 __all__ = ["announce", "main", "run_flows", "secrets_of"]
 
@@ -125,7 +126,7 @@ async def _run(options: _Options, mask: SecretMask) -> int:
 async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
     """Run until a stop is asked for or every flow failed; return the exit code."""
     maker = node.maker
-    maker.start()
+    node.start()
     settled = asyncio.create_task(_settle(clock))
     serving = asyncio.create_task(node.serve())
     asked = asyncio.create_task(stop.wait())

@@ -28,13 +28,13 @@ from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.observability.metrics import Metrics
-from mm2py.runtime.mirror_maker import MirrorMaker
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_mirror_maker import DRAIN_TIMEOUT_S, announce
 from mm2py_workers.demo_table import FlowTable
 from mm2py_workers.demo_traffic_process import TrafficProcess
+from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.signals import StopSignal
-from mm2py_workers.wiring import build_node, freeze_garbage_collector
+from mm2py_workers.wiring import Node, build_node
 
 __all__ = ["DemoOptions", "properties_text", "run_demo"]
 
@@ -86,7 +86,7 @@ class _Stage:
     screen: Console
     log_stream: TextIO
     regions: tuple[Region, Region]
-    maker: MirrorMaker
+    node: Node
     metrics: Metrics
     table: FlowTable
     stop: StopSignal
@@ -183,7 +183,7 @@ async def _run(
     maker = node.maker
     with StopSignal() as stop:
         table = FlowTable(metrics, SYSTEM_CLOCK, maker.problems)
-        stage = _Stage(options, screen, stream, regions, maker, metrics, table, stop)
+        stage = _Stage(options, screen, stream, regions, node, metrics, table, stop)
         traffic = [TrafficProcess(r.name, r.bootstrap_servers, options.rate) for r in regions]
         try:
             code = await _play(stage, traffic)
@@ -201,7 +201,7 @@ async def _run(
 async def _play(stage: _Stage, traffic: Sequence[TrafficProcess]) -> int:
     for process in traffic:
         await process.start(stage.log_stream)
-    stage.maker.start()
+    stage.node.start()
     await _watch(stage, traffic)
     stage.screen.print("Stopping the producers ...")
     counts = [await process.finish() for process in traffic]

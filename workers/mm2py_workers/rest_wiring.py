@@ -4,37 +4,36 @@ Flow: settings, herders, ``NodeParts`` -> ``RestParts`` -> public application be
 behind signatures -> ``RestServer``s.
 """
 
-import logging
-import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Final, final
 
-import httpx
 from fastapi import APIRouter
 
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
-from mm2py.rest.forwarding import Forwarder, http_client
-from mm2py.rest.listener_tls import peer_context, server_context
+from mm2py.rest.forwarding import Forwarder
+from mm2py.rest.listener_tls import server_context
+from mm2py.rest.listening import Listener
 from mm2py.rest.parts import RestParts
-from mm2py.rest.peer_client import HttpPeerClient
+from mm2py.rest.routes.flows import router
 from mm2py.rest.security import BodyLimit, gate_for
-from mm2py.rest.server import Listener, RestServer
-from mm2py.runtime.herder_api import Herder, PeerClient
+from mm2py.rest.server import RestServer
+from mm2py.runtime.flow_service import FlowNode, FlowParts, FlowService
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
-from mm2py_workers.flow_wiring import NodeParts
+from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["OpenRest", "open_rest"]
 
-log = logging.getLogger(__name__)
-
 INTERNAL_BODY_BYTES: Final = 16 * 1024 * 1024
 """Task configs of a thousand topics are far below; a stranger cannot fill the memory."""
+
+_Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 
 
 @final
@@ -44,74 +43,82 @@ class OpenRest:
 
     public_urls: tuple[str, ...]
     servers: tuple[RestServer, ...]
-    client: httpx.AsyncClient
-
-    def peer_client(self, flow: FlowName | None) -> PeerClient:
-        """Return what a flow's herder asks other workers with."""
-        return HttpPeerClient(self.client, flow)
 
     async def stop(self, timeout_s: float) -> None:
         """Close the listeners; running requests get ``timeout_s``."""
         for server in self.servers:
             await server.stop(timeout_s)
-        await self.client.aclose()
 
 
-async def open_rest(
-    settings: RestSettings,
-    internal: socket.socket,
-    herders: Callable[[], Mapping[FlowName | None, Herder]],
-    node: NodeParts,
-    *,
-    dedicated: bool,
-    flows: APIRouter | None = None,
-) -> OpenRest:
-    """Open the internal listener on its bound socket, then the public ones.
+async def open_rest(node: RestNode, served: Served) -> OpenRest:
+    """Serve the internal listener on its bound socket, then open the public ones.
 
     Raises:
         ConfigError: an address, key store or password file cannot be used.
     """
+    settings, parts = node.settings, served.parts
     credentials = Credentials.read(settings)
-    node.mask.add(credentials.secrets)
-    client = http_client(peer_context(settings.tls))
-    parts = RestParts(
-        herders=herders,
-        dedicated=dedicated,
-        catalog=node.catalog,
-        validator=node.validator,
-        loggers=node.loggers,
-        mask=node.mask,
-        clock=node.clock,
-        forward=Forwarder(client, node.clock),
-        flows=flows,
-        remote_refusal=_refusal(settings, node, dedicated=dedicated),
+    parts.mask.add(credentials.secrets)
+    forward = Forwarder(node.http, parts.clock)
+    refusal = _refusal(settings, served)
+    rest = RestParts(
+        herders=lambda: served.herders,
+        dedicated=served.dedicated,
+        catalog=parts.catalog,
+        validator=parts.validator,
+        loggers=parts.loggers,
+        mask=parts.mask,
+        clock=parts.clock,
+        forward=forward,
+        flows=_flows(served, forward, refusal) if served.dedicated else None,
+        remote_refusal=refusal,
         names_a_secret=names_a_secret,
+        commit=f"mm2py-{version('mm2py')}",
     )
-    private = BodyLimit(internal_app(parts), INTERNAL_BODY_BYTES)
-    public = gate_for(settings, credentials)(public_app(parts))
-    open_listeners = [_listener(a, settings) for a in settings.listeners if not a.signed_only]
-    signed_listeners = [_listener(a, settings) for a in settings.listeners if a.signed_only]
-    own = _listener(settings.internal, settings, bound=internal)
-    inside = RestServer([own, *signed_listeners], private)
-    outside = RestServer(open_listeners, public)
+    inside = RestServer(
+        [
+            replace(node.internal, ssl=_listener(settings.internal, settings).ssl),
+            *(_listener(it, settings) for it in settings.listeners if it.signed_only),
+        ],
+        BodyLimit(internal_app(rest), INTERNAL_BODY_BYTES),
+    )
+    outside = RestServer(
+        [_listener(it, settings) for it in settings.listeners if not it.signed_only],
+        gate_for(settings, credentials)(public_app(rest)),
+    )
     try:
         await inside.start()
         urls = await outside.start()
     except BaseException:
         await inside.stop(0)
-        await client.aclose()
         raise
-    return OpenRest(urls, (outside, inside), client)
+    return OpenRest(urls, (outside, inside))
 
 
-def _refusal(
-    settings: RestSettings, node: NodeParts, *, dedicated: bool
-) -> Callable[[FlowName | None, str, ConnectorConfig], str | None]:
+def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter:
+    flows = {
+        name: FlowNode(herder, served.overrides[name], served.parts.peers(name))
+        for name, herder in served.herders.items()
+        if name is not None
+    }
+    service = FlowService(
+        FlowParts(
+            flows=lambda: flows,
+            validator=served.parts.validator,
+            mask=served.parts.mask,
+            names_a_secret=names_a_secret,
+            remote_refusal=refusal,
+        )
+    )
+    return router(service, forward)
+
+
+def _refusal(settings: RestSettings, served: Served) -> _Refusal:
     def refused(flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
         problems = remote_problems(
             config,
-            dedicated=dedicated,
-            file_texts=node.file_texts(flow, name),
+            dedicated=served.dedicated,
+            file_texts=served.parts.file_texts(flow, name),
             providers=settings.providers_allowed,
         )
         return refusal_text(problems)
@@ -119,12 +126,8 @@ def _refusal(
     return refused
 
 
-def _listener(
-    address: ListenAddress, settings: RestSettings, bound: socket.socket | None = None
-) -> Listener:
+def _listener(address: ListenAddress, settings: RestSettings) -> Listener:
     context = None
     if address.scheme == "https" and settings.tls is not None:
         context = server_context(settings.tls)
-    return Listener(
-        address.host, address.port, context, may_move=address.or_free_port, bound=bound
-    )
+    return Listener(address.host, address.port, context, may_move=address.or_free_port)

@@ -4,7 +4,6 @@ Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``Dis
 ``MirrorMaker``. It decides nothing that a test would want to change: that is configuration.
 """
 
-import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -22,20 +21,18 @@ from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.distributed_herder import DistributedHerder
-from mm2py.runtime.herder_api import Herder
 from mm2py.runtime.mirror_maker import MirrorMaker
 from mm2py.runtime.plugin_catalog import InstalledPlugins
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
-from mm2py_workers.flow_wiring import FlowPlan, NodeParts, flow_parts
-from mm2py_workers.rest_node import RestNode
+from mm2py_workers.flow_wiring import wire_flow
+from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes
+from mm2py_workers.node_parts import FlowPlan, NodeParts
+from mm2py_workers.rest_node import RestNode, Served
 
-__all__ = ["Node", "build_node", "freeze_garbage_collector"]
-
-GC_THRESHOLDS: Final = (50_000, 50, 100)
-"""The hot path makes no cycles; the default of 700 objects collects hundreds of times a second."""
+__all__ = ["Node", "build_node"]
 
 REST_STOP_S: Final = 1.0
 
@@ -51,18 +48,25 @@ class Node:
     """One process of the dedicated mode: its flows, and REST over them."""
 
     maker: MirrorMaker
-    parts: NodeParts
     rest: RestNode
-    herders: Mapping[FlowName | None, Herder]
+    served: Served
+
+    def start(self) -> None:
+        """Launch every flow, and the first task host; returns at once."""
+        if self.served.parts.pool is not None:
+            self.served.parts.pool.start()
+        self.maker.start()
 
     async def serve(self) -> None:
         """Open REST; the flows need not wait for it."""
-        await self.rest.serve(lambda: self.herders, self.parts, dedicated=True)
+        await self.rest.serve(self.served)
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
         clean = await self.maker.stop(timeout_s)
         await self.rest.stop(REST_STOP_S)
+        if self.served.parts.pool is not None:
+            await self.served.parts.pool.close()
         return clean
 
 
@@ -96,6 +100,7 @@ def build_node(
         plan = plans.get(flow) if flow is not None else None
         return {} if plan is None else plan.connectors.get(connector, {})
 
+    pool = host_pool(host_processes(config.resolved(_texts(config, (PROCESSES,)))), clock)
     parts = NodeParts(
         url=rest.url,
         worker_id=rest.worker_id,
@@ -104,28 +109,21 @@ def build_node(
         validator=ConfigValidator(
             found, resolve=lambda raw: _resolved(config, raw), policy=ALL_OVERRIDES, mask=mask
         ),
-        loggers=ProcessLoggers(clock),
+        loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,
         file_texts=file_texts,
         clock=clock,
+        pool=pool,
     )
-    herders = {
-        name: DistributedHerder(flow_parts(plan, parts, metrics.flow(name)), clock=clock)
-        for name, plan in plans.items()
-    }
-    seen: dict[FlowName | None, Herder] = dict(herders.items())
-    return Node(MirrorMaker(herders), parts, rest, seen)
-
-
-def freeze_garbage_collector() -> None:
-    """Take what start-up made out of the collector's sight, and let it look rarely.
-
-    Worth about 2 us per batch (real-broker.md 8): long-lived objects are never walked again.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    wired = {name: wire_flow(plan, parts, metrics.flow(name)) for name, plan in plans.items()}
+    herders = {name: DistributedHerder(flow.parts, clock=clock) for name, flow in wired.items()}
+    served = Served(
+        herders=dict(herders.items()),
+        overrides={name: flow.overrides for name, flow in wired.items()},
+        parts=parts,
+    )
+    return Node(MirrorMaker(herders), rest, served)
 
 
 def _derive(config: MirrorMakerConfig, name: FlowName, plugins: Plugins) -> FlowPlan:
@@ -157,11 +155,15 @@ def _resolved(config: MirrorMakerConfig, raw: ConnectorConfig) -> dict[str, str]
     return config.resolved({key: text for key, text in raw.items() if text is not None})
 
 
-def _rest_settings(config: MirrorMakerConfig, *, insecure: bool) -> RestSettings:
-    own = {key: value.text for key, value in config.raw.items() if key.startswith(_REST_KEYS)}
+def _texts(config: MirrorMakerConfig, beginnings: tuple[str, ...]) -> dict[str, str]:
+    return {key: it.text for key, it in config.raw.items() if key.startswith(beginnings)}
 
+
+def _rest_settings(config: MirrorMakerConfig, *, insecure: bool) -> RestSettings:
     def origin(name: str) -> str:
         value = config.raw.get(name)
         return str(config.path) if value is None else f"{config.path}:{value.line}"
 
-    return RestSettings.of_flow_file(config.resolved(own), insecure=insecure, origin=origin)
+    return RestSettings.of_flow_file(
+        config.resolved(_texts(config, _REST_KEYS)), insecure=insecure, origin=origin
+    )

@@ -1,0 +1,65 @@
+"""What all flows of one process share, and what one flow is made from.
+
+Flow: properties file -> ``FlowPlan`` per flow, ``NodeParts`` once -> ``flow_wiring``, ``rest_wiring``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mm2py.clock import Clock
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError
+from mm2py.observability.loggers import LoggerRegistry
+from mm2py.observability.logging import SecretMask
+from mm2py.runtime.herder_api import PeerClient, Validator
+from mm2py.runtime.host_pool import HostPool
+from mm2py.runtime.plugin_catalog import PluginCatalog
+from mm2py.runtime.plugins import Plugins
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.types import FlowName
+
+__all__ = ["FlowPlan", "NodeParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """One flow's configs: resolved for the worker, raw (placeholders kept) for the connectors.
+
+    ``resolve`` replaces placeholders of a connector's or task's config.
+    """
+
+    name: FlowName
+    props: Mapping[str, str]
+    worker: WorkerConfig
+    connectors: Mapping[str, Mapping[str, str]]
+    resolve: Callable[[ConnectorConfig], dict[str, str]]
+    auto_restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """What all flows of a process share; ``url`` is where other workers reach it, ``peers`` asks them.
+
+    ``file_texts`` gives a connector's config as its file says it, which a remote config may repeat. Without a
+    ``pool`` tasks live in this process.
+    """
+
+    url: str
+    worker_id: str
+    plugins: Plugins
+    catalog: PluginCatalog
+    validator: Validator
+    loggers: LoggerRegistry
+    mask: SecretMask
+    peers: Callable[[FlowName | None], PeerClient]
+    file_texts: Callable[[FlowName | None, str], Mapping[str, str]]
+    clock: Clock
+    pool: HostPool | None = None
+
+    def runnable(self, connector_class: str) -> bool:
+        """Tell whether a connector class is installed here."""
+        try:
+            self.plugins.find(connector_class)
+        except ConfigError:
+            return False
+        return True
