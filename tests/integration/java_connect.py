@@ -3,8 +3,10 @@
 Flow: properties -> ``ConnectDistributed`` -> ``JavaConnect.call``. One JVM costs 15 s of CPU: one per test file.
 """
 
+import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from typing import Final, cast, final
 
@@ -21,6 +23,7 @@ __all__ = ["JavaConnect"]
 
 CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 START_S: Final = 90.0
+SETTLE_S: Final = 60.0
 
 
 @final
@@ -71,7 +74,12 @@ class JavaConnect:
         """Send a request and return its JSON, None without a body."""
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
+        deadline = time.monotonic() + SETTLE_S
         answer = await self._http.request(method, path, content=content, headers=headers)
+        # While the group rebalances, which a new session key alone sets off, every answer is 409.
+        while answer.status_code == 409 != expected and time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+            answer = await self._http.request(method, path, content=content, headers=headers)
         assert answer.status_code == expected, (
             f"{method} {path}: {answer.status_code} {answer.text}"
         )

@@ -152,7 +152,7 @@ def test_a_target_that_refuses_to_create_a_topic_is_quoted_with_topic_and_proper
         create_topic(region_b, remote)
         truth, copy = wait_for_copy(mirror, flow, f"{prefix}-new", timeout_s=60)
         assert_equal(truth, copy)
-        assert len(mirror.lines("WARNING .*cannot be created")) == 1
+        assert len(mirror.lines(f"WARNING .*cannot be created.* name={remote} ")) == 1
         assert mirror.stop() == 0
 
 
