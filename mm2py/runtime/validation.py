@@ -6,7 +6,7 @@ connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no c
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, cast, final
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
@@ -88,6 +88,7 @@ class ConfigValidator:
         props = self._resolved(config)
         definitions = {it.key.name: it for it in checked_keys(factory)}
         found = _each(definitions.values(), props)
+        _check_version(factory, props, found)
         found.undefined += [
             ConfigValue(name=name, value=None, errors=(_NULL,))
             for name, value in props.items()
@@ -170,12 +171,9 @@ class ConfigValidator:
                 value = ConfigValue(name=name, value=shown)
                 if definition is not None:
                     value = check_value(definition, texts)
-                entries.append(
-                    (
-                        None if definition is None else definition.key,
-                        replace(value, errors=(refusal,) if refusal else ()),
-                    )
-                )
+                if refusal:
+                    value = replace(value, errors=(*value.errors, refusal))
+                entries.append((None if definition is None else definition.key, value))
         return entries
 
     def _masked(self, value: ConfigValue | None) -> ConfigValue | None:
@@ -196,10 +194,24 @@ def _each(definitions: Iterable[Definition], props: _Props) -> _Findings:
     return _Findings(values, [])
 
 
+def _check_version(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+    """Refuse a wanted version that is not installed, at both keys as Java does; ranges pass."""
+    wanted = (props.get("connector.plugin.version") or "").strip()
+    there = cast("str | None", getattr(factory, "plugin_version", None))
+    if not wanted or wanted == there or wanted.startswith(("[", "(")):
+        return
+    for name in ("connector.class", "connector.plugin.version"):
+        found.add(
+            name,
+            f"Plugin {factory.java_class} not found that matches the version range"
+            f" [{wanted},{wanted}], available versions: [{there or ''}]",
+        )
+
+
 def _converters(texts: Mapping[str, str]) -> _Configs:
     """Return the keys of the converters that a connector has of its own, under their prefix."""
     entries: _Configs = []
-    for which in ("key", "value", "header"):
+    for which in ("header", "key", "value"):
         prefix = f"{which}.converter."
         name = texts.get(prefix.rstrip("."))
         for definition in CONVERTER_KEYS.get(converter_class(name or ""), ()):
