@@ -8,14 +8,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
 from urllib.parse import urlsplit
 
-from mm2py.config.rest_settings import RestSettings
-from mm2py.errors import Mm2pyError
+from mm2py.config.rest_settings import RestSettings, advertised_url
+from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.listening import BoundListener, Listener, bind
 from mm2py.runtime.herder_api import Herder, PeerClient
@@ -75,10 +75,20 @@ class _RestWiring(Protocol):
 class RestNode:
     """REST of one process; ``url`` is what the groups' metadata carry."""
 
-    def __init__(self, settings: RestSettings, internal: BoundListener, url: str) -> None:
+    def __init__(
+        self,
+        settings: RestSettings,
+        internal: BoundListener,
+        url: str,
+        public: Sequence[BoundListener] = (),
+        advertised: str = "",
+    ) -> None:
         self.settings = settings
         self.internal = internal
         self.url = url
+        self.public = tuple(public)
+        """Public listeners that are bound already; none where ``serve`` opens them."""
+        self._advertised = advertised
         self._running: RunningRest | None = None
 
     @classmethod
@@ -95,10 +105,33 @@ class RestNode:
         url = f"{address.scheme}://{host or local_address(targets)}:{port}/"
         return cls(settings, internal, url)
 
+    @classmethod
+    def bind_worker(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
+        """Bind an ordinary worker's listeners, the public ones too: they are its name in statuses.
+
+        Raises:
+            ConfigError: an address cannot be used.
+        """
+        node = cls.bind(settings, targets)
+        public: list[BoundListener] = []
+        try:
+            for address in settings.listeners:
+                bound = bind(Listener(address.host, address.port, may_move=address.or_free_port))
+                # TLS is put on it when it is served.
+                url = bound.url.replace("http", address.scheme, 1)
+                public.append(replace(bound, url=url))
+        except ConfigError:
+            for bound in (*public, node.internal):
+                bound.sock.close()
+            raise
+        urls = tuple(bound.url for bound in public)
+        advertised = advertised_url(settings, urls, local_address(targets))
+        return cls(settings, node.internal, node.url, public, advertised)
+
     @property
     def worker_id(self) -> str:
-        """``host:port``: this process in statuses."""
-        return urlsplit(self.url).netloc
+        """``host:port``: this process in statuses; an ordinary worker's is where users reach it."""
+        return urlsplit(self._advertised or self.url).netloc
 
     @cached_property
     def http(self) -> "httpx.AsyncClient":
@@ -138,7 +171,8 @@ class RestNode:
         running, self._running = self._running, None
         if running is not None:
             await running.stop(timeout_s)
-        self.internal.sock.close()
+        for bound in (self.internal, *self.public):
+            bound.sock.close()
         if "http" in self.__dict__:
             await self.http.aclose()
 

@@ -4,7 +4,7 @@ Flow: settings, herders, ``NodeParts`` -> ``RestParts`` -> public application be
 behind signatures -> ``RestServer``s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Final, final
@@ -17,7 +17,7 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import Forwarder
 from mm2py.rest.listener_tls import server_context
-from mm2py.rest.listening import Listener
+from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
 from mm2py.rest.security import BodyLimit, gate_for
@@ -83,7 +83,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         BodyLimit(internal_app(rest), INTERNAL_BODY_BYTES),
     )
     outside = RestServer(
-        [_listener(it, settings) for it in settings.listeners if not it.signed_only],
+        _public(node),
         gate_for(settings, credentials)(public_app(rest)),
     )
     try:
@@ -93,6 +93,15 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         await inside.stop(0)
         raise
     return OpenRest(urls, (outside, inside))
+
+
+def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
+    settings = node.settings
+    found = [_listener(it, settings) for it in settings.listeners if not it.signed_only]
+    if not node.public:
+        return found
+    # In the order of the settings, where an ordinary worker has no signed ones.
+    return [replace(it, ssl=like.ssl) for it, like in zip(node.public, found, strict=True)]
 
 
 def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter:
