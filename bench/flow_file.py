@@ -1,5 +1,9 @@
-"""The properties file of one benched flow: two clusters, defaults, topics of the bench only."""
+"""The properties file of one benched flow: two clusters, defaults, topics of the bench only.
 
+``MM2PY_BENCH_SET="task.host.processes=2 tasks.max=2"`` in the environment adds properties to every file.
+"""
+
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +11,7 @@ from typing import Final
 
 __all__ = ["Endpoint", "write_flow_file"]
 
+_SET: Final = "MM2PY_BENCH_SET"
 _SINGLE_REPLICA: Final = (
     "replication.factor",
     "checkpoints.topic.replication.factor",
@@ -50,5 +55,6 @@ def write_flow_file(
     }
     if refresh_s is not None:
         properties["refresh.topics.interval.seconds"] = str(refresh_s)
+    properties |= dict(pair.split("=", 1) for pair in os.environ.get(_SET, "").split())
     lines = (f"{key} = {value}\n" for key, value in properties.items())
     path.write_text("".join(lines).replace("\\", "\\\\"), encoding="latin-1")
