@@ -5,23 +5,21 @@ Exit codes: 0 orderly end, 1 failure, 2 wrong usage. One clear line on stderr, a
 ``--debug``.
 """
 
-import argparse
 import asyncio
 import logging
-import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn, TextIO, final
+from typing import Final, NoReturn
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.findings import Finding, Severity
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.errors import ConfigError, Mm2pyError, UsageError
-from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.signals import StopSignal
@@ -38,73 +36,28 @@ DRAIN_TIMEOUT_S: Final = 25.0
 SETTLE_S: Final = 5.0
 """After this long what start-up made is there and the garbage collector is told to forget it."""
 
-_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
+class _Options(WorkerOptions):
+    """What the command line said."""
 
-@final
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage is one line and exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, remedy=f"see {PROGRAM} --help")
+    clusters: list[str] | None
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and end the process with its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    mask = SecretMask()
-    try:
-        options = _parse(words)
-    except UsageError as error:
-        _complain(error, mask)
-        sys.exit(2)
-    configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
-    try:
-        code = asyncio.run(_run(options, mask))
-    except UsageError as error:
-        _complain(error, mask, debug=options.debug)
-        code = 2
-    except Mm2pyError as error:
-        _complain(error, mask, debug=options.debug)
-        code = 1
-    except KeyboardInterrupt:
-        code = 130
-    except Exception as error:  # noqa: BLE001 - the process's edge: one line, the trace with --debug
-        _complain(error, mask, debug=options.debug)
-        code = 1
-    sys.exit(code)
-
-
-class _Options(argparse.Namespace):
-    """What the command line said."""
-
-    file: str
-    clusters: list[str] | None
-    debug: bool
-    log_level: str
-    insecure: bool
+    run_program(PROGRAM, arguments, _parse, _run)
 
 
 def _parse(words: Sequence[str]) -> _Options:
-    parser = _Parser(
-        prog=PROGRAM, description="Replicate between Kafka clusters as MirrorMaker 2 does."
+    parser = CommandParser(
+        PROGRAM, "Replicate between Kafka clusters as MirrorMaker 2 does.", "mm2.properties"
     )
-    parser.add_argument("file", metavar="FILE", help="mm2.properties")
     parser.add_argument(
         "--clusters",
         nargs="+",
         metavar="ALIAS",
         help="run only the flows whose target is one of these (default: all)",
     )
-    parser.add_argument(
-        "--log-level", choices=_LEVELS, default="INFO", type=str.upper, help="default: INFO"
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="let everybody use REST who reaches its listeners, without authentication",
-    )
-    parser.add_argument("--debug", action="store_true", help="log level DEBUG, with stack traces")
     return parser.parse_args(words, namespace=_Options())
 
 
@@ -180,21 +133,6 @@ def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:
     whole = config.secrets | clear
     # The log may quote a password without the JAAS text around it.
     return whole.union(*map(jaas_secrets, whole))
-
-
-def _complain(
-    error: Exception, mask: SecretMask, *, debug: bool = False, stream: TextIO | None = None
-) -> None:
-    out = stream or sys.stderr
-    if debug:
-        log.debug("the process ends because of", exc_info=error)
-    text = str(error) if isinstance(error, Mm2pyError) else f"{type(error).__name__}: {error}"
-    kind = (
-        "bad configuration: "
-        if isinstance(error, ConfigError) and not isinstance(error, UsageError)
-        else ""
-    )
-    out.write(f"{PROGRAM}: {kind}{mask.apply(' '.join(text.split()))}\n")
 
 
 if __name__ == "__main__":

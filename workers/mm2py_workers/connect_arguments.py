@@ -1,0 +1,111 @@
+"""Command lines of the programs that run workers: how they are read, and how a process ends.
+
+Flow: words -> ``CommandParser`` -> options -> ``run_program`` -> exit code: 0 orderly end, 1 failure, 2 wrong
+usage. One clear line on stderr per problem, a stack trace only with ``--debug``.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final, NoReturn, TypeVar, final
+
+from mm2py.errors import ConfigError, Mm2pyError, UsageError
+from mm2py.observability.logging import SecretMask, configure_logging
+
+__all__ = ["CommandParser", "ProblemsError", "WorkerOptions", "run_program"]
+
+log = logging.getLogger(__name__)
+
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class WorkerOptions(argparse.Namespace):
+    """What every one of these command lines can say."""
+
+    file: str
+    debug: bool
+    log_level: str
+    insecure: bool
+
+
+OptionsT = TypeVar("OptionsT", bound=WorkerOptions)
+
+
+@final
+class CommandParser(argparse.ArgumentParser):
+    """The options that all have; wrong usage is one line and exit code 2."""
+
+    def __init__(self, program: str, description: str, file: str) -> None:
+        super().__init__(prog=program, description=description)
+        self.add_argument("file", metavar="FILE", help=file)
+        self.add_argument(
+            "--log-level", choices=_LEVELS, default="INFO", type=str.upper, help="default: INFO"
+        )
+        self.add_argument(
+            "--insecure",
+            action="store_true",
+            help="let everybody use REST who reaches its listeners, without authentication",
+        )
+        self.add_argument("--debug", action="store_true", help="log level DEBUG, with stack traces")
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise UsageError(message, remedy=f"see {self.prog} --help")
+
+
+@final
+class ProblemsError(ConfigError):
+    """Everything that is wrong with the files of a program; told one line each."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+def run_program(
+    program: str,
+    words: Sequence[str] | None,
+    parse: Callable[[Sequence[str]], OptionsT],
+    run: Callable[[OptionsT, SecretMask], Coroutine[object, object, int]],
+) -> NoReturn:
+    """Run a program and end the process with its exit code."""
+    mask = SecretMask()
+    try:
+        options = parse(sys.argv[1:] if words is None else list(words))
+    except UsageError as error:
+        _complain(program, error, mask)
+        sys.exit(2)
+    configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
+    try:
+        code = asyncio.run(run(options, mask))
+    except UsageError as error:
+        _complain(program, error, mask, debug=options.debug)
+        code = 2
+    except Mm2pyError as error:
+        _complain(program, error, mask, debug=options.debug)
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:  # noqa: BLE001 - the process's edge: one line, the trace with --debug
+        _complain(program, error, mask, debug=options.debug)
+        code = 1
+    sys.exit(code)
+
+
+def _complain(program: str, error: Exception, mask: SecretMask, *, debug: bool = False) -> None:
+    if debug:
+        log.debug("the process ends because of", exc_info=error)
+    for problem in error.problems if isinstance(error, ProblemsError) else (error,):
+        text = (
+            str(problem)
+            if isinstance(problem, Mm2pyError)
+            else f"{type(problem).__name__}: {problem}"
+        )
+        kind = (
+            "bad configuration: "
+            if isinstance(problem, ConfigError) and not isinstance(problem, UsageError)
+            else ""
+        )
+        sys.stderr.write(f"{program}: {kind}{mask.apply(' '.join(text.split()))}\n")
