@@ -44,7 +44,9 @@ class DistributedHerder:
     def __init__(self, parts: HerderParts, *, clock: Clock) -> None:
         self._parts = parts
         self._queue = HerderQueue(clock)
-        self._publication = TaskPublication(parts, self._queue, self._membership_in_doubt)
+        self._publication = TaskPublication(
+            parts, self._queue, self._membership_in_doubt, clock=clock
+        )
         self._work = AssignedWork(
             parts, self._publication.publish, clock=clock, on_change=self._note_state
         )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
+from mm2py.clock import Clock
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder_api import HerderParts
 from mm2py.runtime.herder_errors import BadRequestError, ForwardError, NotFoundError
@@ -17,6 +18,9 @@ from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.types import TargetState
 
 __all__ = ["TaskPublication"]
+
+LEADER_WAIT_S: Final = 10.0
+LEADER_LOOK_S: Final = 0.1
 
 _PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
 """Of a config provider (Java's ``ConfigTransformer.DEFAULT_PATTERN``)."""
@@ -30,11 +34,17 @@ class TaskPublication:
     """
 
     def __init__(
-        self, parts: HerderParts, queue: HerderQueue, in_doubt: Callable[[], bool]
+        self,
+        parts: HerderParts,
+        queue: HerderQueue,
+        in_doubt: Callable[[], bool],
+        *,
+        clock: Clock,
     ) -> None:
         self._parts = parts
         self._queue = queue
         self._in_doubt = in_doubt
+        self._clock = clock
 
     async def publish(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
@@ -45,6 +55,7 @@ class TaskPublication:
         now, or the connector is not to run, nothing is written.
         """
         parts = self._parts
+        await self._until_led()
         snapshot = parts.config.snapshot()
         wanted = [self._completed(made_of, config) for config in configs]
         if not _current(name, made_of, snapshot) or not _differs(name, wanted, snapshot):
@@ -87,6 +98,16 @@ class TaskPublication:
         what = f"writing {len(configs)} task configs for connector {name} to the config topic"
         with self._queue.stage(what):
             await parts.config.put_tasks(name, configs)
+
+    async def _until_led(self) -> None:
+        """Wait for the end of a round, and for the first session key: neither is worth a warning."""
+        parts = self._parts
+        waited_s = 0.0
+        while waited_s < LEADER_WAIT_S and not parts.membership.is_leader:
+            if parts.membership.leader_url is not None and parts.config.snapshot().session_key:
+                return
+            await self._clock.sleep(LEADER_LOOK_S)
+            waited_s += LEADER_LOOK_S
 
     def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
         """Add Java's task class, and put placeholders back where resolved secrets would be stored."""

@@ -1,0 +1,257 @@
+"""Several processes of the product on one file: start them, ask them over REST, see who runs what.
+
+Flow: ``Workers(flow)`` as a context manager -> ``start`` -> ``until_spread`` -> a fault -> the same questions again.
+What runs where is what REST tells; what was started and stopped is what the logs tell.
+"""
+
+import json
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Final, Self, cast, final
+
+from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.traffic import Logs, Record, copied, ends, read
+
+__all__ = ["ANSWER_S", "TASKS", "Answer", "Workers", "assert_nothing_lost"]
+
+TASKS: Final = 3
+ANSWER_S: Final = 100.0
+SPREAD_S: Final = 60.0
+_CONNECTOR: Final = "connectors/MirrorSourceConnector"
+_ROUND: Final = re.compile(r"generation=(\d+) leader=(\S+)")
+_STARTED: Final = re.compile(r"\|task-(\d+)\] source task started")
+_STOPPED: Final = re.compile(r"\|task-(\d+)\] task state=UNASSIGNED")
+
+Answer = tuple[int, object]
+"""Status and decoded body; status 0: nobody answered."""
+
+
+@final
+class Workers:
+    """The processes of one flow by name; leaving the ``with`` block ends them all."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._stack = ExitStack()
+        self._running: dict[str, Mirror] = {}
+
+    @property
+    def running(self) -> list[Mirror]:
+        """Those that were neither stopped nor killed."""
+        return list(self._running.values())
+
+    def start(self, *names: str) -> list[Mirror]:
+        """Start processes side by side and wait until each serves REST."""
+        new = [self._stack.enter_context(Mirror(self.flow.file, name=name)) for name in names]
+        self._running.update(zip(names, new, strict=True))
+        for worker in new:
+            worker.wait_for_log("rest listens", SPREAD_S)
+        return new
+
+    def kill(self, worker: Mirror) -> None:
+        """SIGKILL one."""
+        del self._running[worker.name]
+        worker.kill()
+
+    @contextmanager
+    def frozen(self, worker: Mirror) -> Generator[None]:
+        """SIGSTOP one while the block runs; nobody waits for it or asks it."""
+        del self._running[worker.name]
+        worker.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            worker.send(signal.SIGCONT)
+        self._running[worker.name] = worker
+
+    def stop(self, *workers: Mirror) -> None:
+        """Stop some in order, all without arguments; each must end well."""
+        for worker in workers or self.running:
+            del self._running[worker.name]
+            assert worker.stop() == 0, worker.tail()
+
+    # ---- REST
+
+    def ask(
+        self,
+        worker: Mirror,
+        path: str,
+        method: str = "GET",
+        body: object = None,
+        *,
+        timeout_s: float = ANSWER_S,
+    ) -> Answer:
+        """Ask one worker about the flow; ``path`` is behind the connector's name."""
+        flow = self.flow
+        url = f"{_public(worker)}{flow.source_alias}/{flow.target_alias}/{_CONNECTOR}{path}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310 - http to ourselves
+            url, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 - as above
+                text = reply.read()
+                return reply.status, json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+        except OSError as error:  # it was killed meanwhile
+            return 0, str(error)
+
+    def patch(self, worker: Mirror, changes: Mapping[str, str | None]) -> int:
+        """Change keys of the connector's config; return the status."""
+        return self.ask(worker, "/config", "PATCH", changes)[0]
+
+    def config(self, worker: Mirror) -> dict[str, str]:
+        """Return the connector's config as one worker has read it."""
+        status, found = self.ask(worker, "")
+        assert status == 200, found
+        assert isinstance(found, dict)
+        return cast("dict[str, str]", found["config"])
+
+    def tasks(self, worker: Mirror) -> dict[int, tuple[str, str]]:
+        """Return state and owner of each task, as one worker tells; empty while nothing is known."""
+        status, found = self.ask(worker, "/status")
+        if status != 200:
+            return {}
+        assert isinstance(found, dict)
+        listed = cast("list[dict[str, Any]]", found["tasks"])
+        return {task["id"]: (task["state"], task["worker_id"]) for task in listed}
+
+    def until_spread(self, *, tasks: int = TASKS, over: int | None = None) -> dict[int, Mirror]:
+        """Wait until all running workers say the same: every task runs, on that many of them."""
+        wanted = len(self._running) if over is None else over
+
+        def spread() -> dict[int, Mirror] | None:
+            seen = [self.tasks(worker) for worker in self.running]
+            if any(other != seen[0] for other in seen[1:]) or len(seen[0]) != tasks:
+                return None
+            owners = {task: self.named(owner) for task, (_, owner) in seen[0].items()}
+            is_up = all(state == "RUNNING" for state, _ in seen[0].values())
+            found = {task: owner for task, owner in owners.items() if owner is not None}
+            names = {owner.name for owner in found.values()}
+            return found if is_up and len(found) == tasks and len(names) == wanted else None
+
+        return until(spread, SPREAD_S, self._describe, alive=self.running[0])
+
+    def until_states(self, *states: str) -> None:
+        """Wait until the tasks have these states and no other, as every worker tells."""
+        until(
+            lambda: all(
+                {state for state, _ in self.tasks(worker).values()} == set(states)
+                for worker in self.running
+            ),
+            SPREAD_S,
+            lambda: f"{states}: {self._describe()}",
+        )
+
+    # ---- who is who
+
+    def named(self, owner: str) -> Mirror | None:
+        """Return the running worker of a name in statuses (``host:port``)."""
+        return next((w for w in self.running if f"//{owner}/" == _internal(w)), None)
+
+    def leader(self) -> Mirror:
+        """Return who leads by the newest round in the logs; waits while that one is gone."""
+
+        def newest() -> Mirror | None:
+            rounds = [
+                (int(found[1]), found[2])
+                for worker in self.running
+                for found in map(_ROUND.search, worker.lines("group (joined|round done)"))
+                if found is not None
+            ]
+            url = max(rounds)[1].removeprefix("http:")
+            return next((w for w in self.running if _internal(w) == url), None)
+
+        return until(newest, SPREAD_S, "a leader")
+
+    def starts(self, worker: Mirror) -> list[int]:
+        """Return the task numbers that a worker has started, in order."""
+        return _numbers(_STARTED, worker)
+
+    def stops(self, worker: Mirror) -> list[int]:
+        """Return the task numbers that a worker has given up, in order."""
+        return _numbers(_STOPPED, worker)
+
+    # ---- copying
+
+    def wait_for_copy_everywhere(self, topic: str, timeout_s: float = 60.0) -> float:
+        """Wait until every partition has got new records since now; return after how many seconds."""
+        began = time.monotonic()
+        before = ends(self.flow.target, self.flow.remote(topic))
+
+        def grown() -> bool:
+            now = ends(self.flow.target, self.flow.remote(topic))
+            return bool(before) and all(now.get(p, 0) > end for p, end in before.items())
+
+        until(grown, timeout_s, lambda: f"all partitions of {topic}: {self._describe()}")
+        return time.monotonic() - began
+
+    def wait_for_start(self, topic: str) -> None:
+        """Wait until something was copied."""
+        until(lambda: copied(self.flow, topic) > 0, SPREAD_S, "a first record")
+
+    def _describe(self) -> str:
+        return f"tasks as the workers tell: { {w.name: self.tasks(w) for w in self.running} }"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+def assert_nothing_lost(flow: Flow, topic: str, worker: Mirror) -> dict[int, list[int]]:
+    """Every record of the source is in the copy in order; return where it steps back, by partition.
+
+    A step back is the number of the source record that is there again after a later one.
+    """
+    truth = read(flow.source, topic)
+    copy: Logs = {}
+
+    def arrived() -> bool:
+        nonlocal copy
+        copy = read(flow.target, flow.remote(topic))
+        return all(log.records[-1] in copy[p].records[-400:] for p, log in truth.items())
+
+    until(arrived, SPREAD_S, "the end of the source on the target", alive=worker)
+    return {p: _steps_back(log.records, copy[p].records) for p, log in truth.items()}
+
+
+def _steps_back(wanted: Sequence[Record], found: Sequence[Record]) -> list[int]:
+    numbers = {record: number for number, record in enumerate(wanted)}
+    assert len(numbers) == len(wanted), "the test's records must differ"
+    steps, last, furthest = list[int](), -1, -1
+    for record in found:
+        number = numbers[record]
+        if number != last + 1:
+            assert number <= last, f"records {last + 1}-{number} are missing"
+            steps.append(number)
+        last, furthest = number, max(number, furthest)
+    assert furthest == len(wanted) - 1, f"the copy ends at record {furthest}"
+    return steps
+
+
+def _public(worker: Mirror) -> str:
+    return worker.wait_for_log("public=http").split("public=")[1].split()[0].split(",")[0]
+
+
+def _internal(worker: Mirror) -> str:
+    """Return ``//host:port/``."""
+    line = worker.wait_for_log("internal=http")
+    return line.split("internal=")[1].split()[0].removeprefix("http:")
+
+
+def _numbers(pattern: re.Pattern[str], worker: Mirror) -> list[int]:
+    return [int(number) for number in pattern.findall(worker.log())]
