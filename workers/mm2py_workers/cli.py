@@ -1,21 +1,21 @@
-"""``mm2py``: lint, config explain, ledger, demo, version.
+"""``mm2py``: all its commands.
 
-Flow: arguments -> one function per command -> exit code. Wrong usage ends with 2, a failure with 1 and
-one line on stderr; ``--debug`` adds the stack trace.
+Flow: arguments -> one function per command -> exit code: 0 ok, 1 an error in one line on stderr, 2 wrong
+usage, 3 something is unhealthy or lags. What a command needs is loaded when it runs: help is quick.
 """
 
 import os
 import sys
-from collections.abc import Callable
 from enum import StrEnum
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 
-from mm2py.errors import ConfigError, Mm2pyError, UsageError
-from mm2py_workers.config_commands import explain_file, lint_file
+from mm2py_workers.flow_changes import flow_app
+from mm2py_workers.lag_command import show_lag
+from mm2py_workers.output import DebugOption, end_with, examples
+from mm2py_workers.topic_command import show_topics
 
 __all__ = ["app", "main"]
 
@@ -23,28 +23,47 @@ app: Final = typer.Typer(
     name="mm2py",
     help="Replicate between Kafka clusters: a drop-in for MirrorMaker 2.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    epilog=examples(
+        "mm2py lint mm2.properties",
+        "mm2py flow list",
+        "mm2py lag --watch",
+        "mm2py flow pause A/B --topic orders",
+        "MM2PY_URL=https://worker:8443 mm2py flow list --user ann --ca-file ca.pem",
+    ),
 )
 config_app: Final = typer.Typer(help="What a properties file means.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
 
-class Output(StrEnum):
-    """How a command prints."""
+class LedgerOutput(StrEnum):
+    """How the ledger is printed."""
 
     TABLE = "table"
     JSON = "json"
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="mm2.properties")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="show stack traces")]
+
+
+class Shell(StrEnum):
+    """Shells that complete commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
 
 
 @app.command()
 def lint(file: FileArgument, debug: DebugOption = False) -> None:  # noqa: FBT002 - typer's way to declare a flag
     """Print what is wrong or surprising in a properties file, with line numbers."""
-    _end(lambda: lint_file(file), debug=debug)
+
+    def run() -> int:
+        from mm2py_workers.config_commands import lint_file
+
+        return lint_file(file)
+
+    end_with(run, debug=debug)
 
 
 @config_app.command()
@@ -54,7 +73,13 @@ def explain(
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Print every effective property and where it came from."""
-    _end(lambda: explain_file(file, flow), debug=debug)
+
+    def run() -> int:
+        from mm2py_workers.config_commands import explain_file
+
+        return explain_file(file, flow)
+
+    end_with(run, debug=debug)
 
 
 @app.command()
@@ -62,7 +87,7 @@ def ledger(
     file: FileArgument,
     flow: Annotated[str | None, typer.Argument(metavar="[A->B]", help="one flow only")] = None,
     topic: Annotated[str | None, typer.Option(help="one source topic only")] = None,
-    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+    output: Annotated[LedgerOutput, typer.Option("-o", "--output")] = LedgerOutput.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Print what was lost, refused or may be doubled, with exact source offsets."""
@@ -71,9 +96,9 @@ def ledger(
         # The clients are loaded by the commands that need them.
         from mm2py_workers.ledger_command import show_ledger
 
-        return show_ledger(file, flow, topic=topic, as_json=output is Output.JSON)
+        return show_ledger(file, flow, topic=topic, as_json=output is LedgerOutput.JSON)
 
-    _end(show, debug=debug)
+    end_with(show, debug=debug)
 
 
 @app.command()
@@ -87,6 +112,9 @@ def demo(
         ),
     ] = None,
     rate: Annotated[int, typer.Option(min=1, help="records per second and region")] = 3_000,
+    workers: Annotated[
+        int, typer.Option(min=1, max=9, help="processes that share the flows; kill one and see")
+    ] = 1,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Show two real Kafka regions mirroring each other."""
@@ -94,15 +122,46 @@ def demo(
     def play() -> int:
         from mm2py_workers.demo import DemoOptions, run_demo
 
-        return run_demo(DemoOptions(seconds=seconds, rate=rate, debug=debug))
+        return run_demo(DemoOptions(seconds=seconds, rate=rate, workers=workers, debug=debug))
 
-    _end(play, debug=debug)
+    end_with(play, debug=debug)
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
+    from importlib.metadata import version as installed_version
+
     typer.echo(f"mm2py {installed_version('mm2py')}")
+
+
+@app.command(
+    epilog=examples(
+        "mm2py completion bash > ~/.local/share/bash-completion/completions/mm2py",
+        "mm2py completion zsh > ~/.zfunc/_mm2py",
+        "mm2py completion fish > ~/.config/fish/completions/mm2py.fish",
+    )
+)
+def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> None:
+    """Print the script that completes mm2py's commands and options in a shell."""
+    # The library's own way in, with the name that the script is for.
+    os.environ["_MM2PY_COMPLETE"] = f"source_{shell.value}"
+    app(prog_name="mm2py", args=[])
+
+
+app.add_typer(flow_app, name="flow")
+app.command(
+    "lag",
+    epilog=examples(
+        "mm2py lag --watch",
+        "mm2py lag --flow A/B --top 5",
+        "mm2py lag --max-seconds 60 -o json || page-somebody",
+    ),
+)(show_lag)
+app.command(
+    "topics",
+    epilog=examples("mm2py topics", "mm2py topics 'orders*' --flow A/B --partitions -o wide"),
+)(show_topics)
 
 
 def main() -> NoReturn:
@@ -112,22 +171,3 @@ def main() -> NoReturn:
         del os.environ["DEMO_SECONDS"]
     app()
     sys.exit(0)
-
-
-def _end(command: Callable[[], int], *, debug: bool) -> NoReturn:
-    try:
-        code = command()
-    except UsageError as error:
-        code = _complain(error, 2, debug=debug)
-    except ConfigError as error:
-        code = _complain(error, 1, debug=debug)
-    except Mm2pyError as error:
-        code = _complain(error, 1, debug=debug)
-    raise typer.Exit(code)
-
-
-def _complain(error: Mm2pyError, code: int, *, debug: bool) -> int:
-    if debug:
-        raise error
-    typer.echo(f"mm2py: {' '.join(str(error).split())}", err=True)
-    return code

@@ -1,0 +1,335 @@
+"""``mm2py flow create|set|pause|resume|stop|restart|delete|rollback``: changes, each sent once.
+
+Flow: options -> one request -> what it changed -> with ``--wait`` the flow's state, asked until it is there.
+``--dry-run`` shows the same and changes nothing. The leader checks everything; nothing is checked twice here.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final, Never, final
+
+import typer
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import FatalError, RetriableError, UsageError
+from mm2py_workers.flow_commands import FlowArgument, flow_app, health
+from mm2py_workers.output import (
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    OutputOption,
+    Printer,
+    Row,
+    examples,
+    printable,
+    rows_of,
+    say,
+    text_of,
+)
+from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+
+if TYPE_CHECKING:
+    from mm2py_workers.rest_client import RestClient
+
+__all__ = ["flow_app"]
+
+NO_QUERY: Final[Mapping[str, Never]] = MappingProxyType({})
+POLL_S: Final = 0.5
+SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
+
+_CHANGES: Final = (
+    Column.text("CHANGED", "key"),
+    Column.text("BEFORE", "before"),
+    Column.text("AFTER", "after"),
+)
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only show what would change")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="until the flow is in its new state (--timeout)")
+]
+Topic = Annotated[str | None, typer.Option(help="one source topic only")]
+Partition = Annotated[int | None, typer.Option(min=0, help="one partition of --topic only")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]", help="properties")]
+Connector = Annotated[str, typer.Option(help="whose properties they are")]
+
+
+@flow_app.command(
+    "create",
+    epilog=examples(
+        "mm2py flow create A/B topics='orders.*'",
+        "mm2py flow create A/B topics=orders tasks.max=4 --dry-run",
+    ),
+)
+@asks_rest
+def create_flow(
+    access: Access,
+    flow: FlowArgument,
+    settings: Settings = None,
+    *,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Add a flow between two clusters that the file names."""
+    name = flow_name(flow)
+    source, _, target = name.partition("->")
+    body: dict[str, object] = {"source": source, "target": target}
+    if settings:
+        body["config"] = _properties(settings, ())
+    change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.send("POST", "/flows", body=body)
+
+
+@flow_app.command(
+    "set",
+    epilog=examples(
+        "mm2py flow set A/B topics='orders.*,payments' --dry-run",
+        "mm2py flow set A/B --unset topics.exclude",
+        "mm2py flow set A/B --connector MirrorHeartbeatConnector tasks.max=1",
+    ),
+)
+@asks_rest
+def set_properties(
+    access: Access,
+    flow: FlowArgument,
+    settings: Settings = None,
+    *,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="take a property away")
+    ] = None,
+    connector: Connector = SOURCE_CONNECTOR,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change properties of a flow; they win over the file and survive restarts."""
+    name = flow_name(flow)
+    properties = _properties(settings or (), unset or ())
+    if not properties:
+        raise UsageError("nothing is to be changed", remedy="give KEY=VALUE or --unset KEY")
+    change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.send("PATCH", flow_path(name), body={"connectors": {connector: properties}})
+
+
+@flow_app.command(
+    "pause",
+    epilog=examples(
+        "mm2py flow pause A/B --wait", "mm2py flow pause A/B --topic orders --partition 3"
+    ),
+)
+@asks_rest
+def pause_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Pause a flow, one topic or one partition; positions stay."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="PAUSED" if wait else "")
+    return change.post("pause", topic, partition)
+
+
+@flow_app.command(
+    "resume",
+    epilog=examples("mm2py flow resume A/B --wait", "mm2py flow resume A/B --topic orders"),
+)
+@asks_rest
+def resume_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Let a flow, one topic or one partition go on."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("resume", topic, partition)
+
+
+@flow_app.command("stop", epilog=examples("mm2py flow stop A/B --wait --timeout 30"))
+@asks_rest
+def stop_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Stop a flow, one topic or one partition: tasks end, positions stay."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="STOPPED" if wait else "")
+    return change.post("stop", topic, partition)
+
+
+@flow_app.command(
+    "restart",
+    epilog=examples(
+        "mm2py flow restart A/B --only-failed", "mm2py flow restart A/B --topic orders"
+    ),
+)
+@asks_rest
+def restart_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    only_failed: Annotated[bool, typer.Option("--only-failed", help="what has failed")] = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Restart connectors and tasks of a flow, or the tasks of one topic or partition."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("restart", topic, partition, {"only_failed": only_failed or None})
+
+
+@flow_app.command(
+    "delete",
+    epilog=examples(
+        "mm2py flow delete A/B --dry-run", "mm2py flow delete A/B --topic orders --yes"
+    ),
+)
+@asks_rest
+def delete_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Annotated[str | None, typer.Option(help="only take one topic out of it")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    dry_run: DryRun = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Delete a flow, or take one topic out of it; what was copied stays, positions too."""
+    name = flow_name(flow)
+    change = _Change(access, name, output, dry_run=dry_run, wait_for="")
+    if not dry_run and not yes:
+        _confirm(name if topic is None else topic)
+    return change.send("DELETE", flow_path(name), {"topic": topic})
+
+
+@flow_app.command(
+    "rollback", epilog=examples("mm2py flow history A/B", "mm2py flow rollback A/B 7 --dry-run")
+)
+@asks_rest
+def roll_back(
+    access: Access,
+    flow: FlowArgument,
+    revision: Annotated[
+        int, typer.Argument(min=0, help="number in the history; 0 is the file", show_default=False)
+    ],
+    *,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Make configs and pauses of a flow what they were after a revision of its history."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("rollback", None, None, {"revision": revision})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One change of one flow; ``wait_for`` is the state to wait for, empty for none."""
+
+    access: Access
+    flow: str
+    output: Output
+    _: KW_ONLY
+    dry_run: bool
+    wait_for: str
+
+    def post(
+        self,
+        action: str,
+        topic: str | None,
+        partition: int | None,
+        query: Mapping[str, int | bool | None] = NO_QUERY,
+    ) -> int:
+        """Do something with a flow or a part of it."""
+        if partition is not None and topic is None:
+            raise UsageError("--partition without --topic", remedy="name the partition's topic")
+        if topic is not None and self.wait_for:
+            raise UsageError(
+                "--wait is for whole flows", remedy="look with mm2py topics --partitions"
+            )
+        path = flow_path(flow_name(self.flow), action)
+        return self.send("POST", path, {"topic": topic, "partition": partition, **query})
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int | bool | None] = NO_QUERY,
+        body: object = None,
+    ) -> int:
+        """Send it, print what it changed and wait; return the exit code."""
+        printer = Printer(self.output)
+        with self.access.client() as rest:
+            done = rest.change(method, path, {**query, "dry_run": self.dry_run or None}, body)
+            changes = rows_of(done, "changes")
+            printer.rows(done, changes, _CHANGES, "nothing is to be changed")
+            say(self._summary(done))
+            return self._wait(rest) if self.wait_for and not self.dry_run else OK
+
+    def _summary(self, done: Row) -> str:
+        text = f"{text_of(done, 'flow')} {text_of(done, 'action')}"
+        if self.dry_run:
+            return f"{text}: dry run, nothing was changed"
+        revision = text_of(done, "revision")
+        return f"{text}: done, revision {revision}" if revision else f"{text}: done"
+
+    def _wait(self, rest: "RestClient") -> int:
+        """Ask until the flow is in its state; a worker that is busy just now is asked again."""
+        deadline = SYSTEM_CLOCK.monotonic() + self.access.timeout_s
+        name = flow_name(self.flow)
+        while True:
+            state = ""
+            try:
+                flow = rest.row(flow_path(name))
+                state = text_of(flow, "state")
+                if state == self.wait_for:
+                    return health([flow])
+            except (FatalError, RetriableError) as error:
+                # A flow that was just created is unknown to a worker that has not heard of it yet.
+                state = f"not known: {error.message}"
+            if SYSTEM_CLOCK.monotonic() >= deadline:
+                say(f"{name} is not {self.wait_for} after {self.access.timeout_s:g} s: {state}")
+                return UNHEALTHY
+            time.sleep(POLL_S)
+
+
+def _properties(settings: Iterable[str], unset: Iterable[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not key or not equals:
+            raise UsageError(f"{setting!r} is not KEY=VALUE")
+        found[key] = value
+    for key in unset:
+        if key in found:
+            raise UsageError(f"{key} is both set and taken away")
+        found[key] = None
+    return found
+
+
+def _confirm(name: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"nobody can confirm the deletion of {name}", remedy="use --yes")
+    typed = str(typer.prompt(f"Type {printable(name)} to delete it", err=True))
+    if typed.strip() != name:
+        raise UsageError(f"that is not {name}: nothing was deleted")

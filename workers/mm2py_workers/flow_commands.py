@@ -1,0 +1,228 @@
+"""``mm2py flow list|describe|history|config``: what ``/flows`` says of flows.
+
+Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is not well. Changes are in
+``flow_changes``, which shares this module's ``flow_app``.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from mm2py_workers.output import (
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    OutputOption,
+    Printer,
+    Row,
+    count_of,
+    examples,
+    rows_of,
+    say,
+    text_of,
+    texts_of,
+)
+from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+
+__all__ = ["FlowArgument", "flow_app", "health", "is_well", "wrongs"]
+
+flow_app: Final = typer.Typer(
+    help="See and change flows over the REST API of any worker.",
+    no_args_is_help=True,
+    epilog=examples(
+        "mm2py flow list",
+        "mm2py flow describe A/B -o wide",
+        "mm2py flow set A/B topics='orders.*' --dry-run",
+        "mm2py flow pause A/B --topic orders",
+    ),
+)
+FlowArgument = Annotated[
+    str,
+    typer.Argument(metavar="FLOW", help="A/B, or 'A->B' in quotes", show_default=False),
+]
+
+_WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED"})
+"""States that somebody wanted; every other one is a reason to look."""
+
+_FLOWS: Final = (
+    Column.text("FLOW", "flow"),
+    Column.text("STATE", "state"),
+    Column("SINCE (UTC)", lambda row: _utc(row, "since_ms"), wide=True),
+    Column.count("LAG", "lag_records"),
+    Column.age("BEHIND", "lag_ms"),
+    Column.count("RECORDS/S", "records_per_s"),
+    Column.size("BYTES/S", "bytes_per_s"),
+    Column.count("PARTITIONS", "partitions"),
+    Column.count("FAILED", "failed_partitions"),
+    Column.count("LOST", "records_lost", wide=True),
+    Column.count("REVISION", "revision", wide=True),
+    Column("PAUSED", lambda row: ", ".join(texts_of(row, "paused")), wide=True),
+    Column("WORKERS", lambda row: ", ".join(texts_of(row, "workers")), wide=True),
+)
+_WORK: Final = (
+    Column.text("WORK", "name"),
+    Column.text("STATE", "state"),
+    Column.text("WORKER", "worker"),
+)
+_PARTITIONS: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.text("STATE", "state"),
+    Column.count("LAG", "lag_records"),
+    Column.age("BEHIND", "lag_ms"),
+    Column.text("TASK", "task"),
+    Column.text("CAUSE", "cause"),
+)
+_HISTORY: Final = (
+    Column.count("REVISION", "revision"),
+    Column("TIME (UTC)", lambda row: _utc(row, "at_ms")),
+    Column.text("BY", "by"),
+    Column.text("ACTION", "action"),
+    Column.text("OF", "target"),
+    Column("CHANGES", lambda row: "; ".join(map(_change_text, rows_of(row, "changes")))),
+)
+_CONFIG: Final = (
+    Column.text("CONNECTOR", "connector"),
+    Column.text("PROPERTY", "key"),
+    Column.text("VALUE", "value"),
+    Column.text("IN THE FILE", "file_value", wide=True),
+    Column.text("CHANGED BY", "changed_by"),
+    Column("TIME (UTC)", lambda row: _utc(row, "changed_at_ms"), wide=True),
+    Column.count("REVISION", "revision", wide=True),
+)
+
+
+@flow_app.command("list", epilog=examples("mm2py flow list", "mm2py flow list -o json"))
+@asks_rest
+def list_flows(access: Access, *, output: OutputOption = Output.TABLE) -> int:
+    """List all flows: state, lag, rates.
+
+    Ends with 3 if one of them is not well.
+    """
+    with access.client() as rest:
+        flows = rest.rows("/flows")
+    Printer(output).rows(flows, flows, _FLOWS, "no flows")
+    return health(flows)
+
+
+@flow_app.command(
+    "describe",
+    epilog=examples("mm2py flow describe A/B", "mm2py flow describe 'A->B' -o yaml"),
+)
+@asks_rest
+def describe_flow(
+    access: Access, flow: FlowArgument, *, output: OutputOption = Output.TABLE
+) -> int:
+    """Describe one flow: connectors, tasks, what is wrong; -o wide adds its partitions."""
+    name = flow_name(flow)
+    with access.client() as rest:
+        found = rest.row(flow_path(name))
+        wide = output is Output.WIDE
+        partitions = rest.rows(flow_path(name, "partitions")) if wide else []
+    printer = Printer(output)
+    if not printer.is_table:
+        printer.document(found)
+        return health([found])
+    printer.fields(
+        [
+            *((it.title.capitalize(), it.cell(found)) for it in _FLOWS if it.cell(found)),
+            *(("Wrong", text) for text in wrongs(found)),
+        ]
+    )
+    printer.show(printer.table(_work_rows(found), _WORK))
+    if partitions:
+        printer.show(printer.table(partitions, _PARTITIONS))
+    return OK if is_well(found) else UNHEALTHY
+
+
+@flow_app.command(
+    "history", epilog=examples("mm2py flow history A/B", "mm2py flow history A/B -o json")
+)
+@asks_rest
+def show_history(access: Access, flow: FlowArgument, *, output: OutputOption = Output.TABLE) -> int:
+    """List who changed what of a flow and when, newest first."""
+    with access.client() as rest:
+        lines = rest.rows(flow_path(flow_name(flow), "history"))
+    Printer(output).rows(lines, lines, _HISTORY, "nothing was changed yet")
+    return OK
+
+
+@flow_app.command(
+    "config", epilog=examples("mm2py flow config A/B", "mm2py flow config A/B --changed -o wide")
+)
+@asks_rest
+def show_config(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="only what differs from the file")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List every property in force and who changed it; secrets are hidden."""
+    with access.client() as rest:
+        connectors = rest.rows(flow_path(flow_name(flow), "config"))
+    rows = [
+        {**it, "connector": text_of(connector, "connector")}
+        for connector in connectors
+        for it in rows_of(connector, "properties")
+        if not changed or it.get("revision") is not None
+    ]
+    Printer(output).rows(rows if changed else connectors, rows, _CONFIG, "the file is in force")
+    return OK
+
+
+def health(flows: Sequence[Row]) -> int:
+    """Say on stderr what is wrong with flows; return the exit code."""
+    for flow in flows:
+        for text in wrongs(flow):
+            say(f"{text_of(flow, 'flow')} {text}")
+    return OK if all(map(is_well, flows)) else UNHEALTHY
+
+
+def is_well(flow: Row) -> bool:
+    """Whether a flow does what somebody wanted, and all of it is known."""
+    return (
+        text_of(flow, "state") in _WELL
+        and not count_of(flow, "failed_partitions")
+        and not texts_of(flow, "incomplete")
+    )
+
+
+def wrongs(flow: Row) -> Iterator[str]:
+    """Say what is wrong with a flow, one line each."""
+    if text_of(flow, "state") not in _WELL:
+        yield f"is {text_of(flow, 'state')}"
+    for error in rows_of(flow, "errors"):
+        yield f"{text_of(error, 'where')}: {text_of(error, 'message')}"
+    for worker in texts_of(flow, "incomplete"):
+        yield f"numbers are incomplete, no answer from {worker}"
+    lost = count_of(flow, "records_lost")
+    if lost:
+        yield f"{lost:,} records lost (mm2py ledger names them)"
+
+
+def _work_rows(flow: Row) -> Iterator[Row]:
+    for connector in rows_of(flow, "connectors"):
+        yield connector
+        for task in rows_of(connector, "tasks"):
+            yield {**task, "name": f"{text_of(connector, 'name')}-{text_of(task, 'number')}"}
+
+
+def _change_text(change: Row) -> str:
+    before, after = (text_of(change, key) or "(none)" for key in ("before", "after"))
+    return f"{text_of(change, 'key')}: {before} -> {after}"
+
+
+def _utc(row: Row, key: str) -> str:
+    moment_ms = count_of(row, key)
+    if moment_ms is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{moment_ms} ms"

@@ -1,0 +1,279 @@
+"""How a command reaches the REST API: options and environment that all such commands share.
+
+Flow: command line -> ``Access`` -> ``rest_client``, loaded only when a command asks. Passwords and tokens come
+from files, the environment or a prompt, never from the command line, which every user of a machine can read.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, NoReturn, ParamSpec, cast
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from mm2py.errors import ConfigError, UsageError
+from mm2py_workers.output import DebugOption, end_with
+
+if TYPE_CHECKING:
+    import httpx
+
+    from mm2py_workers.rest_client import RestClient
+
+__all__ = ["Access", "asks_rest", "flow_name", "flow_path"]
+
+DEFAULT_URL: Final = "http://localhost:8083"
+ANSWER_S: Final = 60.0
+"""A change may wait for a rebalance; Connect's own requests may take 90 s."""
+
+_File = Path | None
+_Text = str | None
+_PANEL: Final = "Connection"
+
+_SHARED: Final[dict[str, tuple[object, object]]] = {
+    "url": (
+        Annotated[
+            str,
+            typer.Option(
+                envvar="MM2PY_URL", help="REST address of any worker", rich_help_panel=_PANEL
+            ),
+        ],
+        DEFAULT_URL,
+    ),
+    "user": (
+        Annotated[
+            _Text,
+            typer.Option(
+                envvar="MM2PY_USER",
+                metavar="NAME",
+                help="user; the password comes from --password-file, MM2PY_PASSWORD or a prompt",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "password_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_PASSWORD_FILE",
+                metavar="FILE",
+                help="file that holds the password",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "token_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_TOKEN_FILE",
+                metavar="FILE",
+                help="file that holds a bearer token (or MM2PY_TOKEN holds it)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "ca_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_CA_FILE",
+                metavar="PEM",
+                help="who signed the worker's certificate (default: whom the system trusts)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "cert_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                "--cert",
+                envvar="MM2PY_CERT_FILE",
+                metavar="PEM",
+                help="own certificate, with its chain",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "key_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                "--key",
+                envvar="MM2PY_KEY_FILE",
+                metavar="PEM",
+                help="its private key, if it is not in --cert (password: MM2PY_KEY_PASSWORD)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "timeout_s": (
+        Annotated[
+            float,
+            typer.Option(
+                "--timeout",
+                min=0.1,
+                metavar="SECONDS",
+                help="how long to wait for an answer, or with --wait for the state",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        ANSWER_S,
+    ),
+    "debug": (DebugOption, False),
+    "context": (typer.Context, inspect.Parameter.empty),
+}
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where the API is and who asks; ``transport`` replaces the network in tests."""
+
+    url: str = DEFAULT_URL
+    user: str | None = None
+    password_file: Path | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    timeout_s: float = ANSWER_S
+    transport: "httpx.BaseTransport | None" = None
+
+    def client(self) -> "RestClient":
+        """Return a client; close it. Loads httpx.
+
+        Raises:
+            UsageError: the options contradict each other.
+            ConfigError: a file of theirs cannot be used.
+        """
+        from mm2py_workers.rest_client import RestClient
+
+        return RestClient(self)
+
+    def base_url(self) -> str:
+        """Return the address without a slash at its end.
+
+        Raises:
+            UsageError: it is no address, or holds a password.
+        """
+        # An address ends up in shell histories and error lines.
+        if "@" in self.url:
+            raise UsageError(
+                "--url holds a user or password", remedy="use --user and --password-file"
+            )
+        try:
+            parts = urlsplit(self.url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            whole = False
+        if not whole or "?" in self.url or "#" in self.url:
+            raise UsageError(
+                f"--url {self.url!r} is not an address of a worker",
+                remedy=f"write it like {DEFAULT_URL} or https://worker:8443",
+            )
+        return self.url.rstrip("/")
+
+    def token(self) -> str | None:
+        """Return the bearer token, if one was given."""
+        token = _secret(self.token_file, "MM2PY_TOKEN")
+        if token is None or self.user is None:
+            return token
+        raise UsageError(
+            "a user and a bearer token were both given", remedy="leave one of them out"
+        )
+
+    def login(self) -> tuple[str, str] | None:
+        """Return user and password, if a user was given; asks on a terminal where no password was.
+
+        Raises:
+            UsageError: there is no password.
+        """
+        if self.user is None:
+            return None
+        password = _secret(self.password_file, "MM2PY_PASSWORD")
+        if password is None:
+            if not os.isatty(0):
+                raise UsageError(
+                    f"no password for user {self.user}",
+                    remedy="use --password-file, or MM2PY_PASSWORD in the environment",
+                )
+            password = str(typer.prompt(f"Password of {self.user}", hide_input=True, err=True))
+        return self.user, password
+
+
+def asks_rest(command: Callable[Concatenate[Access, P], int]) -> Callable[..., NoReturn]:
+    """Return a command for typer: ``command`` with the options of ``Access``, ended by its exit code."""
+    own = list(inspect.signature(command).parameters.values())[1:]
+
+    def run(**values: object) -> NoReturn:
+        context, debug = values.pop("context"), bool(values.pop("debug"))
+        transport = context.obj if isinstance(context, typer.Context) else None
+        members = {name: values.pop(name) for name in _SHARED if name in values}
+        access = cast("Callable[..., Access]", Access)(**members, transport=transport)
+        call = cast("Callable[..., int]", command)
+        end_with(lambda: call(access, **values), debug=debug)
+
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _SHARED.items()
+    ]
+    parameters = [*(it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own), *shared]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    # typer reads both.
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {it.name: it.annotation for it in parameters}
+    return run
+
+
+def flow_name(text: str) -> str:
+    """Return a flow's name: ``A->B`` as it is, ``A/B`` needs no quotes in a shell.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    source, arrow, target = text.partition("->")
+    if not arrow:
+        source, arrow, target = text.partition("/")
+    if source and target:
+        return f"{source}->{target}"
+    raise UsageError(
+        f"{text!r} is not a flow",
+        remedy="write A/B or, in quotes, 'A->B': without them a shell writes to a file B",
+    )
+
+
+def flow_path(flow: str, *rest: str) -> str:
+    """Return the path of a flow, or of what is below it."""
+    return "/".join(["/flows", quote(flow, safe=""), *rest])
+
+
+def _secret(file: Path | None, variable: str) -> str | None:
+    """Return a secret; errors name where it was looked for, never what was found."""
+    found = os.environ.get(variable, "") if file is None else _text_in(file)
+    if file is None and not found:
+        return None
+    # Checked here: an HTTP library would quote the whole value.
+    if not found or not found.isprintable():
+        where = variable if file is None else file
+        raise ConfigError(f"{where} holds no secret of one line of printable characters")
+    return found
+
+
+def _text_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip("\r\n")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not text in UTF-8") from None

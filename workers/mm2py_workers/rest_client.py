@@ -1,0 +1,311 @@
+"""A synchronous client of the REST API whose every failure is one line with its remedy.
+
+Flow: ``Access`` -> httpx -> status and JSON -> value, or an error of the tree. Never follows a redirect, never
+repeats a request, never puts a credential into a message. Does not know what the answers mean.
+"""
+
+import json
+import os
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final, Self, cast, final
+from urllib.parse import urlsplit
+
+import httpx
+
+from mm2py.errors import (
+    AuthenticationError,
+    ConfigError,
+    ConnectionFailedError,
+    FatalError,
+    Mm2pyError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableError,
+    UsageError,
+)
+from mm2py_workers.output import Row
+from mm2py_workers.rest_access import Access
+
+__all__ = ["RestClient"]
+
+CONNECT_S: Final = 5.0
+_NOT_OURS: Final = "is --url the address of a worker of connect-mirror-maker-py?"
+
+_REFUSALS: Final[dict[int, tuple[type[Mm2pyError], str, str]]] = {
+    HTTPStatus.FORBIDDEN: (AuthenticationError, "not allowed", ""),
+    HTTPStatus.NOT_FOUND: (FatalError, "not found", ""),
+    HTTPStatus.CONFLICT: (RetriableError, "not now", ""),
+    HTTPStatus.SERVICE_UNAVAILABLE: (RetriableError, "not ready", "try again in a moment"),
+}
+"""Class, words and remedy of a status; the message says the rest."""
+
+Query = Mapping[str, str | int | bool | None]
+
+
+@final
+class RestClient:
+    """Asks one worker; a context manager."""
+
+    def __init__(self, access: Access) -> None:
+        """Read credentials and certificates; connects at the first request.
+
+        Raises:
+            ConfigError: one of them cannot be used.
+        """
+        self._url = access.base_url()
+        login, token = access.login(), access.token()
+        self._signed_in = login is not None or token is not None
+        try:
+            url = httpx.URL(self._url)
+        except httpx.InvalidURL as error:
+            raise UsageError(f"--url {self._url!r} is not an address: {error}") from None
+        self._secure = url.scheme == "https"
+        if not self._secure and (access.ca_file or access.cert_file):
+            raise ConfigError(
+                f"--ca-file and --cert mean nothing for {self._url}", remedy="use https://"
+            )
+        headers = {"Accept": "application/json"}
+        if token is not None:
+            if not token.isascii() or " " in token:
+                raise ConfigError("the bearer token holds characters that no token has")
+            headers["Authorization"] = f"Bearer {token}"
+        self._http = httpx.Client(
+            auth=None if login is None else httpx.BasicAuth(*login),
+            headers=headers,
+            timeout=httpx.Timeout(access.timeout_s, connect=min(CONNECT_S, access.timeout_s)),
+            verify=_context(access) if self._secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            # A proxy cannot reach this machine's own loopback address.
+            trust_env=not _is_loopback(url.host),
+            transport=access.transport,
+        )
+
+    def rows(self, path: str, query: Query | None = None) -> list[Row]:
+        """GET a list of objects.
+
+        Raises:
+            Mm2pyError: there is no such answer; one line says why.
+        """
+        found = self._ask("GET", path, query)
+        if isinstance(found, list):
+            rows = cast("list[object]", found)
+            if all(isinstance(it, dict) for it in rows):
+                return cast("list[Row]", rows)
+        raise self._not_ours(f"the answer to {path} is not a list of objects")
+
+    def row(self, path: str, query: Query | None = None) -> Row:
+        """GET one object.
+
+        Raises:
+            Mm2pyError: there is no such answer; one line says why.
+        """
+        return self._object(path, self._ask("GET", path, query))
+
+    def change(
+        self, method: str, path: str, query: Query | None = None, body: object = None
+    ) -> Row:
+        """Send a change and return what it did; sent once.
+
+        Raises:
+            Mm2pyError: it was refused, or its outcome is not known; one line says which.
+        """
+        return self._object(path, self._ask(method, path, query, body))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def _object(self, path: str, found: object) -> Row:
+        if isinstance(found, dict):
+            return cast("Row", found)
+        raise self._not_ours(f"the answer to {path} is not an object")
+
+    def _ask(self, method: str, path: str, query: Query | None, body: object = None) -> object:
+        texts = {
+            key: json.dumps(it) if isinstance(it, bool) else str(it)
+            for key, it in (query or {}).items()
+            if it is not None
+        }
+        try:
+            answer = self._http.request(
+                method, self._url + path, params=texts, json=body if body is not None else None
+            )
+        except httpx.TimeoutException as error:
+            raise self._late(method, error) from error
+        except httpx.HTTPError as error:
+            raise self._unreached(error) from error
+        return self._read(answer)
+
+    def _read(self, answer: httpx.Response) -> object:
+        try:
+            found: object = json.loads(answer.content)
+        except ValueError:
+            found = None
+        if answer.is_success and found is not None:
+            return found
+        status = answer.status_code
+        if answer.is_success:
+            kind = answer.headers.get("content-type", "").split(";")[0] or "no content type"
+            raise self._not_ours(f"the answer is not JSON ({kind})")
+        if answer.has_redirect_location:
+            raise ConfigError(
+                f"{self._url} sends us to {_without_secrets(answer.headers['location'])}",
+                remedy="give that address with --url if you trust it",
+            )
+        message = cast("Row", found).get("message") if isinstance(found, dict) else None
+        if status not in (401, 403) and not isinstance(message, str):
+            raise self._not_ours(f"it answers {_phrase(status)} without saying why")
+        raise self._refusal(status, message if isinstance(message, str) else _phrase(status))
+
+    def _refusal(self, status: int, message: str) -> Mm2pyError:
+        """Return the error of a status that came with a reason."""
+        if status == HTTPStatus.UNAUTHORIZED:
+            return self._stranger()
+        # Connect's words for a path that it does not have at all.
+        if status == HTTPStatus.NOT_FOUND and message.startswith("HTTP 404"):
+            return self._not_ours("there is no such path (404)")
+        kind, words, remedy = _REFUSALS.get(
+            status,
+            (FatalError, "the worker failed", "read its log")
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            else (ConfigError, "refused", ""),
+        )
+        return kind(f"{words} ({status}): {message}", remedy=remedy)
+
+    def _stranger(self) -> AuthenticationError:
+        if self._signed_in:
+            return AuthenticationError(
+                f"{self._url} refuses these credentials (401)",
+                remedy="check --user, the password or the token",
+            )
+        return AuthenticationError(
+            f"{self._url} wants to know who you are (401)",
+            remedy="use --user and --password-file, or --token-file",
+        )
+
+    def _not_ours(self, what: str) -> ProtocolError:
+        return ProtocolError(f"{self._url}: {what}", remedy=_NOT_OURS)
+
+    def _late(self, method: str, error: httpx.TimeoutException) -> RequestTimedOutError:
+        if isinstance(error, httpx.ConnectTimeout):
+            return RequestTimedOutError(
+                f"{self._url} cannot be reached in time", remedy="check address and firewall"
+            )
+        text = f"{self._url} did not answer in time"
+        if method == "GET":
+            return RequestTimedOutError(text, remedy="try again, or use a longer --timeout")
+        return RequestTimedOutError(
+            f"{text}: the change may have been made", remedy="look with mm2py flow history"
+        )
+
+    def _unreached(self, error: httpx.HTTPError) -> Mm2pyError:
+        """Return the error of a request that got no answer: the reason is below httpx's own."""
+        for cause in _causes(error):
+            found = self._known(cause)
+            if found is not None:
+                return found
+        if not self._secure and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+            return ConnectionFailedError(
+                f"{self._url} closed the connection without an answer in HTTP",
+                remedy="use https:// if that port speaks TLS",
+            )
+        return ConnectionFailedError(f"{self._url} cannot be asked: {error}")
+
+    def _known(self, cause: BaseException) -> Mm2pyError | None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return AuthenticationError(
+                f"the certificate of {self._url} is not trusted: {cause.verify_message}",
+                remedy="give who signed it with --ca-file, and use a name that it is made for",
+            )
+        if isinstance(cause, ssl.SSLError):
+            return self._tls_failure(cause.reason or "")
+        if isinstance(cause, ConnectionRefusedError):
+            return ConnectionFailedError(
+                f"nothing listens at {self._url}",
+                remedy="start a worker, or give its address with --url or MM2PY_URL"
+                " (a worker logs it as 'rest listens public=')",
+            )
+        if isinstance(cause, socket.gaierror):
+            return ConnectionFailedError(
+                f"no address is known for the host of {self._url}", remedy="check --url"
+            )
+        return None
+
+    def _tls_failure(self, reason: str) -> Mm2pyError:
+        if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+            return ConnectionFailedError(
+                f"{self._url} does not speak TLS on this port",
+                remedy=f"use http://{urlsplit(self._url).netloc} or the TLS port",
+            )
+        if "CERTIFICATE" in reason or "BAD_CERT" in reason:
+            return AuthenticationError(
+                f"{self._url} wants a certificate of ours that it trusts ({reason})",
+                remedy="use --cert and --key",
+            )
+        return ConnectionFailedError(f"TLS with {self._url} failed: {reason or 'no reason given'}")
+
+
+def _context(access: Access) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=access.ca_file)
+    except OSError as error:
+        raise ConfigError(f"--ca-file {access.ca_file} cannot be used: {_reason(error)}") from None
+    if access.cert_file is None:
+        if access.key_file is not None:
+            raise ConfigError("--key was given without --cert")
+        return context
+    try:
+        # Without a password OpenSSL would ask the terminal itself.
+        context.load_cert_chain(
+            access.cert_file, access.key_file, os.environ.get("MM2PY_KEY_PASSWORD", "")
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"--cert {access.cert_file} with --key {access.key_file or 'in the same file'}"
+            f" cannot be used: {_reason(error)}",
+            remedy="an encrypted key needs its password in MM2PY_KEY_PASSWORD",
+        ) from None
+    return context
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not PEM, or a wrong password"
+    return error.strerror or "not PEM"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return (
+        f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.netloc else url
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
