@@ -24,7 +24,7 @@ from mm2py.runtime.host_messages import (
     Incarnation,
     IncarnationsAnswer,
     IncarnationsQuestion,
-    LeaseFor,
+    LeaseUntil,
     LedgerEntry,
     LedgerOk,
     Meters,
@@ -70,6 +70,7 @@ class _Hosted:
     """One task; without a link its host is gone, or never was there."""
 
     link: HostLink | None = None
+    light: bool = False
     status: Status = NOT_STARTED
 
 
@@ -84,6 +85,7 @@ class ChildTaskHost:
         reports: hears of everything else.
         graceful_s: how long a task may take to stop where nobody says.
         own: whether a task gets a host of its own, so that its plug-in cannot disturb others.
+        light: whether a task is no reason to start another host.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ChildTaskHost:
         graceful_s: float,
         clock: Clock,
         own: Callable[[TaskSpec], bool] = lambda _spec: False,
+        light: Callable[[TaskSpec], bool] = lambda _spec: False,
     ) -> None:
         self._pool = pool
         self._spec = spec
@@ -103,6 +106,7 @@ class ChildTaskHost:
         self._reports = reports
         self._graceful_s = graceful_s
         self._own = own
+        self._light = light
         self._clock = clock
         self._tasks: dict[TaskId, _Hosted] = {}
         self._turns: dict[TaskId, asyncio.Lock] = {}
@@ -110,6 +114,7 @@ class ChildTaskHost:
         self._suspended = spec.suspended
         self._held: frozenset[TopicPartition] = frozenset()
         self._lease_ends: float | None = None
+        self._lease_ms = 0
         self._unwritten: list[tuple[HostLink, LedgerEntry]] = []
         self._work: set[asyncio.Task[None]] = set()
 
@@ -117,9 +122,9 @@ class ChildTaskHost:
         """Launch a task on the host with the fewest; failures are states."""
         async with self._turn(spec.id):
             await self._end(spec.id, self._graceful_s)
-            hosted = self._tasks[spec.id] = _Hosted()
+            hosted = self._tasks[spec.id] = _Hosted(light=self._light(spec))
             try:
-                link = hosted.link = await self._pool.pick(own=self._own(spec))
+                link = hosted.link = await self._pool.pick(own=self._own(spec), light=hosted.light)
                 channel = await self._channel(link)
                 await link.request(channel, lambda number: StartTask(number, spec))
             except Mm2pyError as error:
@@ -158,8 +163,10 @@ class ChildTaskHost:
         self._post(Suspend())
 
     def resume(self) -> None:
-        """Let every task go on."""
+        """Let every task go on; who says so has proof of the membership, which is a lease too."""
         self._suspended = False
+        if self._lease_ends is not None and self._lease_ends <= self._clock.monotonic():
+            self.lease(self._lease_ms)
         self._post(Resume())
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -169,8 +176,9 @@ class ChildTaskHost:
 
     def lease(self, valid_ms: int) -> None:
         """Membership is proven for so long; hosts watch it themselves, for this process may freeze."""
+        self._lease_ms = valid_ms
         self._lease_ends = self._clock.monotonic() + valid_ms / 1000
-        self._post(LeaseFor(valid_ms))
+        self._post(LeaseUntil(self._lease_ends))
 
     async def close(self) -> None:
         """Stop all tasks and close the flow on its hosts, which others may use."""
@@ -239,7 +247,7 @@ class ChildTaskHost:
             except Mm2pyError as error:
                 log.warning("task was not stopped in order task=%s cause=%s", task, error)
         if link is not None:
-            self._pool.release(link)
+            self._pool.release(link, light=hosted.light)
         self._reports.meter.forget_task(str(task))
         del self._tasks[task]
 
@@ -269,8 +277,7 @@ class ChildTaskHost:
             raise
         link.post(channel, Hold(self._held))
         if self._lease_ends is not None:
-            left_s = max(0.0, self._lease_ends - self._clock.monotonic())
-            link.post(channel, LeaseFor(round(left_s * 1000)))
+            link.post(channel, LeaseUntil(self._lease_ends))
         return channel
 
     async def _close(self, link: HostLink, channel: int) -> None:

@@ -27,7 +27,7 @@ __all__ = [
     "Incarnation",
     "IncarnationsAnswer",
     "IncarnationsQuestion",
-    "LeaseFor",
+    "LeaseUntil",
     "LedgerEntry",
     "LedgerOk",
     "LogLevel",
@@ -127,10 +127,13 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseFor:
-    """``lease``: membership is proven for ``valid_ms`` from now on."""
+class LeaseUntil:
+    """``lease``: membership is proven until ``ends_s``.
 
-    valid_ms: int
+    On the monotonic clock, which all processes of a machine share: a host that was frozen reads old messages.
+    """
+
+    ends_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ ToHost = (
     | Hold
     | Suspend
     | Resume
-    | LeaseFor
+    | LeaseUntil
     | LogLevel
     | LedgerOk
     | IncarnationsAnswer

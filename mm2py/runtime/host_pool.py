@@ -82,7 +82,7 @@ class HostLink:
         self._why = ""
         self._leaving = False
         self.tasks = 0
-        """How many tasks it was given."""
+        """How many tasks it was given, the light ones not counted."""
         self.alive = True
         self.own = False
         """Whether it was started for one task alone."""
@@ -266,8 +266,10 @@ class HostPool:
         if self._first is None:
             self._first = asyncio.create_task(self._start_first(), name="first task host")
 
-    async def pick(self, *, own: bool = False) -> HostLink:
-        """Return the host with the fewest tasks, a new one while there may be more; ``own``: always a new one.
+    async def pick(self, *, own: bool = False, light: bool = False) -> HostLink:
+        """Return the host with the fewest tasks, a new one while there may be more.
+
+        ``own``: always a new one. ``light``: the task needs no core, so no process is started for it beside others.
 
         Raises:
             FatalError: none can be started.
@@ -278,20 +280,20 @@ class HostPool:
             if own:
                 least = await self._open()
                 least.own = True
-            elif least is None or (least.tasks and len(alive) < self._processes):
+            elif least is None or (least.tasks and not light and len(alive) < self._processes):
                 least = await self._open()
-            least.tasks += 1
+            least.tasks += not light
         # Outside of the turn: several may be starting at a time.
         try:
             await least.greeted()
         except Mm2pyError:
-            self.release(least)
+            self.release(least, light=light)
             raise
         return least
 
-    def release(self, link: HostLink) -> None:
+    def release(self, link: HostLink, *, light: bool = False) -> None:
         """A task of a host has ended; one that was started for it ends too."""
-        link.tasks -= 1
+        link.tasks -= not light
         if link.own and link.alive:
             leaving = asyncio.create_task(link.leave())
             self._leaving.add(leaving)

@@ -27,7 +27,7 @@ from mm2py.runtime.host_messages import (
     Hello,
     Hold,
     IncarnationsAnswer,
-    LeaseFor,
+    LeaseUntil,
     LedgerOk,
     LogLevel,
     Meters,
@@ -45,7 +45,7 @@ from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.task_host import TaskHost
 from mm2py.types import State, TaskId
 
-__all__ = ["FlowPorts", "HostService", "HostedFlow"]
+__all__ = ["FlowPorts", "HostService", "HostedFlow", "HostedTasks"]
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,23 @@ class FlowPorts:
     on_topic: Callable[[TaskId, str], None]
 
 
+class HostedTasks(TaskHost, Protocol):
+    """Runs a flow's tasks under a lease that the worker reckons."""
+
+    def resume(self, *, renews: bool = True) -> None:
+        """Tasks go on; the lease stays as it is unless this ``renews`` it."""
+        ...
+
+    def look(self) -> None:
+        """Suspend the tasks at once if their lease ran out while this process stood still."""
+        ...
+
+
 class HostedFlow(Protocol):
     """One flow in this process."""
 
     @property
-    def host(self) -> TaskHost:
+    def host(self) -> HostedTasks:
         """Runs its tasks."""
         ...
 
@@ -128,6 +140,11 @@ class HostService:
             ticks.cancel()
             await self._pipe.close()
 
+    def look(self) -> None:
+        """Called when this process may have stood still: a lease may be over."""
+        for channel in self._channels.values():
+            channel.flow.host.look()
+
     async def _serve(self) -> Bye | None:
         while True:
             try:
@@ -153,7 +170,7 @@ class HostService:
             case _:
                 channel = self._channels.get(number)
                 if channel is not None:
-                    _tell(channel, message)
+                    self._tell(channel, message)
 
     # ---- flows
 
@@ -258,22 +275,22 @@ class HostService:
             if not any(told):
                 self._pipe.send(0, Meters())
 
-
-def _tell(channel: _Channel, message: Message) -> None:
-    """Pass a message on that takes no time."""
-    host = channel.flow.host
-    match message:
-        case Hold():
-            host.hold(message.partitions)
-        case Suspend():
-            host.suspend()
-        case Resume():
-            host.resume()
-        case LeaseFor():
-            host.lease(message.valid_ms)
-        case LedgerOk():
-            channel.ledger.acknowledged(message.seq)
-        case IncarnationsAnswer():
-            channel.ledger.answered(message.id, message.known)
-        case _:
-            log.warning("message is not for a task host type=%s", type(message).__name__)
+    def _tell(self, channel: _Channel, message: Message) -> None:
+        """Pass a message on that takes no time."""
+        host = channel.flow.host
+        match message:
+            case Hold():
+                host.hold(message.partitions)
+            case Suspend():
+                host.suspend()
+            case Resume():
+                # The worker sends the lease itself: this message may have waited while the process was frozen.
+                host.resume(renews=False)
+            case LeaseUntil():
+                host.lease(max(0, round((message.ends_s - self._clock.monotonic()) * 1000)))
+            case LedgerOk():
+                channel.ledger.acknowledged(message.seq)
+            case IncarnationsAnswer():
+                channel.ledger.answered(message.id, message.known)
+            case _:
+                log.warning("message is not for a task host type=%s", type(message).__name__)

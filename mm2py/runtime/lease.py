@@ -1,7 +1,7 @@
 """How long the proof of a flow's membership is good for.
 
 Flow: every confirmed heartbeat -> ``renew(valid_ms)``; nothing for that long -> ``changed`` and ``over``,
-until the next ``renew``. Time runs on while the process is stopped, so a host that thaws finds it over.
+until the next ``renew``. Time runs on while the process is stopped: ``look`` finds it over before a timer can.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ class Lease:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ends_at = float("inf")
         self._over = False
         self._valid_ms: int | None = None
 
@@ -34,10 +36,15 @@ class Lease:
         return self._over
 
     def renew(self, valid_ms: int) -> None:
-        """Membership is proven for ``valid_ms`` from now on."""
+        """Membership is proven for ``valid_ms`` from now on; without any left the lease is over."""
         self.end()
+        if valid_ms <= 0:
+            self._expire()
+            return
+        self._loop = asyncio.get_running_loop()
         self._valid_ms = valid_ms
-        self._timer = asyncio.get_running_loop().call_later(valid_ms / 1000, self._expire)
+        self._ends_at = self._loop.time() + valid_ms / 1000
+        self._timer = self._loop.call_at(self._ends_at, self._expire)
         if self._over:
             self._over = False
             log.info("membership is proven again, tasks go on valid_ms=%d", valid_ms)
@@ -48,14 +55,27 @@ class Lease:
         if self._over and self._valid_ms is not None:
             self.renew(self._valid_ms)
 
+    def look(self) -> None:
+        """Find out now whether it is over: called where the process may have stood still, also by a signal."""
+        if self._loop is not None and self._loop.time() >= self._ends_at:
+            self.end()
+            self._expire()
+
     def end(self) -> None:
         """Watch no more."""
+        self._ends_at = float("inf")
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _expire(self) -> None:
         self._timer = None
+        self._ends_at = float("inf")
+        if self._over:
+            return
         self._over = True
-        log.warning("nobody vouches for the membership any more, tasks are suspended")
         self._changed()
+        # Not from within a signal, which may have come in the middle of another line.
+        asyncio.get_running_loop().call_soon(
+            log.warning, "nobody vouches for the membership any more, tasks are suspended"
+        )

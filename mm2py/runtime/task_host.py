@@ -169,11 +169,16 @@ class InProcessTaskHost:
         self._suspended = True
         self._follow()
 
-    def resume(self) -> None:
-        """Let every task go on; who says so has proof of the membership, which is a lease too."""
+    def resume(self, *, renews: bool = True) -> None:
+        """Let every task go on; who says so has proof of the membership, which ``renews`` the lease too."""
         self._suspended = False
-        self._lease.again()
+        if renews:
+            self._lease.again()
         self._follow()
+
+    def look(self) -> None:
+        """Suspend the tasks at once if the lease ran out while this process stood still."""
+        self._lease.look()
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; a failed task stays as it is."""

@@ -20,6 +20,7 @@ from mm2py.runtime.host_process import spawn_host
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.task_host import TaskSpec, TaskWatcher
 from mm2py.types import FlowName
+from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 
 __all__ = ["PROCESSES", "child_host", "host_pool", "host_processes"]
 
@@ -84,6 +85,10 @@ def child_host(
         graceful_s=graceful_s,
         clock=clock,
         own=lambda task: _is_foreign(plugins, task),
+        # A heartbeat each second: a process for it would cost 30 MB.
+        light=lambda task: (
+            not _is_foreign(plugins, task) and ASSIGNED_PARTITIONS not in task.config
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from mm2py.runtime.host_messages import FlowSpec, LogLine
 from mm2py.runtime.host_pipe import HostPipe
 from mm2py.runtime.host_reports import PipeLogHandler
 from mm2py.runtime.host_service import FlowPorts, HostedFlow, HostService
+from mm2py.runtime.host_thaw import ThawSelector
 from mm2py.runtime.plugins import Plugins
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.hosted_flow import open_flow
@@ -34,10 +35,12 @@ def main() -> None:
     # A terminal and a service manager signal the whole group: the worker decides when tasks end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    asyncio.run(_serve(int(sys.argv[1])))
+    selector = ThawSelector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(_serve(int(sys.argv[1]), selector))
 
 
-async def _serve(descriptor: int) -> None:
+async def _serve(descriptor: int, selector: ThawSelector) -> None:
     pipe = await HostPipe.over(socket.socket(fileno=descriptor))
     mask = SecretMask()
     _log_into(pipe, mask)
@@ -50,6 +53,7 @@ async def _serve(descriptor: int) -> None:
     service = HostService(
         pipe, opened, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
     )
+    selector.watch(service.look)
     settled = asyncio.create_task(_settle())
     try:
         await service.run()

@@ -122,7 +122,7 @@ class World:
         self.pool = HostPool(processes, self._spawn)
         self.host = self.flow(spec)
 
-    def flow(self, spec: FlowSpec, *, own: bool = False) -> ChildTaskHost:
+    def flow(self, spec: FlowSpec, *, own: bool = False, light: bool = False) -> ChildTaskHost:
         return ChildTaskHost(
             self.pool,
             spec,
@@ -135,6 +135,7 @@ class World:
             graceful_s=5,
             clock=self.clock,
             own=lambda _task: own,
+            light=lambda _task: light,
         )
 
     def words(self, task: TaskId = FIRST) -> list[str]:
@@ -197,6 +198,24 @@ def test_tasks_are_spread_over_as_many_children_as_there_may_be() -> None:
         await world.host.stop_task(SECOND, 5.0)
         await world.started(4)
         assert [len(child.stages[0].tasks) for child in world.children] == [2, 3]
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_away() -> None:
+    async def scenario() -> None:
+        world = World(processes=2)
+        beats = world.flow(SPEC, light=True)
+        await beats.start_task(spec_of(7))
+        await world.started(0)
+        await beats.start_task(spec_of(8))
+        assert len(world.children) == 1
+        await world.started(1)
+        assert len(world.children) == 2
+        await beats.close()
+        await world.started(2)
+        assert sorted(link.tasks for link in world.links) == [1, 2]
         await world.close()
 
     play(scenario)
@@ -364,6 +383,26 @@ def test_suspension_holds_and_leases_reach_children_of_now_and_later() -> None:
         assert first.stands[-1]
         world.host.lease(3_600_000)
         await until(lambda: not first.senders[0].suspended and not second.senders[0].suspended)
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_that_was_frozen_takes_old_words_for_what_they_are_worth_now() -> None:
+    async def scenario() -> None:
+        world = World(processes=1)
+        await world.started(0)
+        child, stage = world.children[0], world.children[0].stages[0]
+        # The child reads 7 s later what the worker wrote.
+        await child.clock.advance(7.0)
+        world.host.lease(6_000)
+        world.host.suspend()
+        world.host.resume()
+        await until(lambda: len(stage.stands) == 3)
+        assert stage.senders[0].suspended, "words of 7 s ago prove nothing"
+        await world.clock.advance(7.0)
+        world.host.lease(6_000)
+        await until(lambda: not stage.senders[0].suspended)
         await world.close()
 
     play(scenario)
