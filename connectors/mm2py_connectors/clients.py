@@ -130,6 +130,10 @@ class SourceReader(Protocol):
         """Records that were read and not returned yet."""
         ...
 
+    async def look_back(self) -> None:
+        """Report what is gone because its topic is another one by now; nothing is read any more."""
+        ...
+
     def lag(self, tp: TopicPartition) -> int:
         """Offsets to the end, -1 while unknown."""
         ...

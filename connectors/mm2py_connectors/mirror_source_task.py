@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, final
 
 from mm2py.api.context import PartitionState, SourceGap, TaskContext
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 LAG_REPORT_S: Final = 1.0
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
+
+LAST_LOOK_S: Final = 1.0
+"""How long a task that stops may ask whether its topics are still the same."""
 
 MAX_POLL_MS: Final = 1000
 """The contract of ``poll``, whatever ``consumer.poll.timeout.ms`` says."""
@@ -94,6 +98,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
+        self._ending = False
 
     async def start(self) -> None:
         """Resume behind the stored positions; partitions without one start as auto.offset.reset says."""
@@ -210,8 +215,13 @@ class MirrorSourceTask(BatchSourceTask):
             await self._close_writer(writer)
         if self._syncs is not None:
             self._syncs.close()
+        self._ending = True
         opened, self._reader = self._reader, None
         if opened is not None:
+            with suppress(TimeoutError, Mm2pyError):
+                # Best effort: a cluster that does not answer delays no end.
+                async with asyncio.timeout(LAST_LOOK_S):
+                    await opened.reader.look_back()
             await opened.reader.close()
             await opened.session.close()
 
@@ -244,6 +254,12 @@ class MirrorSourceTask(BatchSourceTask):
     # -- events of the reader ---------------------------------------------------------------------
 
     def _on_gap(self, gap: SourceGap) -> None:
+        if self._ending:
+            if self._covered.under_way(gap.partition):  # it arrives no more
+                first = self._delivered[gap.partition] + 1
+                gap = SourceGap(gap.partition, first, gap.last_offset, gap.cause, gap.detail)
+            self._context.report_gap(gap)
+            return
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
         if gap.cause == "recreated" and self._reader is not None:

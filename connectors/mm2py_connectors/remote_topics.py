@@ -65,7 +65,7 @@ class RemoteTopics:
         self._clock = clock
         self._source: dict[str, int] = {}
         self._remote: dict[str, int] = {}
-        self._vanished: set[str] = set()
+        self._shrunk: dict[str, int] = {}
         self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
@@ -116,11 +116,7 @@ class RemoteTopics:
             for topic in sorted(listed)
             if self._flow.selection.replicate(topic)
         }
-        # A broker that just started may answer with an old list, so a topic is gone when two lists say so.
-        missing = self._source.keys() - found.keys()
-        gone = missing & self._vanished
-        self._vanished = missing - gone
-        found |= {topic: self._source[topic] for topic in self._vanished}
+        gone = self._keep_once(found)
         found = dict(sorted(found.items()))
         changed = found != self._source
         if changed:
@@ -130,6 +126,22 @@ class RemoteTopics:
             )
         self._source = found
         return changed
+
+    def _keep_once(self, found: dict[str, int]) -> set[str]:
+        """Keep what one list leaves out, and return the topics that two lists left out.
+
+        A broker that just started may answer with an old list. And of a topic that was created again with
+        fewer partitions, the task that has the others needs the time to put into the ledger what they lost.
+        """
+        less = {
+            topic: found.get(topic, 0)
+            for topic, count in self._source.items()
+            if found.get(topic, 0) < count
+        }
+        certain = {topic for topic, count in less.items() if self._shrunk.get(topic) == count}
+        self._shrunk = {topic: count for topic, count in less.items() if topic not in certain}
+        found |= {topic: self._source[topic] for topic in self._shrunk}
+        return certain - found.keys()
 
     async def _look_at_target(self) -> dict[str, int]:
         listed = await self._target_admin.list_topics()

@@ -173,6 +173,10 @@ class Cluster:
             self._join_refresh((*self._cache.topics, tp.topic))
         return self._cache.leader(tp)
 
+    def known_topic_id(self, topic: str) -> bytes | None:
+        """Return the id of a topic as metadata last named it, without waiting; None where it is not known."""
+        return self._cache.topic_id(topic)
+
     def leader_moved(self, tp: TopicPartition, node_id: int = -1, epoch: int = -1) -> None:
         """Note that a broker denied being the leader, with the new one where it was named."""
         self._cache.moved(tp, node_id, epoch)

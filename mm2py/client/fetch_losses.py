@@ -98,24 +98,20 @@ class FetchLosses:
 
         False when its beginning is not known yet.
         """
-        tp, old = cursor.tp, cursor.position
-        gap = SourceGap(
-            tp,
-            old,
-            max(old, cursor.high_watermark) - 1,
-            "recreated",
-            f"the topic was deleted and created again; what lay behind offset {old} of the "
-            "old one is gone, the new one is copied from its beginning",
-        )
         try:
-            start = (await self._admin.list_offsets({tp: EARLIEST}))[tp]
+            start = (await self._admin.list_offsets({cursor.tp: EARLIEST}))[cursor.tp]
         except Mm2pyError:
             return False
         if start.error is not None or cursor.failed:
             return False
-        cursor.restart(start.offset, leader.topic_id)
-        self._on_gap(gap)
+        self._begin_again(
+            cursor, start.offset, leader.topic_id, "the new one is copied from its beginning"
+        )
         return True
+
+    def without_partition(self, cursor: Cursor, topic_id: bytes) -> None:
+        """The topic was created again with fewer partitions: nothing may ever come under this number."""
+        self._begin_again(cursor, 0, topic_id, "the new one has no partition of this number")
 
     async def epoch_end(self, cursor: Cursor) -> EpochEnd:
         """Ask the leader where our last epoch ends in its log; -1 where it does not know.
@@ -154,6 +150,15 @@ class FetchLosses:
             self.truncated(cursor, cut)
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def left_behind(self, cursor: Cursor, first: int) -> None:
+        """Nobody here reads on, and the topic is another one: what was known from ``first`` on is gone."""
+        self._on_gap(_old_tail(cursor, first, "a later reader copies the new one"))
+
+    def _begin_again(self, cursor: Cursor, start: int, topic_id: bytes, news: str) -> None:
+        gap = _old_tail(cursor, cursor.position, news)
+        cursor.restart(start, topic_id)
+        self._on_gap(gap)
 
     async def _found_out(self, cursor: Cursor) -> bool:
         tp = cursor.tp
@@ -203,3 +208,14 @@ class FetchLosses:
             )
         cursor.seek(start)
         self._on_gap(gap)
+
+
+def _old_tail(cursor: Cursor, first: int, news: str) -> SourceGap:
+    return SourceGap(
+        cursor.tp,
+        first,
+        max(first, cursor.high_watermark) - 1,
+        "recreated",
+        f"the topic was deleted and created again; what lay behind offset {first} of the "
+        f"old one is gone, {news}",
+    )

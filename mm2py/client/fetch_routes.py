@@ -15,7 +15,8 @@ from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch_losses import FetchLosses
 from mm2py.client.fetch_node import FetchNode
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ServerError
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.fetch import FETCH_KEY
 from mm2py.types import TopicPartition
 
@@ -220,6 +221,7 @@ class FetchRoutes:
             if leader is None:
                 missing[tp.topic] = error
             self._cluster.leader_moved(tp)  # whoever that was, the next round asks again
+            self._look_for_another(cursor, error)
             self._on_stalled(tp, error)
             return
         if cursor not in self._homeless:
@@ -237,6 +239,17 @@ class FetchRoutes:
         else:
             self._on_stalled(tp, None)
         self._place(cursor, leader.node_id)
+
+    def _look_for_another(self, cursor: Cursor, error: Mm2pyError) -> None:
+        """Whether the partition is missing because its topic is another one now, with fewer of them."""
+        known = self._cluster.known_topic_id(cursor.tp.topic)
+        if (
+            isinstance(error, ServerError)
+            and error.code == UNKNOWN_TOPIC_OR_PARTITION
+            and known not in (None, NO_TOPIC_ID, cursor.topic_id)
+            and cursor.topic_id != NO_TOPIC_ID
+        ):
+            self._losses.without_partition(cursor, known)
 
     async def _validate(self, cursor: Cursor, leader: Leader) -> None:
         """Check the position against a new leader's log where Fetch does not do it (before v12)."""

@@ -207,6 +207,30 @@ class Fetcher:
             self._routes.leave(cursor)
             self._discard((tp,))
 
+    async def look_back(self) -> None:
+        """Before the end: report what is gone because its topic is another one by now.
+
+        Who reads on later knows its position and the old id, but not how much there was behind it.
+
+        Raises:
+            Mm2pyError: the cluster does not answer.
+        """
+        behind = {
+            cursor: first
+            for cursor in self._cursors.values()
+            if not cursor.failed
+            and cursor.topic_id != NO_TOPIC_ID
+            and 0 <= (first := self._first_unread(cursor)) < cursor.high_watermark
+        }
+        if not behind:
+            return
+        await self._cluster.metadata(sorted({cursor.tp.topic for cursor in behind}))
+        for cursor, first in behind.items():
+            known = self._cluster.known_topic_id(cursor.tp.topic)
+            if known not in (None, NO_TOPIC_ID, cursor.topic_id):
+                cursor.failed = True
+                self._losses.left_behind(cursor, first)
+
     async def close(self) -> None:
         """Stop fetching; safe twice."""
         for task in list(self._tasks):
@@ -305,6 +329,12 @@ class Fetcher:
         self._batches = kept
         for tp in [tp for tp in self._parked if tp in partitions]:
             del self._parked[tp]
+
+    def _first_unread(self, cursor: Cursor) -> int:
+        """Return the first offset that ``fetch`` did not return."""
+        kept = [b for tp, batches in self._batches if tp == cursor.tp for b in batches]
+        kept += self._parked.get(cursor.tp, [])
+        return kept[0].base_offset if kept else cursor.position
 
     # -- tasks ------------------------------------------------------------------------------------
 

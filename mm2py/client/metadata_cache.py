@@ -52,6 +52,7 @@ class MetadataCache:
         self.controller_id = -1
         self.cluster_id = ""
         self._topics: dict[str, int] = {}
+        self._ids: dict[str, bytes] = {}
         self._leaders: dict[TopicPartition, _Known] = {}
         self._epochs: dict[TopicPartition, tuple[bytes, int]] = {}
 
@@ -87,11 +88,8 @@ class MetadataCache:
         return float("inf") if known is None else now - known.learned_at
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Return the id of a topic that has a known leader."""
-        for tp, known in self._leaders.items():
-            if tp.topic == topic:
-                return known.leader.topic_id
-        return None
+        """Return the id that a topic had last, None where it does not exist or was not asked for."""
+        return self._ids.get(topic)
 
     def moved(self, tp: TopicPartition, node_id: int, epoch: int) -> None:
         """Drop a leader, or take the new one that a broker named (KIP-951)."""
@@ -117,6 +115,9 @@ class MetadataCache:
         return server_error(UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}")
 
     def _update_topic(self, topic: TopicMetadata, now: float) -> None:
+        if self._ids.get(topic.name, topic.topic_id) != topic.topic_id:
+            self._forget(topic.name)  # created again, perhaps with fewer partitions
+        self._ids[topic.name] = topic.topic_id
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition)
             topic_id, highest = self._epochs.get(tp, (topic.topic_id, -1))
@@ -130,6 +131,7 @@ class MetadataCache:
             self._leaders[tp] = _Known(leader, now)
 
     def _forget(self, topic: str) -> None:
+        self._ids.pop(topic, None)
         for tp in [tp for tp in self._epochs if tp.topic == topic]:
             self._leaders.pop(tp, None)
             del self._epochs[tp]

@@ -202,8 +202,13 @@ class KnownEvents:
         first, last = event.first_offset, event.last_offset
         if event.kind is EventKind.RECREATED:
             kinds.clear()
-            # Two incarnations may end alike: only what an earlier process wrote counts, and once.
+            # Two incarnations may end alike: only what an earlier task or process wrote counts, and once.
             again = known is not None and event.count == 0 and known[0] == first
+            if event.count:
+                kinds[event.kind] = (
+                    first,
+                    last,
+                )  # who goes on from the stored position finds it again
             return () if again else (event,)
         if event.kind is EventKind.TRUNCATION:
             return (event,)  # found while it happens, never again after a restart

@@ -156,20 +156,66 @@ def test_every_incarnation_of_a_topic_is_copied_whole_and_in_order(
         for partitions in (3, 2, 4):
             turns.next(partitions)
             turns.wait_for_copy(mirror)
-        wait_for_entries(flow, 3 + 2 + 3, mirror)
+        # The third partition is told when it is gone, and again when its number comes back.
+        wait_for_entries(flow, 3 + 3 + 3, mirror)
         until(lambda: sorted(committed_positions(flow, topic)) == [0, 1, 2, 3], 10, "commit")
         assert mirror.stop() == 0
     # While nobody looks, and to more than the stored position: only its id tells.
     turns.next(4)
     with Mirror(flow.file) as mirror:
         turns.wait_for_copy(mirror)
-        found = wait_for_entries(flow, 3 + 2 + 3 + 4, mirror)
+        found = wait_for_entries(flow, 3 + 3 + 3 + 4, mirror)
         assert mirror.stop() == 0
     assert {(entry.kind, entry.policy) for entry in found} == {
         ("recreated", "recreate.policy=continue")
     }
     assert all(entry.last == entry.first - 1 for entry in found), "all that was there was copied"
-    assert sorted(entry.partition for entry in found) == [0] * 4 + [1] * 4 + [2] * 3 + [3]
+    assert sorted(entry.partition for entry in found) == [0] * 4 + [1] * 4 + [2] * 4 + [3]
+
+
+def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_the_ledger(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("fewer")
+    limits = {"source.consumer.max.partition.fetch.bytes": "20000"}
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, limits | {"flow.max.bytes.per.second": "30000"}
+    )
+    create_topic(region_a, topic, 3)
+    # Far more than the limit lets through before the topic is deleted.
+    write(region_a, topic, (Sent(n % 3, b"%d:" % n + bytes(1_000)) for n in range(3_000)))
+    before = ends(region_a, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        until(
+            lambda: all(ends(region_b, flow.remote(topic)).get(p) for p in range(3)),
+            40,
+            "the first records of each partition",
+            alive=mirror,
+        )
+        delete_topic(region_a, topic)
+        until(lambda: topic not in topics_of(region_a), 20, "deletion")
+        create_topic(region_a, topic, 2)
+        found = wait_for_entries(flow, 3, mirror)
+        until(
+            lambda: committed_positions(flow, topic).get(2) is not None, 20, "commit", alive=mirror
+        )
+        assert mirror.stop() == 0
+    copied = {p: len(log.records) for p, log in read(region_b, flow.remote(topic)).items()}
+    # Offsets are dense here: what is on the target and what is in the ledger is all there was.
+    for entry in found:
+        assert entry == Entry(
+            "recreated",
+            entry.partition,
+            copied[entry.partition],
+            before[entry.partition] - 1,
+            "recreate.policy=continue",
+        )
+    assert sorted(entry.partition for entry in found) == [0, 1, 2]
 
 
 def test_a_too_large_record_is_one_event_however_often_it_is_met(

@@ -9,6 +9,7 @@ from mm2py.client.open_transactions import OpenTransactions
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import crc32c
 from mm2py.testing.broker import FakeBroker
+from mm2py.testing.broker_log import PartitionLog
 from mm2py.types import TopicPartition
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, eventually, play
 
@@ -60,6 +61,60 @@ def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_range() 
         assert rig.fetcher.incarnation(FIRST) != old
 
     play(body, versions=BY_ID)
+
+
+@pytest.mark.parametrize("deleted_first", [True, False])
+def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_not_copied(
+    deleted_first: bool,
+) -> None:
+    async def body(rig: Rig) -> None:
+        for number in range(3):
+            rig.fill(SECOND, range(number, number + 1), pad=20_000)
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        # The buffers are full with one batch, so the rest is not read while it is under way.
+        ((_, (batch,)),) = await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=1 << 24)
+        if deleted_first:
+            del rig.broker.cluster.topics["t"]
+        else:
+            rig.broker.create_topic("t", 1)
+        assert batch.lease is not None
+        batch.lease.release()
+        await rig.until(lambda: SECOND in [tp for tp, _ in rig.stalled])
+        if deleted_first:
+            rig.broker.create_topic("t", 1)
+        rig.fill(FIRST, range(100, 110))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 10 and len(rig.gaps) == 2)
+        assert sorted(rig.gaps) == [(FIRST, 0, -1, "recreated"), (SECOND, 1, 2, "recreated")]
+        # When it gets the number after all, that is the beginning of the new incarnation.
+        topic = rig.broker.cluster.topics["t"]
+        topic.logs[1], topic.leaders[1] = PartitionLog(), rig.broker.node_id
+        rig.fill(SECOND, range(200, 203))
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 3)
+        assert rig.read == {FIRST: list(range(100, 110)), SECOND: [200, 201, 202]}
+        assert (len(rig.gaps), rig.failed) == (2, [])
+
+    play(body, versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1)
+
+
+@pytest.mark.parametrize("handed_out", [True, False])
+def test_a_reader_that_ends_reports_what_a_recreated_topic_had_behind_what_it_handed_out(
+    handed_out: bool,
+) -> None:
+    async def body(rig: Rig) -> None:
+        for number in range(3):
+            rig.fill(SECOND, range(number, number + 1), pad=20_000)
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
+        await eventually(lambda: rig.fetcher.position(SECOND) == 1)
+        if handed_out:
+            assert len(await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24)) == 1
+        await rig.fetcher.look_back()
+        assert rig.gaps == []
+        rig.broker.create_topic("t", 1)
+        await rig.fetcher.look_back()
+        assert rig.gaps == [(SECOND, int(handed_out), 2, "recreated")]
+
+    play(body, versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1)
 
 
 def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_that_was_kept() -> None:

@@ -119,6 +119,7 @@ class FakeReader:
         self.unread: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.dropped: list[TopicPartition] = []
+        self.last_gaps: list[SourceGap] = []
         self.answers: list[list[tuple[TopicPartition, list[RecordBatch]]]] = []
         self.asked: list[tuple[int, int]] = []
         self.closed = 0
@@ -134,6 +135,10 @@ class FakeReader:
 
     def incarnation(self, tp: TopicPartition) -> bytes:
         return self.topic_ids.get(tp, bytes(16))
+
+    async def look_back(self) -> None:
+        for gap in self.last_gaps:
+            self.events.on_gap(gap)
 
     def waiting(self, tp: TopicPartition) -> int:
         return self.unread.get(tp, 0)

@@ -197,6 +197,26 @@ def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays() -> Non
     run(bench, body)
 
 
+def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_equal_looks() -> (
+    None
+):
+    bench = Bench(Region({"t": 3}))
+
+    async def body() -> None:
+        topics = bench.region.source.topics
+        del topics["t"]
+        await bench.context.clock.advance(3.1)
+        topics["t"] = 2
+        await bench.context.clock.advance(3)
+        # Its task gets an interval to say what the third partition lost.
+        assert bench.context.reconfigurations == 0
+        await bench.context.clock.advance(3)
+        assert bench.context.reconfigurations == 1
+        assert bench.dealt() == ["t-0", "t-1"]
+
+    run(bench, body)
+
+
 def test_a_deleted_copy_is_created_again() -> None:
     bench = Bench(Region({"t": 1}))
 

@@ -216,6 +216,22 @@ def test_a_gap_is_reported_with_its_range_and_copying_goes_on() -> None:
     assert bench.reader.dropped == []
 
 
+def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None:
+    bench = Bench()
+
+    async def body() -> None:
+        bench.reader.last_gaps = [
+            SourceGap(T0, 25, 39, "recreated", "x"),
+            SourceGap(T1, 5, 9, "recreated", "x"),
+        ]
+        bench.reader.answers = [[(T0, [a_batch(20, 5)])]]
+        assert await bench.task.poll(1)
+
+    run(bench, body)
+    gaps = [(gap.partition, gap.first_offset, gap.last_offset) for gap in bench.context.gaps]
+    assert gaps == [(T0, 20, 39), (T1, 5, 9)]
+
+
 @pytest.mark.parametrize(("policy", "stops"), [("continue", False), ("stop", True)])
 def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
     policy: str, stops: bool

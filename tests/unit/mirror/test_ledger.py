@@ -192,6 +192,13 @@ def test_a_recreation_found_again_after_a_restart_is_not_written_again() -> None
     assert known.take(an_event(EventKind.RECREATED, 30, 29)) == ()
 
 
+def test_a_lost_tail_that_the_next_task_finds_without_its_end_is_not_written_again() -> None:
+    known = KnownEvents()
+    assert len(known.take(an_event(EventKind.RECREATED, 30, 34))) == 1
+    assert known.take(an_event(EventKind.RECREATED, 30, 29)) == ()
+    assert len(known.take(an_event(EventKind.RECREATED, 30, 29))) == 1
+
+
 def test_two_recreations_that_end_alike_are_two_events() -> None:
     known = KnownEvents()
     event = an_event(EventKind.RECREATED, 30, 29)
