@@ -14,12 +14,20 @@ from mm2py.protocol.compression import compress, decompress
 from mm2py.protocol.record_batch import CODEC_MASK, LOG_APPEND_FLAG, Codec, RecordBatch, build_batch
 from mm2py.protocol.record_bytes import append_record, damaged, varint
 
-__all__ = ["legacy_to_v2"]
+__all__ = ["legacy_to_v2", "with_right_checksum"]
 
 _ENTRY: Final = Struct(">qiIbb")  # offset, size, crc, magic, attributes
 _LOG_OVERHEAD: Final = 12
 _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
+_LZ4_SHORTEST: Final = 7  # bytes of the shortest frame header, with its checksum
+_LZ4_CONTENT_SIZE: Final = 0x08
+_WORD: Final = Struct("<I")
+_XXH_1: Final = 2654435761
+_XXH_2: Final = 2246822519
+_XXH_3: Final = 3266489917
+_XXH_4: Final = 668265263
+_XXH_5: Final = 374761393
 _BATCH_BYTES: Final = 512 * 1024  # single messages are gathered up to here
 
 
@@ -93,7 +101,10 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
         return
     if message.value is None:
         raise damaged(f"an empty wrapper message at offset {message.offset}")
-    payload = memoryview(decompress(codec, message.value))
+    wrapped = message.value
+    if magic == 0 and codec is Codec.LZ4:
+        wrapped = with_right_checksum(wrapped)
+    payload = memoryview(decompress(codec, wrapped))
     inner: list[_Message] = []
     position = 0
     while position < len(payload):
@@ -109,6 +120,39 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
     for one in inner:
         stamp = one.timestamp if append_time is None else append_time
         yield _Message(one.offset + shift, stamp, one.key, one.value)
+
+
+def with_right_checksum(frame: memoryview) -> memoryview:
+    """Return an lz4 frame with the header checksum that its format wants.
+
+    Clients hashed the frame's magic number too while they wrote magic 0 (KAFKA-3160). As Java does, the
+    checksum of the header is not looked at there; that of the message covers the whole frame.
+    """
+    if len(frame) < _LZ4_SHORTEST:
+        return frame
+    # Frame magic, flags, block size, and the content size where the flags announce it.
+    end = _LZ4_SHORTEST + (8 if frame[4] & _LZ4_CONTENT_SIZE else 0) - 1
+    if end >= len(frame):
+        return frame
+    right = bytearray(frame)
+    right[end] = _xxh32(frame[4:end]) >> 8 & 0xFF
+    return memoryview(right)
+
+
+def _xxh32(data: memoryview) -> int:
+    """XXH32 with seed 0 of less than 16 bytes."""
+    mask = 0xFFFFFFFF
+    found = _XXH_5 + len(data)
+    words = len(data) // 4
+    for (word,) in _WORD.iter_unpack(data[: words * 4]):
+        found = (found + word * _XXH_3) & mask
+        found = (found << 17 | found >> 15) * _XXH_4 & mask
+    for byte in data[words * 4 :]:
+        found = (found + byte * _XXH_5) & mask
+        found = (found << 11 | found >> 21) * _XXH_1 & mask
+    found = (found ^ found >> 15) * _XXH_2 & mask
+    found = (found ^ found >> 13) * _XXH_3 & mask
+    return found ^ found >> 16
 
 
 def _message(entry: memoryview, magic: int) -> tuple[_Message, int]:

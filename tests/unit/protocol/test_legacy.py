@@ -6,9 +6,10 @@ import zlib
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from mm2py.errors import ProtocolError
 from mm2py.protocol.batch_stage import ProblemKind, classify
-from mm2py.protocol.compression import compress
-from mm2py.protocol.legacy import legacy_to_v2
+from mm2py.protocol.compression import compress, decompress
+from mm2py.protocol.legacy import legacy_to_v2, with_right_checksum
 from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c, crc_matches
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 
@@ -66,6 +67,50 @@ def test_old_messages_become_a_v2_batch_of_the_same_codec(magic: int, codec: Cod
     assert [batch.codec for batch in result.batches] == [codec]
     assert read(result.batches) == expected(500, magic=magic)
     assert (result.batches[0].runs, result.next_offset) == (((500, 3),), 503)
+
+
+JAVA_LZ4 = (
+    # MemoryRecordsBuilder of kafka-clients 4.3.1, magic 0 and 1, base offset 500.
+    "00000000000001f6000000749f9436580003ffffffff0000006604224d1860401a5700000011000100a101f4000000230f"
+    "58f7ab0f00d8026b300000001376616c75652006000017005000000001f52f0041f97aa21a0f003f026b312f0003001700"
+    "002f0010f62f0041386d5a880f003e026b322f00506c7565203200000000",
+    "00000000000001f600000086b890d42f010300000000000003eaffffffff0000007004224d186040826100000016000100"
+    "632b4beee13f011000f80303e8000000026b300000001376616c7565200600001700000200002e00502b81ac5786090000"
+    "02002103e937001f3137000300170000020095020000002b041a8a0c370011ea37001e323700506c7565203200000000",
+)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_lz4_frames_of_old_clients_are_read_as_java_reads_them(magic: int) -> None:
+    raw = memoryview(bytes.fromhex(JAVA_LZ4[magic]))
+    result = classify(raw, 500, None)
+    assert result.problem is None
+    assert [batch.codec for batch in result.batches] == [Codec.LZ4]
+    assert read(result.batches) == [
+        Record(500 + n, -1 if magic == 0 else 1000 + n, b"k%d" % n, b"value value value %d" % n)
+        for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrong_lz4_header_checksum_is_damage_only_where_it_was_ever_right(magic: int) -> None:
+    raw = bytearray.fromhex(JAVA_LZ4[magic])
+    raw[raw.index(b"\x04\x22\x4d\x18") + 6] ^= 0x55
+    struct.pack_into(">I", raw, 12, zlib.crc32(raw[16:]))
+    result = classify(memoryview(raw), 500, None)
+    assert (result.problem is None) is (magic == 0)
+
+
+def test_lz4_frames_with_their_content_size_are_repaired_too() -> None:
+    payload = b"value " * 40
+    plain = compress(Codec.LZ4, payload)
+    size = struct.pack("<q", len(payload))
+    frame = memoryview(plain[:4] + bytes((plain[4] | 8, plain[5])) + size + b"?" + plain[7:])
+    with pytest.raises(ProtocolError):
+        decompress(Codec.LZ4, frame)
+    assert bytes(decompress(Codec.LZ4, with_right_checksum(frame))) == payload
+    for cut in range(16):
+        assert len(with_right_checksum(frame[:cut])) == cut
 
 
 def test_a_wrapper_with_log_append_time_gives_its_time_to_all() -> None:
