@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, canonical_class
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER, canonical_class
 from mm2py.config.connect_definitions import ConfigKey
 from mm2py.config.connect_values import (
     Check,
@@ -24,7 +24,19 @@ from mm2py.config.connect_values import (
 )
 from mm2py.config.java_values import JavaType, JavaValue
 
-__all__ = ["COMMON_KEYS", "CONVERTER_KEYS", "SOURCE_KEYS", "STRING_CONVERTER", "connector_keys"]
+__all__ = [
+    "COMMON_KEYS",
+    "CONVERTERS",
+    "CONVERTER_KEYS",
+    "HEADER_CONVERTERS",
+    "JSON_CONVERTER",
+    "NUMBER_CONVERTERS",
+    "SOURCE_KEYS",
+    "STRING_CONVERTER",
+    "connector_keys",
+    "converter_class",
+    "converter_problem",
+]
 
 _BOOLEAN, _INT, _LONG, _STRING, _LIST, _CLASS = (
     JavaType.BOOLEAN,
@@ -37,18 +49,16 @@ _BOOLEAN, _INT, _LONG, _STRING, _LIST, _CLASS = (
 
 _CONNECT: Final = "org.apache.kafka.connect."
 STRING_CONVERTER: Final = _CONNECT + "storage.StringConverter"
-_USABLE_CONVERTERS: Final = frozenset({BYTE_ARRAY_CONVERTER, STRING_CONVERTER})
-_NUMBERS: Final = ("Boolean", "Double", "Float", "Integer", "Long", "Short")
-_LATER_CONVERTERS: Final = frozenset(
-    {
-        _CONNECT + "json.JsonConverter",
-        _CONNECT + "storage.SimpleHeaderConverter",
-        *(f"{_CONNECT}converters.{number}Converter" for number in _NUMBERS),
-    }
+JSON_CONVERTER: Final = _CONNECT + "json.JsonConverter"
+NUMBER_CONVERTERS: Final = tuple(
+    f"{_CONNECT}converters.{kind}Converter"
+    for kind in ("Boolean", "Double", "Float", "Integer", "Long", "Short")
 )
-_SHORT_NAMES: Final = {
-    name.rpartition(".")[2]: name for name in _USABLE_CONVERTERS | _LATER_CONVERTERS
-}
+CONVERTERS: Final = (BYTE_ARRAY_CONVERTER, JSON_CONVERTER, STRING_CONVERTER, *NUMBER_CONVERTERS)
+"""Converters of keys and values; each converts headers too."""
+
+HEADER_CONVERTERS: Final = (*CONVERTERS, SIMPLE_HEADER_CONVERTER)
+_SHORT_NAMES: Final = {name.rpartition(".")[2]: name for name in HEADER_CONVERTERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +104,14 @@ def _errors(order: int, width: str) -> _Place:
     return _Place("Error Handling", order, width, "MEDIUM")
 
 
-def converter_problem(name: str) -> str:
-    """Say why a converter cannot be used, empty where it can."""
+def converter_problem(name: str, role: str) -> str:
+    """Say why a converter cannot be used in a role (key, value or header), empty where it can."""
     full = converter_class(name)
-    if full in _USABLE_CONVERTERS:
-        return ""
-    if full in _LATER_CONVERTERS:
-        return (
-            f"Class {full} comes with part 5, as transforms do; records are passed on byte by byte, so"
-            f" {BYTE_ARRAY_CONVERTER} says what happens"
-        )
-    return f"Class {name} could not be found."
+    if full not in HEADER_CONVERTERS:
+        return f"Class {name} could not be found."
+    if role != "header" and full not in CONVERTERS:
+        return f"Class {full} converts headers, not {role}s."
+    return ""
 
 
 def _converter(which: str, order: int) -> tuple[Definition, Definition]:
@@ -113,7 +120,7 @@ def _converter(which: str, order: int) -> tuple[Definition, Definition]:
         _key(
             f"{which}.converter", _CLASS, None, _common(order, "SHORT"),
             (f"{shown} converter class", f"Converts the {which}s of records; unset: the worker's."),
-            classes=converter_problem,
+            classes=lambda name: converter_problem(name, which),
         ),
         _key(
             f"{which}.converter.plugin.version", _STRING, None, _common(order + 1, "SHORT"),
@@ -259,14 +266,39 @@ _CONVERTER_TYPE: Final = _converter_key(
 )  # fmt: skip
 CONVERTER_KEYS: Final = {
     BYTE_ARRAY_CONVERTER: (_CONVERTER_TYPE,),
+    JSON_CONVERTER: (
+        _CONVERTER_TYPE,
+        _key(
+            "schemas.enable", _BOOLEAN, "true", _Place("Schemas", 0, "MEDIUM", "HIGH"),
+            ("Enable Schemas", "Write each value together with its schema."),
+        ),
+        _key(
+            "schemas.cache.size", _INT, "1000", _Place("Schemas", 1, "MEDIUM", "HIGH"),
+            ("Schema Cache Size", "Most schemas that are kept translated."),
+        ),
+        _key(
+            "schema.content", _STRING, None, _Place("Schemas", 2, "MEDIUM", "HIGH"),
+            ("Schema Content", "Schema of all values that are read; without effect on writing."),
+        ),
+        _key(
+            "decimal.format", _STRING, "BASE64", _Place("Serialization", 0, "MEDIUM", "LOW"),
+            ("Decimal Format", "How decimal numbers are written: BASE64, or NUMERIC."),
+            one_of(("BASE64", "NUMERIC"), any_case=True),
+        ),
+        _key(
+            "replace.null.with.default", _BOOLEAN, "true",
+            _Place("Serialization", 1, "MEDIUM", "LOW"),
+            ("Replace null with default", "Write the schema's default where there is no value."),
+        ),
+    ),
     STRING_CONVERTER: (
         _CONVERTER_TYPE,
         _converter_key(
             "converter.encoding", "UTF-8", "Encoding", "MEDIUM", "Character set of texts."
         ),
     ),
-}
-"""Keys of the converters that can be used."""
+}  # fmt: skip
+"""Keys of the converters that have some."""
 
 
 def converter_class(name: str) -> str:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from mm2py.api.connector import ConnectorFactory
-from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, KAFKA_RELEASE, canonical_class
+from mm2py.config.class_names import KAFKA_RELEASE, canonical_class
 from mm2py.config.connect_definitions import ConfigKey
 from mm2py.config.connect_values import Definition
 from mm2py.config.definitions import ConfigModel, options_of
 from mm2py.config.framework_definitions import (
     COMMON_KEYS,
     CONVERTER_KEYS,
-    STRING_CONVERTER,
+    CONVERTERS,
+    HEADER_CONVERTERS,
     connector_keys,
 )
 from mm2py.config.mirror_definitions import own_keys
@@ -32,7 +33,6 @@ __all__ = [
     "plugin_type",
 ]
 
-_CONVERTERS: Final = (BYTE_ARRAY_CONVERTER, STRING_CONVERTER)
 _OTHER_KINDS: Final = frozenset(
     {
         "FileConfigProvider",
@@ -93,8 +93,11 @@ class InstalledPlugins:
         if not connectors_only:
             found += [
                 PluginInfo(name, role, KAFKA_RELEASE)
-                for role in ("converter", "header_converter")
-                for name in _CONVERTERS
+                for role, names in (
+                    ("converter", CONVERTERS),
+                    ("header_converter", HEADER_CONVERTERS),
+                )
+                for name in sorted(names)
             ]
         return found
 
@@ -106,9 +109,9 @@ class InstalledPlugins:
             BadRequestError: a plug-in of a kind that has no keys here.
         """
         simple = plugin.rpartition(".")[2]
-        for name in _CONVERTERS:
+        for name in HEADER_CONVERTERS:
             if plugin in (name, name.rpartition(".")[2]):
-                return [definition.key for definition in CONVERTER_KEYS[name]]
+                return [definition.key for definition in CONVERTER_KEYS.get(name, ())]
         if simple in _OTHER_KINDS:
             raise BadRequestError(
                 f"Invalid plugin class {plugin}. Valid types are sink, source, converter,"

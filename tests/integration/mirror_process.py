@@ -4,6 +4,7 @@ Flow: ``write_flow`` -> ``Mirror(flow)`` as a context manager -> ``wait_for_log`
 ``kill``. An error that leaves the ``with`` block carries the end of the log. Knows nothing of records.
 """
 
+import os
 import re
 import secrets
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar, final
@@ -123,13 +124,21 @@ def write_file(file: Path, properties: Mapping[str, str]) -> None:
 class Mirror:
     """One process on a file; leaving the ``with`` block ends it in any case."""
 
-    def __init__(self, file: Path, *arguments: str, name: str = "mirror") -> None:
+    def __init__(
+        self,
+        file: Path,
+        *arguments: str,
+        name: str = "mirror",
+        program: Sequence[str] = (COMMAND,),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._log_file = file.with_name(f"{file.stem}-{name}-{secrets.token_hex(2)}.log")
         with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [COMMAND, str(file), *arguments],
+                [*program, str(file), *arguments],
                 stdin=subprocess.DEVNULL,
+                env=None if environ is None else {**os.environ, **environ},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -15,6 +15,7 @@ import org.apache.kafka.connect.converters.ByteArrayConverter;
 import org.apache.kafka.connect.mirror.MirrorCheckpointConnector;
 import org.apache.kafka.connect.mirror.MirrorHeartbeatConnector;
 import org.apache.kafka.connect.mirror.MirrorSourceConnector;
+import org.apache.kafka.connect.json.JsonConverter;
 import org.apache.kafka.connect.storage.StringConverter;
 
 /**
@@ -68,6 +69,7 @@ public final class ConnectDefinitions {
         out.println("\"sink framework\": " + keys(sink) + ",");
         out.println("\"sink groups\": " + texts(sink.groups()) + ",");
         out.println("\"ByteArrayConverter\": " + keys(new ByteArrayConverter().config()) + ",");
+        out.println("\"JsonConverter\": " + keys(new JsonConverter().config()) + ",");
         out.println("\"StringConverter\": " + keys(new StringConverter().config()) + ",");
         List<String> cases = new ArrayList<>();
         for (Connector connector : List.of(new MirrorSourceConnector(), new MirrorCheckpointConnector(),

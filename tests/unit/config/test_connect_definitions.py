@@ -186,8 +186,6 @@ def test_a_secret_appears_neither_as_a_value_nor_in_an_error() -> None:
     [
         ("transforms", "a"),
         ("predicates", "p"),
-        ("value.converter", "org.apache.kafka.connect.json.JsonConverter"),
-        ("header.converter", "SimpleHeaderConverter"),
     ],
 )
 def test_what_a_later_part_brings_is_refused_by_name(name: str, text: str) -> None:

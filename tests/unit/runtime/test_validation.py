@@ -242,7 +242,7 @@ def test_plugins_are_listed_with_their_roles_and_versions() -> None:
     connectors = [PluginInfo(HEARTBEAT, "source", "4.3.1"), PluginInfo(SOURCE, "source", "4.3.1")]
     assert list(catalog.plugins(connectors_only=True)) == connectors
     others = list(catalog.plugins(connectors_only=False))[2:]
-    assert [it.type for it in others] == ["converter"] * 2 + ["header_converter"] * 2
+    assert [it.type for it in others] == ["converter"] * 9 + ["header_converter"] * 10
 
 
 @pytest.mark.parametrize(

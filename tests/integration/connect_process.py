@@ -1,0 +1,123 @@
+"""Ordinary Connect workers as their users run them: a worker file, a process, its REST.
+
+Flow: ``write_worker`` -> ``Mirror(file, program=DISTRIBUTED)`` -> ``rest_of`` -> ``Rest.call`` -> status and JSON.
+"""
+
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast, final
+
+import httpx
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.mirror_process import Mirror, until, write_file
+
+__all__ = ["DISTRIBUTED", "STANDALONE", "Rest", "mirror_config", "rest_of", "write_worker"]
+
+DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
+STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")
+
+_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+# Java answers so while its group rebalances; clients ask again.
+_LATER: Final = "rebalance"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The public listener of a worker."""
+
+    url: str
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, object]:
+        """Ask once; returns the status and the decoded body."""
+        answer = httpx.request(method, f"{self.url}{path}", json=body, timeout=60)
+        return answer.status_code, cast("object", answer.json()) if answer.content else None
+
+    def ok(self, method: str, path: str, body: object = None) -> object:
+        """Ask until the group is calm; fails for an error."""
+
+        def asked() -> tuple[int, object] | None:
+            status, answer = self.call(method, path, body)
+            return None if status in (409, 500) and _LATER in str(answer) else (status, answer)
+
+        status, answer = until(asked, 60, f"{method} {path} is answered")
+        assert status < 300, (method, path, status, answer)
+        return answer
+
+    def states(self, name: str) -> list[str]:
+        """Return the state of a connector, then those of its tasks."""
+        status, answer = self.call("GET", f"connectors/{name}/status")
+        if status != 200:
+            return []
+        found = cast("dict[str, dict[str, str] | list[dict[str, str]]]", answer)
+        connector = cast("dict[str, str]", found["connector"])
+        tasks = cast("list[dict[str, str]]", found["tasks"])
+        return [connector["state"], *(task["state"] for task in tasks)]
+
+    def wait_states(self, name: str, *states: str) -> None:
+        """Wait until connector and tasks have these states."""
+        until(
+            lambda: self.states(name) == list(states),
+            60,
+            lambda: f"{name} is {self.states(name)}, not {states}",
+        )
+
+    def offsets(self, name: str) -> dict[tuple[str, int], int]:
+        """Return the positions of a mirror connector by source partition."""
+        answer = self.ok("GET", f"connectors/{name}/offsets")
+        found = cast("dict[str, list[dict[str, dict[str, str | int]]]]", answer)["offsets"]
+        return {
+            (str(it["partition"]["topic"]), int(it["partition"]["partition"])): int(
+                it["offset"]["offset"]
+            )
+            for it in found
+        }
+
+
+def write_worker(
+    folder: Path, cluster: KafkaAddress, properties: Mapping[str, str] | None = None
+) -> Path:
+    """Write the file of a distributed worker whose group and topics are new."""
+    mark = secrets.token_hex(3)
+    file = folder / f"worker-{mark}.properties"
+    lines = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": f"connect-{mark}",
+        "key.converter": _BYTES,
+        "value.converter": _BYTES,
+        "listeners": "http://127.0.0.1:0",
+    }
+    for what in ("config", "offset", "status"):
+        lines[f"{what}.storage.topic"] = f"connect-{mark}-{what}"
+        lines[f"{what}.storage.replication.factor"] = "1"
+    write_file(file, lines | dict(properties or {}))
+    return file
+
+
+def rest_of(worker: Mirror) -> Rest:
+    """Wait until REST is served."""
+    line = worker.wait_for_log("rest listens public=", 60)
+    return Rest(line.split("public=")[1].split()[0])
+
+
+def mirror_config(
+    source: KafkaAddress, target: KafkaAddress, alias: str, topics: str
+) -> dict[str, str]:
+    """Return a mirror connector as users of Java's Connect post it."""
+    return {
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": alias,
+        "target.cluster.alias": "target",
+        "source.cluster.bootstrap.servers": source.bootstrap_servers,
+        "target.cluster.bootstrap.servers": target.bootstrap_servers,
+        "topics": topics,
+        "tasks.max": "2",
+        "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "key.converter": _BYTES,
+        "value.converter": _BYTES,
+    }

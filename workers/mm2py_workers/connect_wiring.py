@@ -1,0 +1,396 @@
+"""Real objects of an ordinary Connect worker, distributed or standalone.
+
+Flow: ``WorkerFile`` -> cluster, stores, membership, task hosts -> ``HerderParts`` -> herder -> ``Node``, which runs
+as the dedicated mode's does. It opens no connection; ports of REST are bound.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.api.context import EventSink
+from mm2py.client.admin import Admin
+from mm2py.client.cluster import Cluster
+from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.clients import connection_settings
+from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.mirror.ledger import ledger_topic
+from mm2py.observability.loggers import ProcessLoggers
+from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import FlowMeter, Metrics
+from mm2py.rest.credentials import Credentials
+from mm2py.runtime import herder_api
+from mm2py.runtime.child_host import FlowReports
+from mm2py.runtime.distributed_herder import DistributedHerder
+from mm2py.runtime.herder_api import HerderParts
+from mm2py.runtime.host_pool import HostPool
+from mm2py.runtime.membership import WorkerMembership
+from mm2py.runtime.offset_committer import OffsetStore
+from mm2py.runtime.offset_editing import OffsetEditor
+from mm2py.runtime.plugin_catalog import InstalledPlugins
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.standalone_herder import SoloMembership, StandaloneHerder
+from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
+from mm2py.runtime.task_context import NoLedger
+from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.validation import ConfigValidator
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.file_offsets import FileOffsetBackingStore
+from mm2py.storage.internal_topics import InternalTopic
+from mm2py.storage.ledger_store import LedgerStore
+from mm2py.storage.memory import MemoryConfigBackingStore, MemoryStatusBackingStore
+from mm2py.storage.status_backing_store import StatusBackingStore
+from mm2py.storage.status_records import TopicUse
+from mm2py.types import ClusterAlias, FlowName, TaskId
+from mm2py_workers.flow_wiring import membership_of
+from mm2py_workers.host_wiring import child_host, host_pool, host_processes
+from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
+from mm2py_workers.internal_stores import TopicConnections, worker_stores
+from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.offset_topic import store_producer
+from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.signals import StopSignal
+from mm2py_workers.target_link import TargetLinks
+from mm2py_workers.worker_file import WorkerFile, secrets_in
+
+__all__ = ["ConnectWorker", "build_distributed", "build_standalone"]
+
+log = logging.getLogger(__name__)
+
+CONNECT: Final = "connect"
+"""Stands for the source where tasks bring their own kind of it."""
+
+DEFAULT_SOURCE_ALIAS: Final = "source"
+"""Java's, where a mirror connector names none."""
+
+AUTO_RESTART: Final = "task.auto.restart"
+DRAIN_TIMEOUT_S: Final = 25.0
+"""Orderly stop of everything; leaves 5 s of the 30 that service managers give by default."""
+
+REST_STOP_S: Final = 1.0
+
+
+class WorkerHerder(herder_api.Herder, herder_api.RunnableHerder, Protocol):
+    """A herder that runs here and answers REST."""
+
+
+class WorkerOffsets(OffsetStore, herder_api.OffsetStore, Protocol):
+    """Source offsets of a worker: what its tasks, its herder and REST need of them."""
+
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConnectParts(NodeParts):
+    """A worker's shared parts; what is not installed is assigned and fails visibly, as in Connect."""
+
+    def runnable(self, connector_class: str) -> bool:
+        """Take every class."""
+        del connector_class
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    """What the parts of one worker are made from."""
+
+    file: WorkerFile
+    node: NodeParts
+    metrics: Metrics
+    group: str
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self.node.clock
+
+    def flow(self, source: str) -> FlowName:
+        """Return the name under which one source's tasks are counted and logged."""
+        return FlowName(ClusterAlias(source), ClusterAlias(self.group))
+
+    def meter(self, source: str = CONNECT) -> FlowMeter:
+        """Return the counters of one source."""
+        return self.metrics.flow(self.flow(source))
+
+    def resolve(self, config: ConnectorConfig) -> dict[str, str]:
+        """Replace placeholders; what must not be shown is hidden from now on."""
+        resolved = self.file.resolve(config)
+        self.node.mask.add(self.file.providers.secrets | secrets_in(resolved))
+        return resolved
+
+    def connections(self) -> TopicConnections:
+        """Return the worker's own connections to its cluster."""
+        props, clock = self.file.props, self.clock
+        settings = connection_settings(props, scope=self.file.path)
+        cluster = Cluster(settings, alias=self.group, clock=clock)
+        producer = store_producer(props, self.flow(CONNECT))
+        return TopicConnections(cluster, Admin(cluster), producer, clock)
+
+    def herder_parts(
+        self,
+        connections: TopicConnections,
+        *,
+        config: ConfigBackingStore,
+        status: StatusBackingStore,
+        offsets: WorkerOffsets,
+        membership: WorkerMembership,
+        prepare: Callable[[], Awaitable[None]],
+    ) -> HerderParts:
+        """Return what the worker's herder is made of."""
+        node, cluster = self.node, connections.cluster
+        settings = connection_settings(self.file.props, scope=self.file.path)
+        where = ",".join(f"{host}:{port}" for host, port in settings.bootstrap_servers)
+
+        def on_topic(task: TaskId, topic: str) -> None:
+            status.put_topic(TopicUse(topic, task.connector, task.number, self.clock.now_ms()))
+
+        return HerderParts(
+            flow=None,
+            worker_id=node.worker_id,
+            cluster_id=lambda: cluster.cluster_id,
+            clusters={f"cluster at {where}": cluster.connect},
+            prepare=prepare,
+            config=config,
+            status=status,
+            offsets=offsets,
+            membership=membership,
+            hosts=lambda watcher: HostsBySource(
+                _source_of,
+                lambda source: self._host(source, watcher, connections, offsets, on_topic),
+            ),
+            plugins=node.plugins,
+            catalog=node.catalog,
+            validator=node.validator,
+            peers=node.peers(None),
+            overrides=None,
+            resolve=self.resolve,
+            editor=OffsetEditor(offsets, node.plugins.find),
+            meter=self.meter(),
+            loggers=node.loggers,
+            settings=self.file.worker,
+            auto_restart=parse_boolean_leniently(self.file.props.get(AUTO_RESTART), absent=True),
+            close=cluster.close,
+            mask=node.mask,
+        )
+
+    def _host(
+        self,
+        source: str,
+        watcher: TaskWatcher,
+        connections: TopicConnections,
+        offsets: WorkerOffsets,
+        on_topic: Callable[[TaskId, str], None],
+    ) -> SourceHost:
+        props, settings, node = self.file.props, self.file.worker, self.node
+        meter = self.meter(source)
+        ledger = None if source == CONNECT else self._ledger(source, connections, meter)
+        events: EventSink = ledger if ledger is not None else NoLedger()
+        if node.pool is not None:
+            child = child_host(
+                node.pool,
+                self.flow(source),
+                props,
+                settings,
+                watcher,
+                FlowReports(meter=meter, events=events, on_topic=on_topic),
+                plugins=node.plugins,
+                clock=self.clock,
+            )
+            return SourceHost(child, ledger)
+        links = TargetLinks(props, ClusterAlias(self.group), self.clock)
+        graceful_ms = settings.task_shutdown_graceful_timeout_ms
+        assembly = TaskAssembly(
+            TaskParts(
+                plugins=node.plugins,
+                store=offsets,
+                meter=meter,
+                clock=self.clock,
+                sender=links.sender,
+                buffer_memory=links.buffer_memory,
+                offset_flush_interval_ms=settings.offset_flush_interval_ms,
+                offset_flush_timeout_ms=settings.offset_flush_timeout_ms,
+                graceful_timeout_ms=graceful_ms,
+                target_name="the worker's cluster",
+                events=events,
+                on_topic=on_topic,
+            )
+        )
+        return SourceHost(
+            InProcessTaskHost(assembly, watcher, graceful_s=graceful_ms / 1000), ledger
+        )
+
+    def _ledger(self, source: str, connections: TopicConnections, meter: FlowMeter) -> LedgerStore:
+        factor = self.file.props.get("offset.storage.replication.factor")
+        topic = connections.to(
+            InternalTopic(
+                name=ledger_topic(source),
+                purpose="offset.storage",
+                partitions=1,
+                # As safe as the offsets; where those are in a file, as the broker has it.
+                replication_factor=self.file.worker.offset_storage_replication_factor
+                if factor is not None or not self.file.standalone
+                else -1,
+                configs={"retention.ms": "-1"},
+                cleanup_policy="delete",
+                renamable=False,
+            )
+        )
+        return LedgerStore(
+            topic.name,
+            prepare=topic.prepare,
+            writer=topic.writer,
+            reader=topic.reader,
+            meter=meter,
+            clock=self.clock,
+        )
+
+
+def _source_of(spec: TaskSpec) -> str:
+    """Return the alias that names the source of a mirror task; only those keep a ledger."""
+    config = spec.connector_config
+    if canonical_class(config.get("connector.class", "")) != MIRROR_SOURCE_CONNECTOR:
+        return CONNECT
+    return config.get("source.cluster.alias", "").strip() or DEFAULT_SOURCE_ALIAS
+
+
+@final
+class ConnectWorker:
+    """One ordinary worker: its herder, and REST over it."""
+
+    def __init__(self, herder: WorkerHerder, rest: RestNode, node: NodeParts) -> None:
+        self.herder = herder
+        self._rest = rest
+        self._pool = node.pool
+        self._served = Served(herders={None: herder}, parts=node)
+
+    async def run(
+        self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
+    ) -> int:
+        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit code."""
+        if self._pool is not None:
+            self._pool.start()
+        herding = asyncio.create_task(self.herder.run(), name="worker")
+        serving = asyncio.create_task(self._serve_and(begin), name="rest")
+        asked = asyncio.create_task(stop.wait())
+        await asyncio.wait({herding, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        log.info("stopping: polling ends, what is under way is written and committed")
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        self.herder.stop()
+        _, late = await asyncio.wait({herding}, timeout=DRAIN_TIMEOUT_S)
+        if late:
+            log.error("the worker did not stop in time and is cut off")
+            herding.cancel()
+            await asyncio.wait(late, timeout=1.0)
+        await self._rest.stop(REST_STOP_S)
+        if self._pool is not None:
+            await self._pool.close()
+        return 1 if late or self.herder.error is not None else 0
+
+    async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:
+        await self._rest.serve(self._served)
+        if begin is not None:
+            await begin()
+
+
+def build_distributed(
+    file: WorkerFile,
+    *,
+    metrics: Metrics,
+    clock: Clock,
+    mask: SecretMask,
+    plugins: Plugins | None = None,
+) -> ConnectWorker:
+    """Build a worker of a group; binds its listeners.
+
+    Raises:
+        ConfigError: a listener, or a file that REST needs, cannot be used.
+    """
+    rest, pool = _rest(file), host_pool(host_processes(file.props), clock)
+    node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=pool)
+    worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
+    connections = worker.connections()
+    stores = worker_stores(file.props, file.worker, connections)
+    parts = worker.herder_parts(
+        connections,
+        config=stores.config,
+        status=stores.status,
+        offsets=stores.offsets,
+        membership=membership_of(file.worker, connections.cluster, stores.config, node),
+        prepare=stores.prepare,
+    )
+    return ConnectWorker(DistributedHerder(parts, clock=clock), rest, node)
+
+
+def build_standalone(
+    file: WorkerFile,
+    *,
+    metrics: Metrics,
+    clock: Clock,
+    mask: SecretMask,
+    plugins: Plugins | None = None,
+) -> ConnectWorker:
+    """Build a worker on its own: nothing but its offsets is kept, in its file; binds its listeners.
+
+    Raises:
+        ConfigError: a listener, or a file that REST needs, cannot be used.
+    """
+    rest = _rest(file)
+    node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=None)
+    worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
+    config = MemoryConfigBackingStore()
+    parts = worker.herder_parts(
+        worker.connections(),
+        config=config,
+        status=MemoryStatusBackingStore(),
+        offsets=FileOffsetBackingStore(file.offsets),
+        membership=SoloMembership(config, url=node.url),
+        prepare=_nothing,
+    )
+    return ConnectWorker(StandaloneHerder(parts, clock=clock), rest, node)
+
+
+async def _nothing() -> None:
+    return
+
+
+def _rest(file: WorkerFile) -> RestNode:
+    # What REST would refuse later, when nobody could tell it any more.
+    Credentials.read(file.rest)
+    if file.rest.tls is not None:
+        from mm2py.rest.listener_tls import server_context  # brings the libraries for key stores
+
+        server_context(file.rest.tls)
+    settings = connection_settings(file.props, scope=file.path)
+    return RestNode.bind_worker(file.rest, settings.bootstrap_servers)
+
+
+def _node(
+    file: WorkerFile,
+    rest: RestNode,
+    plugins: Plugins,
+    *,
+    mask: SecretMask,
+    clock: Clock,
+    pool: HostPool | None,
+) -> NodeParts:
+    return _ConnectParts(
+        url=rest.url,
+        worker_id=rest.worker_id,
+        plugins=plugins,
+        catalog=InstalledPlugins(plugins),
+        validator=ConfigValidator(plugins, resolve=file.resolve, policy=file.policy, mask=mask),
+        loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
+        mask=mask,
+        peers=rest.peers,
+        file_texts=lambda _flow, _connector: file.file.values,
+        clock=clock,
+        pool=pool,
+    )
