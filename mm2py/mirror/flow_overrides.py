@@ -12,6 +12,7 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from mm2py.errors import ProtocolError
+from mm2py.types import TopicPartition
 
 __all__ = [
     "FLOWS_VERSION",
@@ -33,6 +34,8 @@ __all__ = [
     "history_key",
     "hold_key",
     "override_key",
+    "parse_hold_key",
+    "parse_override_key",
 ]
 
 FLOWS_VERSION: Final = 1
@@ -155,6 +158,22 @@ def history_key(number: int) -> str:
     return f"history:{number:012d}"
 
 
+def parse_override_key(key: str) -> tuple[str, str]:
+    """Return connector and property of ``override:<connector>:<property>``."""
+    connector, colon, name = key.partition(":")[2].partition(":")
+    if not colon:
+        raise ProtocolError(f"key {key!r} names no property")
+    return unquote(connector), name
+
+
+def parse_hold_key(rest: str) -> TopicPartition:
+    """Return the partition (-1: the topic) of what stands behind ``hold:``."""
+    topic, colon, number = rest.partition(":")
+    if not topic or (colon and not (number.isascii() and number.isdigit() and len(number) < 10)):
+        raise ProtocolError(f"key 'hold:{rest}' names no topic or partition")
+    return TopicPartition(topic, int(number) if colon else -1)
+
+
 def flow_record_key(entry: FlowOverrideEntry) -> str:
     """Return the key of an entry's record."""
     match entry:
@@ -238,13 +257,9 @@ def _decoded(key: str, members: dict[str, object]) -> FlowOverrideEntry:
     if key == "flow":
         return FlowEntry(state=_presence(members), revision=revision)
     if kind == "override":
-        connector, colon, name = rest.partition(":")
-        if not colon:
-            raise ProtocolError(f"key {key!r} names no property")
+        connector, name = parse_override_key(key)
         value = _nullable(members, "value")
-        return OverrideEntry(
-            connector=unquote(connector), property=name, value=value, revision=revision
-        )
+        return OverrideEntry(connector=connector, property=name, value=value, revision=revision)
     if kind == "connector":
         config = _config(members.get("config"))
         return ConnectorEntry(name=rest, state=_presence(members), config=config, revision=revision)
@@ -261,10 +276,8 @@ def _decoded(key: str, members: dict[str, object]) -> FlowOverrideEntry:
 
 
 def _hold(rest: str, revision: Revision) -> HoldEntry:
-    topic, colon, number = rest.partition(":")
-    if not topic or (colon and not (number.isascii() and number.isdigit() and len(number) < 10)):
-        raise ProtocolError(f"key 'hold:{rest}' names no topic or partition")
-    return HoldEntry(topic=topic, partition=int(number) if colon else -1, revision=revision)
+    held = parse_hold_key(rest)
+    return HoldEntry(topic=held.topic, partition=held.partition, revision=revision)
 
 
 def _changes(value: object) -> tuple[Change, ...]:

@@ -3,12 +3,61 @@
 Flow: ``Herder`` -> names and words. Reads only.
 """
 
+from collections.abc import Mapping
+from typing import Final
+
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.runtime.herder_api import Herder
 from mm2py.runtime.herder_errors import ForbiddenError, NotFoundError
-from mm2py.types import State, TaskId
+from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = ["runnable", "source_connector", "state_of", "topics_of", "works_of"]
+__all__ = [
+    "enabled",
+    "owners_of",
+    "runnable",
+    "source_connector",
+    "state_of",
+    "topics_of",
+    "work_state",
+    "works_of",
+]
+
+_BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
+_ASSIGNED: Final = "task.assigned.partitions"
+
+
+def enabled(config: Mapping[str, str | None]) -> bool:
+    """Tell whether a source connector with this config copies topics."""
+    return parse_boolean_leniently(config.get("enabled"), absent=True)
+
+
+def work_state(herder: Herder) -> str:
+    """Return the worst state of a flow's connectors and tasks, UNASSIGNED where there are none."""
+    words = [state for name in runnable(herder) for _, state in works_of(herder, name)]
+    worst = next((word for word in _BAD if word in words), None)
+    if worst is not None or not words:
+        return worst or State.UNASSIGNED.value
+    whole = {state_of(herder, name) for name in runnable(herder)}
+    return (whole.pop() if len(whole) == 1 else None) or State.RUNNING.value
+
+
+async def owners_of(herder: Herder, name: str, part: TopicPartition) -> list[TaskId]:
+    """Return the tasks of a connector that have a partition, or with number -1 any of a topic.
+
+    Raises:
+        HerderError: the tasks are not known now.
+    """
+    found: list[TaskId] = []
+    for task, config in await herder.task_configs(name):
+        items = (it.strip() for it in (config.get(_ASSIGNED) or "").split(","))
+        if any(it == str(part) or _is_of(it, part) for it in items):
+            found.append(task)
+    return found
+
+
+def _is_of(item: str, part: TopicPartition) -> bool:
+    return part.partition < 0 and item.rpartition("-")[0] == part.topic
 
 
 def runnable(herder: Herder) -> list[str]:

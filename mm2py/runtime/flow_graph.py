@@ -15,9 +15,10 @@ from mm2py.errors import ConfigError
 from mm2py.mirror.filters import DEFAULT_TOPICS, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.runtime.flow_connectors import enabled
 from mm2py.types import FlowName
 
-__all__ = ["Cycle", "new_cycles", "same_name_cycles"]
+__all__ = ["Cycle", "copies", "new_cycles", "same_name_cycles"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ANY: Final = ("mm2py-sample", "")
@@ -104,18 +105,28 @@ def _one_each(circles: _Circles) -> tuple[Cycle, ...]:
     return tuple(found.values())
 
 
-def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
+def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
+    """Tell whether a source connector with this config copies a topic; ``ConfigError``: it cannot be used."""
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
-    policy = policy_from_config(aliased)
-    if policy.detects_cycles:
-        return None
-    selection = TopicSelection(
-        policy,
+    return _selection(flow, aliased, heartbeats=True).replicate(topic)
+
+
+def _selection(flow: FlowName, aliased: Mapping[str, str], *, heartbeats: bool) -> TopicSelection:
+    return TopicSelection(
+        policy_from_config(aliased),
         topic_filter_from_config(aliased),
         source_alias=flow.source,
         target_alias=flow.target,
-        replicate_heartbeats=False,
+        replicate_heartbeats=heartbeats,
     )
+
+
+def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
+    aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
+    policy = policy_from_config(aliased)
+    if policy.detects_cycles or not enabled(config):
+        return None
+    selection = _selection(flow, aliased, heartbeats=False)
     # An empty separator has no provenance either, but no name comes back the same.
     sample = _ANY[0]
     return _Edge(flow, selection) if policy.remote_topic(flow.source, sample) == sample else None

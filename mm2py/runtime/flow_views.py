@@ -3,15 +3,22 @@
 Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown numbers are None.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.mirror.flow_overrides import HistoryEntry
+from mm2py.mirror.flow_overrides import (
+    Change,
+    HistoryEntry,
+    parse_hold_key,
+    parse_override_key,
+)
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
+from mm2py.runtime.flow_connectors import enabled, source_connector
 from mm2py.runtime.herder_api import ConnectorInfo, Herder, WorkState
 from mm2py.runtime.herder_errors import NotFoundError
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName, State, TaskId, TopicPartition
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "PropertyView",
     "TaskView",
     "TopicView",
+    "change_view",
     "flow_view",
     "history_view",
     "partition_views",
@@ -78,13 +86,18 @@ class ConnectorView:
 class FlowView:
     """One flow; sums over its partitions, ``lag_ms`` is the largest.
 
-    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers.
+    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
+    ``enabled`` only heartbeats run. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
+    state was first seen (ms since the epoch).
     """
 
     flow: str
     source: str
     target: str
+    enabled: bool
     state: str
+    since_ms: int | None
+    revision: int
     workers: tuple[str, ...]
     partitions: int
     failed_partitions: int
@@ -184,7 +197,7 @@ def flow_view(
     flow: FlowName,
     herder: Herder,
     members: Members,
-    held: Collection[TopicPartition],
+    overrides: FlowOverridesStore,
     mask: SecretMask,
 ) -> FlowView:
     """Return everything about one flow."""
@@ -193,15 +206,20 @@ def flow_view(
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
     states = {it.name: _states(herder, it) for it in infos if it and it.type != "unknown"}
     connectors = tuple(_connector(name, work) for name, work in states.items())
+    source = source_connector(herder)
+    copying = None if source is None else herder.info_now(source)
     return FlowView(
         flow=str(flow),
         source=flow.source,
         target=flow.target,
+        enabled=copying is not None and enabled(copying.config),
+        since_ms=None,
+        revision=overrides.revision,
         state=_state(connectors, members.snapshots, partitions),
         workers=_workers(connectors),
         partitions=len(partitions),
         failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
-        paused=tuple(sorted(_held_name(it) for it in held)),
+        paused=tuple(sorted(_held_name(it) for it in overrides.held())),
         lag_records=_sum(it.lag_records for it in partitions),
         lag_ms=_largest_lag(partitions),
         records_per_s=_rate(it.records_per_s for it in partitions),
@@ -388,6 +406,26 @@ def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
             for it in entry.changes
         ),
     )
+
+
+def change_view(
+    flow: FlowName, change: Change, names_a_secret: Callable[[str], bool], mask: SecretMask
+) -> ChangeView:
+    """Return one thing that a request changes, under the name that people know it by."""
+    kind, _, rest = change.key.partition(":")
+    texts = change.before, change.after
+    if kind == "override":
+        connector, key = parse_override_key(change.key)
+        name = f"{connector}.{key}"
+        texts = (
+            shown_value(key, change.before, names_a_secret, mask),
+            shown_value(key, change.after, names_a_secret, mask),
+        )
+    elif kind == "hold":
+        name = _held_name(parse_hold_key(rest))
+    else:
+        name = rest or str(flow)
+    return ChangeView(key=name, before=texts[0], after=texts[1])
 
 
 def shown_value(

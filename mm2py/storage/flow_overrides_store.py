@@ -7,34 +7,36 @@ read back -> the listener. Whether this worker may write (it leads) is decided b
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, RequestTimedOutError
 from mm2py.mirror.flow_overrides import (
     Change,
-    ConnectorEntry,
-    FlowOverrideEntry,
     HistoryEntry,
-    HoldEntry,
     OverrideEntry,
     Presence,
     Revision,
     UnknownFlowRecord,
-    connector_key,
     decode_flow_record,
     encode_flow_record,
     flow_record_key,
-    hold_key,
-    override_key,
 )
-from mm2py.observability.logging import HIDDEN
+from mm2py.mirror.flow_state import FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
 from mm2py.storage.kafka_log import KafkaLog, LogTail, LogWriter
 from mm2py.storage.record_log import RecordLog
 from mm2py.types import TopicPartition
 
-__all__ = ["HISTORY_KEPT", "WRITE_S", "FlowOverridesStore", "kafka_flow_overrides"]
+__all__ = [
+    "HISTORY_KEPT",
+    "WRITE_S",
+    "Edit",
+    "FlowOverridesStore",
+    "held_edit",
+    "kafka_flow_overrides",
+]
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +46,8 @@ WRITE_S: Final = 30.0
 HISTORY_KEPT: Final = 200
 """Entries of the history; older ones get tombstones."""
 
-_Puts = dict[str, FlowOverrideEntry | None]
-"""Key -> what its record becomes; None is a tombstone."""
+Edit = Callable[[FlowPicture], FlowPicture]
+"""What is in force -> what is to be."""
 
 
 def _nothing_secret(key: str) -> bool:
@@ -61,6 +63,7 @@ class FlowOverridesStore:
         open_log: makes the log; it is given the handler of records.
         connectors: the file's connector configs, placeholders kept.
         names_a_secret: tells of a key whether its value must not be written here.
+        by_file: whether the file has the flow run.
     """
 
     def __init__(
@@ -70,27 +73,28 @@ class FlowOverridesStore:
         *,
         clock: Clock,
         names_a_secret: Callable[[str], bool] = _nothing_secret,
+        by_file: bool = True,
         write_s: float = WRITE_S,
     ) -> None:
         self._log = open_log(self._read)
-        self._file = connectors
         self._clock = clock
         self._names_a_secret = names_a_secret
         self._write_s = write_s
-        self._entries: dict[str, FlowOverrideEntry] = {}
-        self._revision = 0
+        self._state = FlowState(connectors, names_a_secret, by_file=by_file)
         self._live = False
         self._changed: Callable[[], None] | None = None
         # Revisions count up: one change at a time.
         self._writing = asyncio.Lock()
+        # Who listens acts on whole changes, not on their first record.
+        self._holding_news = False
+        self._news = False
 
     # ---- Overrides
 
     async def start(self) -> None:
         """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
         self._live = False
-        self._entries.clear()
-        self._revision = 0
+        self._state.clear()
         await self._log.start()
         self._live = True
 
@@ -104,29 +108,12 @@ class FlowOverridesStore:
         self._changed = changed
 
     def effective(self) -> Mapping[str, Mapping[str, str]]:
-        """Return file and overrides by connector."""
-        found = {name: dict(config) for name, config in self._file.items()}
-        for entry in self._entries.values():
-            if isinstance(entry, ConnectorEntry):
-                if entry.state is Presence.DELETED:
-                    found.pop(entry.name, None)
-                elif entry.name not in self._file:
-                    found[entry.name] = dict(entry.config)
-        for entry in self._entries.values():
-            if isinstance(entry, OverrideEntry) and entry.connector in found:
-                if entry.value is None:
-                    found[entry.connector].pop(entry.property, None)
-                else:
-                    found[entry.connector][entry.property] = entry.value
-        return found
+        """Return file and overrides by connector; a flow that is not there has none."""
+        return self._state.picture().configs if self._state.present else {}
 
     def held(self) -> frozenset[TopicPartition]:
         """Return paused source partitions; -1 is a whole topic."""
-        return frozenset(
-            TopicPartition(entry.topic, entry.partition)
-            for entry in self._entries.values()
-            if isinstance(entry, HoldEntry)
-        )
+        return self._state.held
 
     async def record(
         self,
@@ -139,28 +126,83 @@ class FlowOverridesStore:
         """Write the difference between a connector's config and the file, and the history.
 
         Raises:
+            ConfigError: a secret would have to be written, or the flow was deleted.
+            RequestTimedOutError: the outcome is unknown.
+        """
+        if not self._state.present:
+            if after is None:
+                return  # the end of the flow says it
+            raise ConfigError(
+                f"connector {name} belongs to a flow that is not there",
+                remedy="create the flow with POST /flows",
+            )
+        action = "delete" if after is None else "create" if before is None else "change"
+        await self.edit(action, name, lambda now: now.with_config(name, after), actor=actor)
+
+    # ---- what /flows sees and does beyond
+
+    @property
+    def live(self) -> bool:
+        """Whether the topic has been read."""
+        return self._live
+
+    @property
+    def present(self) -> bool:
+        """Whether there is such a flow; before the topic was read, as the file says."""
+        return self._state.present
+
+    @property
+    def presence(self) -> Presence | None:
+        """What people said of the flow; None: nothing, the file counts."""
+        return self._state.presence
+
+    @property
+    def revision(self) -> int:
+        """Number of the newest change; 0 for none."""
+        return self._state.revision
+
+    def picture(self) -> FlowPicture:
+        """Return everything in force."""
+        return self._state.picture()
+
+    def picture_at(self, revision: int) -> FlowPicture | None:
+        """Return what was in force after a revision, None where the history does not reach it."""
+        return self._state.at(revision)
+
+    def would_be_present(self, picture: FlowPicture) -> bool:
+        """Tell whether there would be a flow."""
+        return self._state.is_present(picture.presence)
+
+    def preview(self, edit: Edit) -> tuple[Change, ...]:
+        """Return what an edit would change.
+
+        Raises:
+            ConfigError: a secret would have to be written.
+        """
+        return self._state.changes(self._edited(edit))
+
+    async def edit(self, action: str, target: str, edit: Edit, *, actor: str) -> int | None:
+        """Write a change and its line of the history; return its revision, None if nothing changes.
+
+        Raises:
             ConfigError: a secret would have to be written.
             RequestTimedOutError: the outcome is unknown.
         """
         async with self._writing:
+            after = self._edited(edit)
+            changes = self._state.changes(after)
+            if not changes:
+                return None
             revision = self._next(actor)
-            if after is None:
-                action, puts = "delete", self._deleted(name, revision)
-            else:
-                action = "change" if before is not None else "create"
-                self.refuse_secrets(name, after)
-                puts = self._configured(name, after, revision)
-            changes = self._changes(name, before, after)
-            if puts or changes:
-                await self._write(puts, action, name, changes, revision)
-
-    # ---- what /flows sees and does beyond
+            puts = self._state.puts(after, revision)
+            await self._write(puts, action, target, changes, revision)
+            return revision.number
 
     def refuse_secrets(self, name: str, after: Mapping[str, str]) -> None:
         """Raise ``ConfigError`` for a config that holds a secret which the file does not."""
-        file = self._file.get(name, {})
+        file = self._state.file.get(name, {})
         for prop, value in after.items():
-            plain = value != file.get(prop) and not _is_placeholder(value)
+            plain = value != file.get(prop) and not is_placeholder(value)
             if plain and self._names_a_secret(prop):
                 raise ConfigError(
                     f"{prop} of connector {name} holds a secret, which is not stored over REST",
@@ -169,116 +211,51 @@ class FlowOverridesStore:
 
     def file_config(self, name: str) -> Mapping[str, str] | None:
         """Return what the file says of a connector, None where it has none of that name."""
-        return self._file.get(name)
+        return self._state.file.get(name)
 
     def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
         """Return the overrides of a connector by property."""
-        return {
-            entry.property: entry
-            for entry in self._entries.values()
-            if isinstance(entry, OverrideEntry) and entry.connector == connector
-        }
+        return self._state.overrides(connector)
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """Return who changed what, newest first."""
-        found = [entry for entry in self._entries.values() if isinstance(entry, HistoryEntry)]
-        return tuple(sorted(found, key=_revision_number, reverse=True))
+        return self._state.history()
 
     async def hold(self, partition: TopicPartition, *, paused: bool, actor: str) -> None:
         """Pause or resume one source partition, or with number -1 a whole topic.
 
         To resume a topic resumes its partitions too. ``RequestTimedOutError``: the outcome is unknown.
         """
-        async with self._writing:
-            revision = self._next(actor)
-            here = {key for key in self._holds(partition) if key in self._entries}
-            key = hold_key(*partition)
-            puts: _Puts
-            if paused:
-                entry = HoldEntry(
-                    topic=partition.topic, partition=partition.partition, revision=revision
-                )
-                puts = {} if key in here else {key: entry}
-            else:
-                puts = dict.fromkeys(sorted(here))
-            if not puts:
-                return
-            words = ("running", "paused") if paused else ("paused", "running")
-            changes = tuple(Change(key=key, before=words[0], after=words[1]) for key in puts)
-            await self._write(
-                puts, "pause" if paused else "resume", _named(partition), changes, revision
-            )
+        await self.edit(
+            "pause" if paused else "resume",
+            _named(partition),
+            held_edit(partition, paused=paused),
+            actor=actor,
+        )
 
-    async def note(self, action: str, target: str, *, actor: str) -> None:
+    async def note(self, action: str, target: str, *, actor: str) -> int:
         """Write a line of the history that changes nothing here (a target state, a restart)."""
         async with self._writing:
-            await self._write({}, action, target, (), self._next(actor))
+            revision = self._next(actor)
+            await self._write({}, action, target, (), revision)
+            return revision.number
 
     # ---- changes as records
 
     def _next(self, actor: str) -> Revision:
-        return Revision(number=self._revision + 1, by=actor, at_ms=self._clock.now_ms())
+        return Revision(number=self._state.revision + 1, by=actor, at_ms=self._clock.now_ms())
 
-    def _holds(self, partition: TopicPartition) -> list[str]:
-        if partition.partition >= 0:
-            return [hold_key(*partition)]
-        return [hold_key(*it) for it in self.held() if it.topic == partition.topic]
-
-    def _deleted(self, name: str, revision: Revision) -> _Puts:
-        puts: _Puts = {override_key(name, key): None for key in self.overrides(name)}
-        key = connector_key(name)
-        if name in self._file:
-            entry = ConnectorEntry(name=name, state=Presence.DELETED, config={}, revision=revision)
-            puts[key] = entry
-        elif key in self._entries:
-            puts[key] = None
-        return puts
-
-    def _configured(self, name: str, after: Mapping[str, str], revision: Revision) -> _Puts:
-        file = self._file.get(name)
-        key = connector_key(name)
-        known = self._entries.get(key)
-        if file is None:
-            if isinstance(known, ConnectorEntry) and known.config == after:
-                return {}
-            return {
-                key: ConnectorEntry(
-                    name=name, state=Presence.ADDED, config=dict(after), revision=revision
-                )
-            }
-        puts: _Puts = {} if known is None else {key: None}
-        now = self.overrides(name)
-        for prop in sorted({*file, *after, *now}):
-            value, entry = after.get(prop), now.get(prop)
-            if value == file.get(prop):
-                if entry is not None:
-                    puts[override_key(name, prop)] = None
-            elif entry is None or entry.value != value:
-                puts[override_key(name, prop)] = OverrideEntry(
-                    connector=name, property=prop, value=value, revision=revision
-                )
-        return puts
-
-    def _changes(
-        self, name: str, before: Mapping[str, str] | None, after: Mapping[str, str] | None
-    ) -> tuple[Change, ...]:
-        presence = (None if before is None else "added", "deleted" if after is None else "added")
-        found: list[Change] = []
-        if presence[0] != presence[1]:
-            found.append(Change(key=connector_key(name), before=presence[0], after=presence[1]))
-        if before is None or after is None:
-            return tuple(found)
-        for prop in sorted({*before, *after}):
-            texts = before.get(prop), after.get(prop)
-            if texts[0] != texts[1]:
-                if self._names_a_secret(prop):
-                    texts = _hidden(texts[0]), _hidden(texts[1])
-                found.append(Change(key=override_key(name, prop), before=texts[0], after=texts[1]))
-        return tuple(found)
+    def _edited(self, edit: Edit) -> FlowPicture:
+        before = self._state.picture()
+        after = edit(before)
+        for name, config in after.configs.items():
+            if config != before.configs.get(name):
+                self.refuse_secrets(name, config)
+        return after
 
     async def _write(
         self,
-        puts: _Puts,
+        puts: Puts,
         action: str,
         target: str,
         changes: tuple[Change, ...],
@@ -286,7 +263,12 @@ class FlowOverridesStore:
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
         old = self.history()[HISTORY_KEPT - 1 :]
-        records = {**puts, flow_record_key(line): line, **{flow_record_key(it): None for it in old}}
+        self._holding_news, self._news = True, False
+        records: Puts = {
+            **puts,
+            flow_record_key(line): line,
+            **{flow_record_key(it): None for it in old},
+        }
         try:
             async with asyncio.timeout(self._write_s):
                 posted = [
@@ -303,6 +285,10 @@ class FlowOverridesStore:
                 f" {self._write_s:g} s; whether it was written is unknown",
                 remedy="look whether the change is there, and repeat it if it is not",
             ) from error
+        finally:
+            self._holding_news = False
+            if self._news:
+                self._tell()
 
     # ---- reading
 
@@ -311,26 +297,27 @@ class FlowOverridesStore:
             return
         key = record.key.decode("utf-8", "replace")
         if record.value is None:
-            entry = self._entries.pop(key, None)
-            self._tell(entry)
+            entry = self._state.take(key, None)
+        else:
+            found = decode_flow_record(record.key, record.value)
+            if isinstance(found, UnknownFlowRecord):
+                log.warning(
+                    "record is ignored topic=%s offset=%d cause=%s",
+                    self._log.topic,
+                    record.offset,
+                    found.reason,
+                )
+                return
+            entry = self._state.take(key, found)
+        if entry is None or isinstance(entry, HistoryEntry):
             return
-        found = decode_flow_record(record.key, record.value)
-        if isinstance(found, UnknownFlowRecord):
-            log.warning(
-                "record is ignored topic=%s offset=%d cause=%s",
-                self._log.topic,
-                record.offset,
-                found.reason,
-            )
-            return
-        self._entries[key] = found
-        self._revision = max(self._revision, found.revision.number)
-        self._tell(found)
+        if self._holding_news:
+            self._news = True
+        else:
+            self._tell()
 
-    def _tell(self, entry: FlowOverrideEntry | None) -> None:
-        if not self._live or entry is None or isinstance(entry, HistoryEntry):
-            return
-        if self._changed is not None:
+    def _tell(self) -> None:
+        if self._live and self._changed is not None:
             self._changed()
 
 
@@ -343,6 +330,7 @@ def kafka_flow_overrides(
     reader: Callable[[], LogTail],
     clock: Clock,
     names_a_secret: Callable[[str], bool] = _nothing_secret,
+    by_file: bool = True,
 ) -> FlowOverridesStore:
     """Return the store of one flow over Kafka; arguments as of ``KafkaLog``. Opens no connection."""
     return FlowOverridesStore(
@@ -352,19 +340,23 @@ def kafka_flow_overrides(
         connectors,
         clock=clock,
         names_a_secret=names_a_secret,
+        by_file=by_file,
     )
 
 
-def _revision_number(entry: HistoryEntry) -> int:
-    return entry.revision.number
+def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:
+    """Return the edit that pauses or resumes a source partition, or with number -1 a whole topic."""
 
+    def edit(now: FlowPicture) -> FlowPicture:
+        if paused:
+            return replace(now, held=now.held | {partition})
+        whole = partition.partition < 0
+        kept = {
+            it for it in now.held if not (it.topic == partition.topic if whole else it == partition)
+        }
+        return replace(now, held=frozenset(kept))
 
-def _is_placeholder(value: str) -> bool:
-    return value.startswith("${") and value.endswith("}")
-
-
-def _hidden(value: str | None) -> str | None:
-    return value if value is None or _is_placeholder(value) else HIDDEN
+    return edit
 
 
 def _named(partition: TopicPartition) -> str:

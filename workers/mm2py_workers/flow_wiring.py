@@ -223,6 +223,7 @@ def _overrides(plan: FlowPlan, connections: TopicConnections) -> FlowOverridesSt
         reader=topic.reader,
         clock=connections.clock,
         names_a_secret=names_a_secret,
+        by_file=plan.by_file,
     )
 
 

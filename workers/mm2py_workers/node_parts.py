@@ -25,7 +25,8 @@ __all__ = ["FlowPlan", "NodeParts"]
 class FlowPlan:
     """One flow's configs: resolved for the worker, raw (placeholders kept) for the connectors.
 
-    ``resolve`` replaces placeholders of a connector's or task's config.
+    ``resolve`` replaces placeholders of a connector's or task's config. Without ``by_file`` only what people
+    say over REST makes it a flow.
     """
 
     name: FlowName
@@ -34,6 +35,7 @@ class FlowPlan:
     connectors: Mapping[str, Mapping[str, str]]
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     auto_restart: bool
+    by_file: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

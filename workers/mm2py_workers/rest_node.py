@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
@@ -18,8 +18,8 @@ from mm2py.config.rest_settings import RestSettings, advertised_url
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.listening import BoundListener, Listener, bind
+from mm2py.runtime.flow_fleet import FlowFleet
 from mm2py.runtime.herder_api import Herder, PeerClient
-from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 from mm2py_workers.node_parts import NodeParts
 
@@ -37,17 +37,21 @@ LOOPBACK: Final = "127.0.0.1"
 class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
-    ``overrides`` has the flows that ``/flows`` shows.
+    ``fleet`` has the flows that ``/flows`` shows and changes, ``elsewhere`` what the file says of those that
+    other nodes run; an ordinary worker has none.
     """
 
     herders: Mapping[FlowName | None, Herder]
-    overrides: Mapping[FlowName, FlowOverridesStore]
     parts: NodeParts
+    fleet: FlowFleet | None = None
+    elsewhere: Mapping[FlowName, Mapping[str, str]] = field(
+        default_factory=dict[FlowName, Mapping[str, str]]
+    )
 
     @property
     def dedicated(self) -> bool:
         """Whether each flow is a worker of its own."""
-        return None not in self.herders
+        return self.fleet is not None
 
 
 class RunningRest(Protocol):

@@ -22,7 +22,7 @@ from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
 from mm2py.rest.security import BodyLimit, gate_for
 from mm2py.rest.server import RestServer
-from mm2py.runtime.flow_service import FlowNode, FlowParts, FlowService
+from mm2py.runtime.flow_service import FlowParts
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 from mm2py_workers.rest_node import RestNode, Served
@@ -70,7 +70,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         mask=parts.mask,
         clock=parts.clock,
         forward=forward,
-        flows=_flows(served, forward, refusal) if served.dedicated else None,
+        flows=_flows(served, forward, refusal),
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
         commit=f"mm2py-{version('mm2py')}",
@@ -104,22 +104,19 @@ def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
     return [replace(it, ssl=like.ssl) for it, like in zip(node.public, found, strict=True)]
 
 
-def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter:
-    flows = {
-        name: FlowNode(herder, served.overrides[name], served.parts.peers(name))
-        for name, herder in served.herders.items()
-        if name is not None
-    }
-    service = FlowService(
-        FlowParts(
-            flows=lambda: flows,
-            validator=served.parts.validator,
-            mask=served.parts.mask,
-            names_a_secret=names_a_secret,
-            remote_refusal=refusal,
-        )
+def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter | None:
+    if served.fleet is None:
+        return None
+    parts = FlowParts(
+        fleet=served.fleet,
+        validator=served.parts.validator,
+        mask=served.parts.mask,
+        clock=served.parts.clock,
+        names_a_secret=names_a_secret,
+        remote_refusal=refusal,
+        elsewhere=served.elsewhere,
     )
-    return router(service, forward)
+    return router(parts, forward)
 
 
 def _refusal(settings: RestSettings, served: Served) -> _Refusal:

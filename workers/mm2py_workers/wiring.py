@@ -4,12 +4,13 @@ Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``Dis
 ``MirrorMaker``. It decides nothing that a test would want to change: that is configuration.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from itertools import permutations
+from typing import Final, final
 
 from mm2py.clock import Clock
-from mm2py.config.clients import connection_settings
+from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -21,12 +22,17 @@ from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.distributed_herder import DistributedHerder
+from mm2py.runtime.flow_fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.runtime.flow_patches import SOURCE
+from mm2py.runtime.herder_api import PeerClient
 from mm2py.runtime.mirror_maker import MirrorMaker
 from mm2py.runtime.plugin_catalog import InstalledPlugins
 from mm2py.runtime.plugins import Plugins
 from mm2py.runtime.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
+from mm2py_workers.flow_watch import FlowWatch
 from mm2py_workers.flow_wiring import wire_flow
 from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes
 from mm2py_workers.node_parts import FlowPlan, NodeParts
@@ -36,7 +42,6 @@ __all__ = ["Node", "build_node"]
 
 REST_STOP_S: Final = 1.0
 
-_SOURCE: Final = "MirrorSourceConnector"
 _REST_KEYS: Final = (
     "access.control.", "admin.listeners", "internal.listener", "listeners", "response.http.", "rest.",
     "ssl.",
@@ -47,15 +52,21 @@ _REST_KEYS: Final = (
 class Node:
     """One process of the dedicated mode: its flows, and REST over them."""
 
-    maker: MirrorMaker
+    fleet: FlowFleet
     rest: RestNode
     served: Served
+    watch: FlowWatch
+
+    @property
+    def maker(self) -> MirrorMaker:
+        """The flows that run."""
+        return self.fleet.maker
 
     def start(self) -> None:
         """Launch every flow, and the first task host; returns at once."""
         if self.served.parts.pool is not None:
             self.served.parts.pool.start()
-        self.maker.start()
+        self.fleet.start()
 
     async def serve(self) -> None:
         """Open REST; the flows need not wait for it."""
@@ -63,7 +74,8 @@ class Node:
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
-        clean = await self.maker.stop(timeout_s)
+        clean = await self.fleet.stop(timeout_s)
+        await self.watch.close()
         await self.rest.stop(REST_STOP_S)
         if self.served.parts.pool is not None:
             await self.served.parts.pool.close()
@@ -79,26 +91,33 @@ def build_node(
     mask: SecretMask,
     insecure: bool = False,
     plugins: Plugins | None = None,
+    targets: Collection[str] | None = None,
 ) -> Node:
     """Build every flow; binds the internal listener and opens no connection.
+
+    Args:
+        config: the file.
+        flows: what runs without anybody's word.
+        metrics: counts of all flows.
+        clock: time.
+        mask: gets secrets that are found later.
+        insecure: ``--insecure``.
+        plugins: connectors; None looks them up.
+        targets: whose flows this process may run at all; None for all clusters.
 
     Raises:
         ConfigError: a derived config cannot be run, or a listener not be used.
     """
     found = plugins or Plugins()
-    plans = {name: _derive(config, name, found) for name in flows}
-    targets = [
+    plans = _Plans(config, found, flows)
+    addresses = [
         address
-        for plan in plans.values()
+        for name in flows
         for address in connection_settings(
-            plan.props, scope=f"worker of {plan.name}"
+            plans.of(name).props, scope=f"worker of {name}"
         ).bootstrap_servers
     ]
-    rest = RestNode.bind(_rest_settings(config, insecure=insecure), targets)
-
-    def file_texts(flow: FlowName | None, connector: str) -> Mapping[str, str]:
-        plan = plans.get(flow) if flow is not None else None
-        return {} if plan is None else plan.connectors.get(connector, {})
+    rest = RestNode.bind(_rest_settings(config, insecure=insecure), addresses)
 
     pool = host_pool(host_processes(config.resolved(_texts(config, (PROCESSES,)))), clock)
     parts = NodeParts(
@@ -112,21 +131,74 @@ def build_node(
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,
-        file_texts=file_texts,
+        file_texts=plans.texts,
         clock=clock,
         pool=pool,
     )
-    wired = {name: wire_flow(plan, parts, metrics.flow(name)) for name, plan in plans.items()}
-    herders = {name: DistributedHerder(flow.parts, clock=clock) for name, flow in wired.items()}
-    served = Served(
-        herders=dict(herders.items()),
-        overrides={name: flow.overrides for name, flow in wired.items()},
-        parts=parts,
+
+    def build(name: FlowName) -> tuple[FlowRunner, FlowOverridesStore, PeerClient]:
+        wired = wire_flow(plans.of(name), parts, metrics.flow(name))
+        mask.add(config.secrets)  # deriving resolves placeholders
+        return DistributedHerder(wired.parts, clock=clock), wired.overrides, parts.peers(name)
+
+    watch = FlowWatch(plans.target, clock)
+    pairs = [pair for pair in plans.pairs if targets is None or pair.target in targets]
+    fleet = FlowFleet(
+        FleetParts(
+            pairs=pairs,
+            by_file=flows,
+            build=build,
+            file=lambda name: plans.of(name).connectors,
+            added=watch.added,
+        ),
+        clock=clock,
     )
-    return Node(MirrorMaker(herders), rest, served)
+    served = Served(
+        herders=fleet.herders,
+        parts=parts,
+        fleet=fleet,
+        elsewhere={
+            name: plans.of(name).connectors.get(SOURCE, {})
+            for name in plans.pairs
+            if name not in pairs and config.flow_enabled(name)
+        },
+    )
+    return Node(fleet, rest, served, watch)
 
 
-def _derive(config: MirrorMakerConfig, name: FlowName, plugins: Plugins) -> FlowPlan:
+@final
+class _Plans:
+    """What the file makes of each pair of clusters, derived when it is asked for."""
+
+    def __init__(
+        self, config: MirrorMakerConfig, plugins: Plugins, by_file: Collection[FlowName]
+    ) -> None:
+        self._config, self._plugins, self._by_file = config, plugins, by_file
+        self._plans: dict[FlowName, FlowPlan] = {}
+        self.pairs = [FlowName(*pair) for pair in permutations(config.clusters, 2)]
+
+    def of(self, name: FlowName) -> FlowPlan:
+        """Return the plan of a pair; ``ConfigError``: it cannot be run."""
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = _derive(self._config, name, self._plugins, by_file=name in self._by_file)
+            self._plans[name] = plan
+        return plan
+
+    def texts(self, flow: FlowName | None, connector: str) -> Mapping[str, str]:
+        """Return a connector's config as the file says it, empty where it says nothing."""
+        if flow is None or flow not in self.pairs:
+            return {}
+        return self.of(flow).connectors.get(connector, {})
+
+    def target(self, name: FlowName) -> ConnectionSettings:
+        """Return how the target of a pair is reached."""
+        return connection_settings(self.of(name).props, scope=f"worker of {name}")
+
+
+def _derive(
+    config: MirrorMakerConfig, name: FlowName, plugins: Plugins, *, by_file: bool
+) -> FlowPlan:
     props = config.worker_config(name)
     try:
         worker = parse_config(WorkerConfig, props)
@@ -140,7 +212,7 @@ def _derive(config: MirrorMakerConfig, name: FlowName, plugins: Plugins) -> Flow
         # Connectors of later parts are named by ``later_parts`` and not started.
         if connector in plugins.names
     }
-    restart = _resolved(config, connectors.get(_SOURCE, {})).get("task.auto.restart")
+    restart = _resolved(config, connectors.get(SOURCE, {})).get("task.auto.restart")
     return FlowPlan(
         name=name,
         props=props,
@@ -148,6 +220,7 @@ def _derive(config: MirrorMakerConfig, name: FlowName, plugins: Plugins) -> Flow
         connectors=connectors,
         resolve=lambda raw: _resolved(config, raw),
         auto_restart=parse_boolean_leniently(restart, absent=True),
+        by_file=by_file,
     )
 
 

@@ -12,13 +12,17 @@ from typing import Annotated, Final, final
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import TypeAdapter
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message
 
 from mm2py.rest.bodies import check_media_types, read_json
-from mm2py.rest.flow_models import ErrorBody, FlowPatch, flow_patch
+from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
-from mm2py.runtime.flow_service import ChangeResult, FlowService
+from mm2py.runtime.flow_changes import ChangeResult, FlowChanges
+from mm2py.runtime.flow_changes import Request as Asked
+from mm2py.runtime.flow_making import FlowMaking
+from mm2py.runtime.flow_service import FlowParts, FlowService
 from mm2py.runtime.flow_views import (
     ConfigView,
     FlowView,
@@ -26,11 +30,14 @@ from mm2py.runtime.flow_views import (
     PartitionView,
     TopicView,
 )
-from mm2py.runtime.herder_errors import ForwardError, HerderError, NotFoundError
-from mm2py.types import FlowName, TopicPartition
+from mm2py.runtime.herder_api import Herder
+from mm2py.runtime.herder_errors import BadRequestError, ForwardError, HerderError, NotFoundError
+from mm2py.types import FlowName, TaskId, TopicPartition
 
 __all__ = ["router"]
 
+OK: Final = 200
+CREATED: Final = 201
 UNPROCESSABLE: Final = 422
 MOST_ROWS: Final = 100_000
 LEADER_S: Final = 3.0
@@ -50,12 +57,12 @@ _ERRORS: Final = {
 _RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"model": ErrorBody, "description": text} for status, text in _ERRORS.items()
 }
-_PATCH_BODY: Final[dict[str, object]] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": FlowPatch.model_json_schema()}},
-    }
-}
+
+
+def _body(model: type[FlowPatch]) -> dict[str, object]:
+    schema = model.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
 DryRun = Annotated[bool, Query(description="only say what would change")]
@@ -66,19 +73,24 @@ Topic = Annotated[
 Number = Annotated[
     int | None, Query(ge=0, le=(1 << 31) - 1, description="one partition of `topic` only")
 ]
+Revision = Annotated[
+    int, Query(ge=0, le=(1 << 53) - 1, description="revision of the history; 0 is the file")
+]
 Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at most")]
 
 
-def router(service: FlowService, forward: Forwarding) -> APIRouter:
+def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
     """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
     routes = APIRouter(
         tags=["flows"], dependencies=[Depends(check_media_types)], responses=_RESPONSES
     )
-    reads, changes = _Reads(service, forward), _Changes(service)
+    service = FlowService(parts)
+    reads, changes = _Reads(service, forward), _Changes(service, parts, forward)
     for path, get in (
         ("/flows", reads.flows),
         ("/flows/{flow}", reads.flow),
         ("/flows/{flow}/partitions", reads.partitions),
+        ("/flows/{flow}/topics", reads.topics),
         ("/flows/{flow}/lag", reads.lag),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
@@ -86,13 +98,23 @@ def router(service: FlowService, forward: Forwarding) -> APIRouter:
     ):
         routes.add_api_route(path, get, methods=["GET"])
     routes.add_api_route(
-        "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=_PATCH_BODY
+        "/flows",
+        changes.create,
+        methods=["POST"],
+        status_code=CREATED,
+        openapi_extra=_body(FlowCreation),
+        responses={OK: {"model": ChangeResult, "description": "a dry run: nothing was done"}},
     )
+    routes.add_api_route(
+        "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=_body(FlowPatch)
+    )
+    routes.add_api_route("/flows/{flow}", changes.delete, methods=["DELETE"])
     for path, post in (
         ("/flows/{flow}/pause", changes.pause),
         ("/flows/{flow}/resume", changes.resume),
         ("/flows/{flow}/stop", changes.stop),
         ("/flows/{flow}/restart", changes.restart),
+        ("/flows/{flow}/rollback", changes.rollback),
     ):
         routes.add_api_route(path, post, methods=["POST"])
     return routes
@@ -146,6 +168,10 @@ class _Reads:
         """List every source partition of a flow."""
         return await self._service.partitions(_named(self._service, request, flow))
 
+    async def topics(self, request: Request, flow: FlowPath) -> list[TopicView]:
+        """List the source topics of a flow with lag and rates, the oldest first."""
+        return await self._service.topics(_named(self._service, request, flow))
+
     async def lag(self, request: Request, flow: FlowPath) -> list[TopicView]:
         """List lag and rates of a flow by topic, the oldest first."""
         return await self._service.topics(_named(self._service, request, flow))
@@ -194,8 +220,51 @@ class _Reads:
 class _Changes:
     """Everything that changes a flow; the leader does it."""
 
-    def __init__(self, service: FlowService) -> None:
-        self._service = service
+    def __init__(self, service: FlowService, parts: FlowParts, forward: Forwarding) -> None:
+        self._service, self._forward = service, forward
+        self._changes = FlowChanges(parts)
+        self._making = FlowMaking(parts, self._changes)
+
+    async def create(
+        self, request: Request, response: Response, *, dry_run: DryRun = False
+    ) -> ChangeResult:
+        """Add a flow between two clusters of the properties file.
+
+        It runs on all workers and survives their restart. A flow of the file that sends only heartbeats, or
+        that was deleted, begins to copy; positions that are there count.
+        """
+        new = flow_creation(await read_json(request))
+        flow = self._making.pair(new.source, new.target)
+        if request.scope.get(SIGNED_FLOW, flow) != flow:
+            raise NotFoundError(f"No flow {flow}")
+
+        def tell(herder: Herder) -> None:
+            request.state.herder = herder
+
+        asked = Asked(flow, signed_in(request), dry_run)
+        result = await self._making.create(asked, new.patches, tell)
+        response.status_code = OK if dry_run else CREATED
+        return result
+
+    async def delete(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        topic: Topic = None,
+        partition: Number = None,
+        dry_run: DryRun = False,
+    ) -> ChangeResult:
+        """Delete a flow, or take one topic out of it; positions stay."""
+        asked = self._asked(request, flow, dry_run=dry_run)
+        part = _part(topic, partition)
+        if part is None:
+            return await self._making.delete(asked)
+        if part.partition >= 0:
+            raise BadRequestError(
+                f"Partition {part} cannot be taken out of a flow alone; pause it instead"
+            )
+        return await self._changes.remove_topic(asked, part.topic)
 
     async def patch(
         self, request: Request, flow: FlowPath, *, dry_run: DryRun = False
@@ -205,8 +274,14 @@ class _Changes:
         The change is kept in Kafka: it survives a restart of all nodes and wins over the properties file.
         """
         patches = flow_patch(await read_json(request))
-        name = _named(self._service, request, flow)
-        return await self._service.patch(name, patches, actor=signed_in(request), dry_run=dry_run)
+        return await self._changes.patch(self._asked(request, flow, dry_run=dry_run), patches)
+
+    async def rollback(
+        self, request: Request, flow: FlowPath, revision: Revision, *, dry_run: DryRun = False
+    ) -> ChangeResult:
+        """Make properties and pauses what they were after a revision of the history; 0 is the file."""
+        asked = self._asked(request, flow, dry_run=dry_run)
+        return await self._changes.rollback(asked, revision)
 
     async def pause(
         self,
@@ -218,7 +293,8 @@ class _Changes:
         dry_run: DryRun = False,
     ) -> ChangeResult:
         """Pause a flow, one topic or one partition; positions stay."""
-        return await self._set(request, flow, "pause", _part(topic, partition), dry_run=dry_run)
+        asked = self._asked(request, flow, dry_run=dry_run)
+        return await self._set(asked, "pause", _part(topic, partition))
 
     async def resume(
         self,
@@ -230,43 +306,60 @@ class _Changes:
         dry_run: DryRun = False,
     ) -> ChangeResult:
         """Let a flow, one topic or one partition go on."""
-        return await self._set(request, flow, "resume", _part(topic, partition), dry_run=dry_run)
+        asked = self._asked(request, flow, dry_run=dry_run)
+        return await self._set(asked, "resume", _part(topic, partition))
 
     async def stop(
-        self, request: Request, flow: FlowPath, *, dry_run: DryRun = False
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        topic: Topic = None,
+        partition: Number = None,
+        dry_run: DryRun = False,
     ) -> ChangeResult:
-        """Stop a flow: its tasks end, positions stay."""
-        return await self._set(request, flow, "stop", None, dry_run=dry_run)
+        """Stop a flow: its tasks end, positions stay. One topic or partition is held as if paused."""
+        asked = self._asked(request, flow, dry_run=dry_run)
+        return await self._set(asked, "stop", _part(topic, partition))
 
     async def restart(
         self,
         request: Request,
         flow: FlowPath,
         *,
+        topic: Topic = None,
+        partition: Number = None,
         only_failed: Annotated[bool, Query(description="only what has failed")] = False,
         dry_run: DryRun = False,
     ) -> ChangeResult:
-        """Restart the connectors and tasks of a flow."""
-        name = _named(self._service, request, flow)
-        return await self._service.restart(
-            name, only_failed=only_failed, actor=signed_in(request), dry_run=dry_run
-        )
-
-    async def _set(
-        self,
-        request: Request,
-        flow: str,
-        action: str,
-        part: TopicPartition | None,
-        *,
-        dry_run: bool,
-    ) -> ChangeResult:
-        name, actor = _named(self._service, request, flow), signed_in(request)
+        """Restart the connectors and tasks of a flow, or the tasks that have one topic or partition."""
+        asked = self._asked(request, flow, dry_run=dry_run)
+        part = _part(topic, partition)
         if part is None:
-            return await self._service.set_state(name, action, actor=actor, dry_run=dry_run)
-        return await self._service.hold(
-            name, part, paused=action == "pause", actor=actor, dry_run=dry_run
-        )
+            return await self._changes.restart(asked, only_failed=only_failed)
+
+        async def elsewhere(error: ForwardError, task: TaskId) -> None:
+            await self._restart_there(request, asked.flow, error, task)
+
+        return await self._changes.restart_part(asked, part, elsewhere, only_failed=only_failed)
+
+    def _asked(self, request: Request, flow: str, *, dry_run: bool) -> Asked:
+        return Asked(_named(self._service, request, flow), signed_in(request), dry_run)
+
+    async def _set(self, asked: Asked, action: str, part: TopicPartition | None) -> ChangeResult:
+        if part is None:
+            return await self._changes.set_state(asked, action)
+        return await self._changes.hold(asked, part, action)
+
+    async def _restart_there(
+        self, request: Request, flow: FlowName, error: ForwardError, task: TaskId
+    ) -> None:
+        """Ask the worker that owns a task, in Connect's dialect."""
+        pair = "/".join(alias.replace("/", SLASH) for alias in flow)
+        path = f"/pairs/{pair}/connectors/{task.connector}/tasks/{task.number}/restart"
+        scope = {**request.scope, "method": "POST", "path": path, "query_string": b""}
+        herder = self._service.flows()[flow].herder
+        await self._forward.send(error, Request(scope, _no_body), herder)
 
 
 def _part(topic: str | None, partition: int | None) -> TopicPartition | None:

@@ -1,7 +1,7 @@
 """Two flows of one worker behind ``/flows``, over fakes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.flow_service import FlowNode, FlowParts, FlowService
+from mm2py.runtime.flow_fleet import FlowNode, Since
+from mm2py.runtime.flow_service import FlowParts
 from mm2py.runtime.herder_api import Herder
 from mm2py.runtime.herder_errors import ForwardError, HerderError
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
@@ -86,12 +87,14 @@ class Leader(FakeHerder):
             raise self.elsewhere
         return self.urls
 
-    async def patch_config(self, name: str, patch: ConnectorConfig, *, actor: str) -> Any:
-        before = {key: text for key, text in self.configs[name].items() if text is not None}
-        merged = {key: text for key, text in {**before, **patch}.items() if text is not None}
+    def derive(self) -> None:
+        """Write what follows from file and overrides, as a leader does."""
         assert self.store is not None
-        await self.store.record(name, before, merged, actor=actor)
-        return await super().patch_config(name, patch, actor=actor)
+        for name, wanted in self.store.effective().items():
+            if self.configs.get(name) != wanted:
+                self.calls.append(("derived", name))
+                self.configs[name] = dict(wanted)
+                self.states.setdefault(name, state(name))
 
 
 class Peers:
@@ -139,41 +142,87 @@ class Rig:
     peers: Peers = field(default_factory=Peers)
     validator: Validator = field(default_factory=Validator)
     client: httpx.AsyncClient | None = None
+    files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
+        default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
+    )
+    elsewhere: dict[FlowName, Mapping[str, str]] = field(
+        default_factory=dict[FlowName, Mapping[str, str]]
+    )
+    opened: list[FlowName] = field(default_factory=list[FlowName])
     _app: ASGIApp | None = None
 
     def add(self, name: FlowName, **more: str) -> "Leader":
+        texts = {key: text for key, text in config(**more).items() if text is not None}
+        herder = self._add(name, texts, by_file=True, configured=True)
+        asyncio.run(self.stores[name].start())
+        return herder
+
+    def absent(self, name: FlowName, **more: str) -> None:
+        """A pair of the file that nothing runs for."""
+        texts = {key: text for key, text in config(**more).items() if text is not None}
+        self.files[name] = {NAME: {"enabled": "false", **texts}}
+
+    def _add(
+        self, name: FlowName, texts: Mapping[str, str], *, by_file: bool, configured: bool
+    ) -> "Leader":
         topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
-        file = {NAME: {key: text for key, text in config(**more).items() if text is not None}}
+        self.files[name] = {NAME: texts}
         store = FlowOverridesStore(
             lambda handle: MemoryLog(topic, handle),
-            file,
+            self.files[name],
             clock=FakeClock(),
             names_a_secret=names_a_secret,
+            by_file=by_file,
         )
-        asyncio.run(store.start())
-        herder = Leader(flow=name, configs={NAME: config(**more)}, states={NAME: state(NAME)})
+        herder = Leader(flow=name)
+        if configured:
+            herder.configs, herder.states = {NAME: dict(texts)}, {NAME: state(NAME)}
         herder.snapshot = snapshot("worker:8083", name, partition("t", 0, 7))
         herder.store = store
+        store.listen(herder.derive)
         self.herders[name], self.stores[name], self.topics[name] = herder, store, topic
         return herder
+
+    # ---- the fleet
+
+    @property
+    def nodes(self) -> Mapping[FlowName, FlowNode]:
+        return {
+            name: FlowNode(herder, self.stores[name], self.peers)
+            for name, herder in self.herders.items()
+        }
+
+    @property
+    def pairs(self) -> Collection[FlowName]:
+        return self.files.keys()
+
+    def file(self, name: FlowName) -> Mapping[str, Mapping[str, str]]:
+        return self.files[name]
+
+    def since(self, name: FlowName) -> Since | None:
+        return Since("RUNNING", 5)
+
+    async def open(self, name: FlowName) -> FlowNode:
+        if name not in self.herders:
+            self.opened.append(name)
+            self._add(name, self.files[name][NAME], by_file=False, configured=False)
+            await self.stores[name].start()
+        return self.nodes[name]
 
     @property
     def parts(self) -> RestParts:
         herders: dict[FlowName | None, Herder] = dict(self.herders.items())
         base = parts_of(herders, dedicated=True, client=self.client, eager=True)
-        service = FlowService(
-            FlowParts(
-                flows=lambda: {
-                    name: FlowNode(herder, self.stores[name], self.peers)
-                    for name, herder in self.herders.items()
-                },
-                validator=self.validator,
-                mask=SecretMask(["canary-value"]),
-                names_a_secret=names_a_secret,
-                remote_refusal=remote_refusal,
-            )
+        flows = FlowParts(
+            fleet=self,
+            validator=self.validator,
+            mask=SecretMask(["canary-value"]),
+            clock=FakeClock(),
+            names_a_secret=names_a_secret,
+            remote_refusal=remote_refusal,
+            elsewhere=self.elsewhere,
         )
-        return replace(base, flows=router(service, base.forward))
+        return replace(base, flows=router(flows, base.forward))
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
         if self._app is None:

@@ -235,8 +235,7 @@ def test_an_equal_config_changes_nothing(rig: Rig) -> None:
 def test_a_refused_change_leaves_everything_as_it_was(
     rig: Rig, given: object, status: int, said: str
 ) -> None:
-    for herder in rig.herders.values():
-        herder.configs[NAME]["replication.policy.class"] = IDENTITY
+    rig.add(AB, **{"replication.policy.class": IDENTITY})
     before = {name: dict(herder.configs[NAME]) for name, herder in rig.herders.items()}
     reply = rig.ask("PATCH", "/flows/A->B", body=given)
     assert reply.status == status
@@ -246,7 +245,7 @@ def test_a_refused_change_leaves_everything_as_it_was(
 
 
 def test_a_stored_secret_survives_its_masked_text(rig: Rig) -> None:
-    rig.herders[AB].configs[NAME]["a.password"] = "${file:/s:p}"
+    rig.add(AB, **{"a.password": "${file:/s:p}"})
     (view,) = rig.ask("GET", "/flows/A->B/config").json
     shown = {it["key"]: it["value"] for it in view["properties"]}
     assert shown["a.password"] == "[hidden]"
@@ -327,8 +326,8 @@ def test_a_query_that_does_not_fit_is_refused(rig: Rig, query: str) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "headers", "status"),
     [
-        ("DELETE", "/flows/A->B", {}, 405),
-        ("POST", "/flows", {}, 405),
+        ("PUT", "/flows/A->B", {}, 405),
+        ("PUT", "/flows", {}, 405),
         ("POST", "/flows/A->B/pause", {"Content-Type": "text/plain"}, 415),
         ("GET", "/flows", {"Accept": "text/html"}, 406),
         ("GET", "/flows/A->B/nothing", {}, 404),
@@ -407,6 +406,7 @@ def test_the_api_is_described(rig: Rig) -> None:
         "/flows",
         "/flows/{flow}",
         "/flows/{flow}/partitions",
+        "/flows/{flow}/topics",
         "/flows/{flow}/lag",
         "/flows/{flow}/history",
         "/flows/{flow}/config",
@@ -414,6 +414,7 @@ def test_the_api_is_described(rig: Rig) -> None:
         "/flows/{flow}/resume",
         "/flows/{flow}/stop",
         "/flows/{flow}/restart",
+        "/flows/{flow}/rollback",
         "/lag",
     }
     patch = document["paths"]["/flows/{flow}"]["patch"]

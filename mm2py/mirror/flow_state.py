@@ -1,0 +1,303 @@
+"""What the file and the changes beside it say together of one flow, and how one becomes the other.
+
+Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another picture -> the records that lead
+there and the line of the history; the history backwards -> the picture of then. No I/O.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from mm2py.errors import ProtocolError
+from mm2py.mirror.flow_overrides import (
+    Change,
+    ConnectorEntry,
+    FlowEntry,
+    FlowOverrideEntry,
+    HistoryEntry,
+    HoldEntry,
+    OverrideEntry,
+    Presence,
+    Revision,
+    connector_key,
+    flow_record_key,
+    hold_key,
+    override_key,
+    parse_hold_key,
+    parse_override_key,
+)
+from mm2py.observability.logging import HIDDEN
+from mm2py.types import TopicPartition
+
+__all__ = ["FlowPicture", "FlowState", "Puts", "is_placeholder"]
+
+FLOW_KEY: Final = "flow"
+
+Puts = dict[str, FlowOverrideEntry | None]
+"""Key -> what its record becomes; None is a tombstone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPicture:
+    """What is in force; ``presence`` None: whether there is a flow is the file's to say.
+
+    ``configs`` are those of a flow that is there; of a deleted one they are the file's.
+    """
+
+    presence: Presence | None
+    configs: Mapping[str, Mapping[str, str]]
+    held: frozenset[TopicPartition]
+
+    def with_config(self, name: str, config: Mapping[str, str] | None) -> "FlowPicture":
+        """Return it with another config of one connector, None without the connector."""
+        kept = {other: found for other, found in self.configs.items() if other != name}
+        return replace(self, configs=kept if config is None else {**kept, name: config})
+
+
+@final
+class FlowState:
+    """Entries of one flow over its file.
+
+    Args:
+        file: the file's connector configs, placeholders kept.
+        names_a_secret: tells of a key whether its value must not stand in the topic.
+        by_file: whether the file has the flow run.
+    """
+
+    def __init__(
+        self,
+        file: Mapping[str, Mapping[str, str]],
+        names_a_secret: Callable[[str], bool],
+        *,
+        by_file: bool,
+    ) -> None:
+        self.file = file
+        self._names_a_secret = names_a_secret
+        self._by_file = by_file
+        self._entries: dict[str, FlowOverrideEntry] = {}
+        self.revision = 0
+        """Number of the newest change."""
+
+    def clear(self) -> None:
+        """Forget every entry."""
+        self._entries.clear()
+        self.revision = 0
+
+    def take(self, key: str, entry: FlowOverrideEntry | None) -> FlowOverrideEntry | None:
+        """Take one record, None for a tombstone; return the entry that it is or ends."""
+        if entry is None:
+            return self._entries.pop(key, None)
+        self._entries[key] = entry
+        self.revision = max(self.revision, entry.revision.number)
+        return entry
+
+    # ---- what is in force
+
+    @property
+    def presence(self) -> Presence | None:
+        """What people said of the flow; None: nothing, the file counts."""
+        entry = self._entries.get(FLOW_KEY)
+        return entry.state if isinstance(entry, FlowEntry) else None
+
+    @property
+    def present(self) -> bool:
+        """Whether there is such a flow."""
+        return self.is_present(self.presence)
+
+    def is_present(self, presence: Presence | None) -> bool:
+        """Whether there is a flow of which people said ``presence``."""
+        return self._by_file if presence is None else presence is Presence.ADDED
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """Paused source partitions; -1 is a whole topic."""
+        return frozenset(
+            TopicPartition(entry.topic, entry.partition)
+            for entry in self._entries.values()
+            if isinstance(entry, HoldEntry)
+        )
+
+    def picture(self) -> FlowPicture:
+        """Return all of it."""
+        configs = {name: dict(config) for name, config in self.file.items()}
+        for entry in self._entries.values():
+            if isinstance(entry, ConnectorEntry):
+                if entry.state is Presence.DELETED:
+                    configs.pop(entry.name, None)
+                elif entry.name not in self.file:
+                    configs[entry.name] = dict(entry.config)
+        for entry in self._entries.values():
+            if isinstance(entry, OverrideEntry) and entry.connector in configs:
+                if entry.value is None:
+                    configs[entry.connector].pop(entry.property, None)
+                else:
+                    configs[entry.connector][entry.property] = entry.value
+        return FlowPicture(presence=self.presence, configs=configs, held=self.held)
+
+    def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
+        """Return the overrides of a connector by property."""
+        return {
+            entry.property: entry
+            for entry in self._entries.values()
+            if isinstance(entry, OverrideEntry) and entry.connector == connector
+        }
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """Return who changed what, newest first."""
+        found = [entry for entry in self._entries.values() if isinstance(entry, HistoryEntry)]
+        return tuple(sorted(found, key=lambda entry: -entry.revision.number))
+
+    # ---- from one picture to another
+
+    def puts(self, after: FlowPicture, revision: Revision) -> Puts:
+        """Return the records that make ``after`` what is in force.
+
+        Entries of connectors that do not change stay as they are, those of unknown connectors too.
+        """
+        before = self.picture()
+        touched = {
+            name
+            for name in {*before.configs, *after.configs}
+            if before.configs.get(name) != after.configs.get(name)
+        }
+        wanted = {flow_record_key(it): it for it in self._entries_of(after, touched, revision)}
+        puts: Puts = {}
+        for key, now in self._entries.items():
+            if key not in wanted and _is_about(now, touched):
+                puts[key] = None
+        for key, entry in wanted.items():
+            there = self._entries.get(key)
+            if there is None or replace(entry, revision=there.revision) != there:
+                puts[key] = entry
+        return puts
+
+    def changes(self, after: FlowPicture) -> tuple[Change, ...]:
+        """Return the line of the history: each key, and what is in force under it before and after."""
+        return tuple(self._changes(self.picture(), after))
+
+    def at(self, number: int) -> FlowPicture | None:
+        """Return the picture after revision ``number``, 0 for the file; None where it is not known."""
+        if number == 0:
+            return FlowPicture(presence=None, configs=self.file, held=frozenset())
+        lines = self.history()
+        oldest = lines[-1].revision.number if lines else self.revision + 1
+        if not oldest - 1 <= number <= self.revision or not lines:
+            return None
+        picture = self.picture()
+        try:
+            for line in lines:
+                if line.revision.number > number:
+                    picture = self._undone(picture, line)
+        except (ProtocolError, ValueError):
+            return None  # a later version wrote of things that this one does not know
+        return picture
+
+    def _entries_of(
+        self, picture: FlowPicture, touched: set[str], revision: Revision
+    ) -> Iterator[FlowOverrideEntry]:
+        if picture.presence is not None:
+            yield FlowEntry(state=picture.presence, revision=revision)
+        for name in sorted(touched):
+            config, file = picture.configs.get(name), self.file.get(name)
+            if config is not None and file is not None:
+                for prop in sorted({*file, *config}):
+                    if config.get(prop) != file.get(prop):
+                        yield OverrideEntry(
+                            connector=name,
+                            property=prop,
+                            value=config.get(prop),
+                            revision=revision,
+                        )
+            elif config is not None or file is not None:
+                yield ConnectorEntry(
+                    name=name,
+                    state=Presence.DELETED if config is None else Presence.ADDED,
+                    config={} if config is None else dict(config),
+                    revision=revision,
+                )
+        for held in sorted(picture.held):
+            yield HoldEntry(topic=held.topic, partition=held.partition, revision=revision)
+
+    def _changes(self, before: FlowPicture, after: FlowPicture) -> Iterator[Change]:
+        if before.presence is not after.presence:
+            yield Change(
+                key=FLOW_KEY,
+                before=None if before.presence is None else before.presence.value,
+                after=None if after.presence is None else after.presence.value,
+            )
+        for name in sorted({*before.configs, *after.configs}):
+            yield from self._config_changes(name, before.configs.get(name), after.configs.get(name))
+        for held in sorted(before.held ^ after.held):
+            words = ("running", "paused") if held in after.held else ("paused", "running")
+            yield Change(key=hold_key(*held), before=words[0], after=words[1])
+
+    def _config_changes(
+        self, name: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None
+    ) -> Iterator[Change]:
+        if old == new:
+            return
+        if old is None or new is None:
+            yield Change(
+                key=connector_key(name),
+                before=None if old is None else Presence.ADDED.value,
+                after=(Presence.DELETED if new is None else Presence.ADDED).value,
+            )
+        # Of a connector that comes or goes: what differs from the file, so that it can be undone.
+        file = self.file.get(name, {})
+        texts = (file if old is None else old), (file if new is None else new)
+        for prop in sorted({*texts[0], *texts[1]}):
+            before, after = texts[0].get(prop), texts[1].get(prop)
+            if before != after:
+                if self._names_a_secret(prop):
+                    before, after = _hidden(before), _hidden(after)
+                yield Change(key=override_key(name, prop), before=before, after=after)
+
+    def _undone(self, picture: FlowPicture, line: HistoryEntry) -> FlowPicture:
+        presence, held = picture.presence, set(picture.held)
+        configs = {name: dict(config) for name, config in picture.configs.items()}
+        for change in line.changes:
+            kind, _, rest = change.key.partition(":")
+            if change.key == FLOW_KEY:
+                presence = None if change.before is None else Presence(change.before)
+            elif kind == "connector" and change.before == Presence.ADDED.value:
+                configs.setdefault(rest, dict(self.file.get(rest, {})))
+            elif kind == "connector":
+                configs.pop(rest, None)
+            elif kind == "hold":
+                (held.add if change.before == "paused" else held.discard)(parse_hold_key(rest))
+            else:
+                self._undo_property(configs, change)
+        return FlowPicture(presence=presence, configs=configs, held=frozenset(held))
+
+    def _undo_property(self, configs: dict[str, dict[str, str]], change: Change) -> None:
+        connector, prop = parse_override_key(change.key)
+        if connector not in configs:
+            return
+        # Only the file may hold a secret in clear.
+        secret = change.before == HIDDEN
+        text = self.file.get(connector, {}).get(prop) if secret else change.before
+        if text is None:
+            configs[connector].pop(prop, None)
+        else:
+            configs[connector][prop] = text
+
+
+def _is_about(entry: FlowOverrideEntry, touched: set[str]) -> bool:
+    match entry:
+        case FlowEntry() | HoldEntry():
+            return True
+        case OverrideEntry():
+            return entry.connector in touched
+        case ConnectorEntry():
+            return entry.name in touched
+        case HistoryEntry():
+            return False
+
+
+def is_placeholder(value: str) -> bool:
+    """Tell whether a text refers to a config provider."""
+    return value.startswith("${") and value.endswith("}")
+
+
+def _hidden(value: str | None) -> str | None:
+    return value if value is None or is_placeholder(value) else HIDDEN
