@@ -11,6 +11,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Final
 
+from mm2py.config.class_names import (
+    DEFAULT_CONFIG_PROPERTY_FILTER,
+    DEFAULT_GROUP_FILTER,
+    DEFAULT_REPLICATION_POLICY,
+    DEFAULT_TOPIC_FILTER,
+    IDENTITY_REPLICATION_POLICY,
+    canonical_class,
+)
 from mm2py.config.client_table import CLIENT_TABLE
 from mm2py.config.definitions import Problem
 from mm2py.config.jaas import LoginModule, parse_jaas
@@ -40,6 +48,19 @@ _DENIED: Final = tuple(
         (r".*\.location", _FILE),
         (r"config\.providers(\..*)?", "would declare config providers"),
     )
+)
+# Any Python module can be named there, is imported, and what it names is called (mirror.plugin_class).
+_LOADED: Final = re.compile(
+    r"(.*\.)?(replication\.policy|(topic|group|config\.property)\.filter)\.class", re.IGNORECASE
+)
+_OURS: Final = frozenset(
+    {
+        DEFAULT_CONFIG_PROPERTY_FILTER,
+        DEFAULT_GROUP_FILTER,
+        DEFAULT_REPLICATION_POLICY,
+        DEFAULT_TOPIC_FILTER,
+        IDENTITY_REPLICATION_POLICY,
+    }
 )
 _NO_FILE: Final = frozenset({"offset-syncs.topic.location"})
 """Ends like a path, but is ``source`` or ``target``."""
@@ -117,6 +138,9 @@ class _Rules:
         denied = _denied(key)
         if denied:
             yield denied, _BY_FILE
+            return
+        if _LOADED.fullmatch(key) and canonical_class(value) not in _OURS:
+            yield _CODE, f"name a built-in class, {_BY_FILE}"
             return
         yield from self._client(key, value)
 
@@ -200,4 +224,4 @@ def _is_separator(char: str) -> bool:
 
 
 def _printable(name: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in name)
+    return "".join(char if char.isprintable() else "?" for char in name) or "''"

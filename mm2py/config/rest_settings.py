@@ -6,7 +6,8 @@ reach needs authentication. Opens no socket and no file.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeVar
@@ -193,7 +194,9 @@ def _settings(
     internal = refuse.addresses("internal.listener", (options.internal_listener,))[0]
     tls = None
     if any(address.scheme == "https" for address in (*addresses, internal)):
-        tls = _tls(props, notices)
+        key = "internal.listener" if internal.scheme == "https" else "listeners"
+        with refuse.placed(key):
+            tls = _tls(props, notices)
     insecure = insecure or options.rest_insecure
     if not given:
         addresses = [replace(address, or_free_port=True) for address in addresses]
@@ -241,6 +244,16 @@ class _Refusals:
             return reader(text)
         except ConfigError as error:
             raise self(name, error.message, error.remedy) from None
+
+    @contextmanager
+    def placed(self, name: str) -> Generator[None]:
+        """Put the place of ``name`` in front of what is refused inside."""
+        try:
+            yield
+        except ConfigError as error:
+            place = self._origin(name) if self._origin is not None else ""
+            text = f"{place}: {error.message}" if place else error.message
+            raise ConfigError(text, remedy=error.remedy) from None
 
     def addresses(self, name: str, texts: tuple[str, ...]) -> list[ListenAddress]:
         form = "write http://<host>:<port> or https://<host>:<port>"

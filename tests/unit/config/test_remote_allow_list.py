@@ -86,6 +86,29 @@ def test_what_loads_code_reads_files_or_asks_addresses_is_refused_under_any_pref
             assert refused({key: CANARY}, dedicated=dedicated) == [key]
 
 
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replication.policy.class",
+        "topic.filter.class",
+        "group.filter.class",
+        "config.property.filter.class",
+        "target.topic.filter.class",
+    ],
+)
+def test_no_request_names_a_class_to_import_but_built_in_ones(name: str, dedicated: bool) -> None:
+    for value in ("sys:exit", "antigravity", "com.example.Own", "mm2py.errors:ConfigError", ""):
+        assert refused({name: value}, dedicated=dedicated) == [name]
+        assert refused({name: value}, dedicated=dedicated, file={name: value}) == []
+    for value in (
+        "DefaultTopicFilter",
+        "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+        " mm2py.mirror.filters:DefaultGroupFilter",
+    ):
+        assert refused({name: value}, dedicated=dedicated) == []
+
+
 def test_what_the_file_says_itself_may_come_back() -> None:
     assert refused(FILE, dedicated=True, file=FILE) == []
     assert refused(FILE, file=FILE) == []
