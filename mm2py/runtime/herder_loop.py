@@ -127,7 +127,10 @@ class HerderLoop:
             }
             if parts.overrides is not None:
                 stores["the flow's overrides"] = parts.overrides.start
-            opened = await asyncio.gather(*(self._patiently(w, s) for w, s in stores.items()))
+            # A topic that was just made is not visible on every broker at once.
+            opened = await asyncio.gather(
+                *(self._patiently(what, start, quiet_s=QUIET_S) for what, start in stores.items())
+            )
         if not all(opened):
             return False
         self._news.know(parts.config.snapshot().connectors)
@@ -366,9 +369,11 @@ class HerderLoop:
 
     # ---- waiting
 
-    async def _patiently(self, what: str, attempt: Callable[[], Awaitable[None]]) -> bool:
+    async def _patiently(
+        self, what: str, attempt: Callable[[], Awaitable[None]], *, quiet_s: float = 0.0
+    ) -> bool:
         """Try until it works; False when the herder is being stopped."""
-        patience = Patience(self._clock, what, self._stop)
+        patience = Patience(self._clock, what, self._stop, quiet_s=quiet_s)
         while not self._stop.is_set():
             try:
                 done = await self._or_stop(_completed(attempt))

@@ -158,12 +158,14 @@ class RestNode:
 
     async def serve(self, served: Served) -> None:
         """Load REST and open both listeners; what cannot be opened is logged, the flows go on."""
-        module: object = await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
-        wiring = cast("_RestWiring", module)
         try:
-            self._running = await wiring.open_rest(self, served)
+            module: object = await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
+            self._running = await cast("_RestWiring", module).open_rest(self, served)
         except Mm2pyError as error:
             log.error("REST is not served, the flows run without it cause=%s", error)  # noqa: TRY400 - one line
+            return
+        except Exception:
+            log.exception("REST is not served, the flows run without it")
             return
         for notice in self.settings.notices:
             log.warning("%s", notice)
