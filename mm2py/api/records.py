@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mm2py.api.schema import Schema
+
 __all__ = ["SourceOffset", "SourcePartition", "SourceRecord"]
 
 SourcePartition = Mapping[str, str | int]
@@ -14,8 +16,10 @@ SourceOffset = Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRecord:
-    """One record on its way to the target (Java's ``SourceRecord``), key and value already bytes.
+    """One record on its way to the target (Java's ``SourceRecord``).
 
+    Bytes without a schema are sent as they are, whatever the converters. Any other key, value or header goes
+    through the converter of the connector, or else of the worker; a header's value may be a ``SchemaAndValue``.
     ``timestamp_ms`` of -1 lets the runtime stamp the record when it is sent.
     """
 
@@ -23,7 +27,9 @@ class SourceRecord:
     source_offset: SourceOffset
     topic: str
     partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    key: object
+    value: object
+    headers: tuple[tuple[bytes | str, object], ...] = ()
     timestamp_ms: int = -1
+    key_schema: Schema | None = None
+    value_schema: Schema | None = None

@@ -1,24 +1,28 @@
 """Lets a task that returns ordinary records run in the batch loop.
 
-Flow: ``SourceTask.poll`` -> records grouped by target partition -> one batch each -> ``Outgoing``;
+Flow: ``SourceTask.poll`` -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
 acknowledgement -> ``SourceTask.delivered`` per record. Numbers records itself, since a foreign source
 offset need not be a number; a position is committed when every earlier record of its source partition
 is acknowledged (Connect's ``SubmittedRecords``).
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
-from typing import Final, final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, final
 
 from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.api.task import Delivery, Outgoing, SourceTask
 from mm2py.clock import Clock
+from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import FatalError
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.runtime.converters.converter import DataError
+from mm2py.runtime.converters.registry import BYTES_ONLY, RecordConverters, record_converters
 from mm2py.types import TopicPartition
 
-__all__ = ["RecordTaskAdapter"]
+__all__ = ["Conversion", "RecordTaskAdapter"]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,39 @@ IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
 
 BATCH_OVERHEAD_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``).
+
+    ``tolerant`` leaves it out; ``log_all`` says so of each, not only of the first.
+    """
+
+    converters: RecordConverters = BYTES_ONLY
+    tolerant: bool = False
+    log_all: bool = False
+
+    @classmethod
+    def of(cls, worker: Mapping[str, str], connector: Mapping[str, str]) -> "Conversion":
+        """Read it from the configs of worker and connector.
+
+        Raises:
+            ConfigError: a converter, or one of its keys, is wrong.
+        """
+        return cls(
+            record_converters(worker, connector),
+            tolerant=connector.get("errors.tolerance", "none").strip() == "all",
+            log_all=parse_boolean_leniently(connector.get("errors.log.enable"), absent=False),
+        )
+
+
+class _Numbered(NamedTuple):
+    """A record under way: its number, where it goes, and its bytes."""
+
+    number: int
+    target: TopicPartition
+    record: NewRecord
 
 
 class _Submitted:
@@ -51,9 +88,13 @@ class RecordTaskAdapter:
     lane has a made-up source ``TopicPartition``, so that the worker sees one order per lane.
     """
 
-    def __init__(self, task: SourceTask, clock: Clock) -> None:
+    def __init__(
+        self, task: SourceTask, clock: Clock, conversion: Conversion | None = None
+    ) -> None:
         self._task = task
         self._clock = clock
+        self._conversion = conversion or Conversion()
+        self._left_out = 0
         self._commit: Callable[[TopicPartition, int], None] | None = None
         self._sources: dict[frozenset[tuple[str, str | int]], _Submitted] = {}
         self._by_key: dict[TopicPartition, _Submitted] = {}
@@ -76,10 +117,16 @@ class RecordTaskAdapter:
         if not records:
             await self._clock.sleep(IDLE_PAUSE_S)
             return ()
-        lanes: dict[TopicPartition, list[tuple[int, SourceRecord]]] = {}
+        lanes: dict[TopicPartition, list[_Numbered]] = {}
         for record in records:
+            encoded = self._encode(record)
             lane = self._lane_of(record)
-            lanes.setdefault(lane, []).append((self._number(lane, record), record))
+            number = self._number(lane, record)
+            if encoded is None:
+                self._skip(lane, number)
+            else:
+                target = TopicPartition(record.topic, record.partition)
+                lanes.setdefault(lane, []).append(_Numbered(number, target, encoded))
         return [self._batches(lane, numbered) for lane, numbered in lanes.items()]
 
     def acknowledged(self, lane: TopicPartition, position: int) -> None:
@@ -88,6 +135,10 @@ class RecordTaskAdapter:
         waiting = self._lanes[lane]
         for number in [number for number in waiting if number <= position]:
             submitted.acknowledged.add(number)
+        self._advance(submitted)
+
+    def _advance(self, submitted: _Submitted) -> None:
+        """Commit the newest position before which everything is done."""
         last = -1
         for number in list(submitted.offsets):
             if number not in submitted.acknowledged:
@@ -154,48 +205,67 @@ class RecordTaskAdapter:
         self._lanes[lane][number] = record
         return number
 
-    def _batches(self, lane: TopicPartition, numbered: list[tuple[int, SourceRecord]]) -> Outgoing:
-        target = TopicPartition(numbered[0][1].topic, numbered[0][1].partition)
-        batches: list[list[tuple[int, SourceRecord]]] = []
+    def _encode(self, record: SourceRecord) -> NewRecord | None:
+        """Return a record's bytes; None where it cannot be converted and may be left out."""
+        stamp = record.timestamp_ms if record.timestamp_ms >= 0 else self._clock.now_ms()
+        try:
+            encoded = self._conversion.converters.encoded(record)
+        except DataError as error:
+            where = f"record for {record.topic}"
+            if not self._conversion.tolerant:
+                raise FatalError(
+                    f"the task returned a {where} of which {error.message}",
+                    remedy=error.remedy
+                    or "name a converter that fits, or set errors.tolerance=all to leave it out",
+                ) from error
+            if self._conversion.log_all or not self._left_out:
+                log.warning("record is left out (errors.tolerance=all) %s cause=%s", where, error)
+            self._left_out += 1
+            return None
+        return NewRecord(encoded.key, encoded.value, encoded.headers, stamp)
+
+    def _skip(self, lane: TopicPartition, number: int) -> None:
+        submitted = self._lane_source[lane]
+        self._lanes[lane].pop(number)
+        submitted.acknowledged.add(number)
+        self._advance(submitted)
+
+    def _batches(self, lane: TopicPartition, numbered: list[_Numbered]) -> Outgoing:
+        batches: list[list[_Numbered]] = []
         size = BATCH_BYTES
-        for number, record in numbered:
-            weight = _weight(record)
+        for each in numbered:
+            weight = _weight(each.record)
             if size + weight > BATCH_BYTES:
                 batches.append([])
                 size = 0
-            batches[-1].append((number, record))
+            batches[-1].append(each)
             size += weight
-        return Outgoing(lane, target, [self._encoded(batch) for batch in batches])
-
-    def _encoded(self, numbered: list[tuple[int, SourceRecord]]) -> RecordBatch:
-        now_ms = self._clock.now_ms()
-        stamps = [r.timestamp_ms if r.timestamp_ms >= 0 else now_ms for _, r in numbered]
-        records = [
-            NewRecord(record.key, record.value, record.headers, stamp)
-            for (_, record), stamp in zip(numbered, stamps, strict=True)
-        ]
-        try:
-            data = encode_batch(records)
-        except (TypeError, ValueError) as error:
-            topic = numbered[0][1].topic
-            raise FatalError(
-                f"the task returned a record for {topic} that cannot be encoded: {error}"
-            ) from error
-        runs = _runs([number for number, _ in numbered])
-        return RecordBatch(
-            data=data,
-            base_offset=numbered[0][0],
-            last_offset=numbered[-1][0],
-            count=len(numbered),
-            max_timestamp=max(stamps),
-            leader_epoch=-1,
-            attributes=0,
-            runs=runs,
-            lease=None,
-        )
+        return Outgoing(lane, numbered[0].target, [_encoded(batch) for batch in batches])
 
 
-def _weight(record: SourceRecord) -> int:
+def _encoded(numbered: list[_Numbered]) -> RecordBatch:
+    records = [each.record for each in numbered]
+    try:
+        data = encode_batch(records)
+    except (TypeError, ValueError) as error:
+        topic = numbered[0].target.topic
+        raise FatalError(
+            f"the task returned a record for {topic} that cannot be encoded: {error}"
+        ) from error
+    return RecordBatch(
+        data=data,
+        base_offset=numbered[0].number,
+        last_offset=numbered[-1].number,
+        count=len(numbered),
+        max_timestamp=max(record.timestamp for record in records),
+        leader_epoch=-1,
+        attributes=0,
+        runs=_runs([each.number for each in numbered]),
+        lease=None,
+    )
+
+
+def _weight(record: NewRecord) -> int:
     return (
         BATCH_OVERHEAD_BYTES
         + len(record.key or b"")

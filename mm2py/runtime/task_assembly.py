@@ -17,7 +17,7 @@ from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.offset_committer import OffsetCommitter, OffsetStore, offset_of
 from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.record_task import RecordTaskAdapter
+from mm2py.runtime.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.task_host import TaskSpec
 from mm2py.runtime.worker_task import SenderFactory, TaskSettings, WorkerTask
@@ -30,13 +30,18 @@ def _nobody_asks(_task: TaskId, _topic: str) -> None:
     """Target topics that a task uses concern nobody."""
 
 
+def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
+    return Conversion()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskParts:
     """What all tasks of one flow share.
 
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
-    ``on_topic`` hears of each task's first acknowledged record of a target topic.
+    ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
+    connector's config how its ordinary records become bytes.
     """
 
     plugins: Plugins
@@ -51,6 +56,7 @@ class TaskParts:
     target_name: str
     events: EventSink = field(default_factory=NoLedger)
     on_topic: Callable[[TaskId, str], None] = _nobody_asks
+    conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
 
 
 @final
@@ -87,7 +93,9 @@ class TaskAssembly:
         if _moves_batches(opened):
             task: BatchSourceTask = opened
         else:
-            task = adapter = RecordTaskAdapter(cast("SourceTask", opened), parts.clock)
+            task = adapter = RecordTaskAdapter(
+                cast("SourceTask", opened), parts.clock, parts.conversion(config)
+            )
         committer = OffsetCommitter(
             parts.store,
             spec.id.connector,

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.api.context import EventSink
@@ -32,6 +33,7 @@ from mm2py.runtime.offset_committer import OffsetStore
 from mm2py.runtime.offset_editing import OffsetEditor
 from mm2py.runtime.plugin_catalog import InstalledPlugins
 from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.record_task import Conversion
 from mm2py.runtime.standalone_herder import SoloMembership, StandaloneHerder
 from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
 from mm2py.runtime.task_context import NoLedger
@@ -218,6 +220,7 @@ class _Worker:
                 graceful_timeout_ms=graceful_ms,
                 target_name="the worker's cluster",
                 events=events,
+                conversion=partial(Conversion.of, props),
                 on_topic=on_topic,
             )
         )

@@ -7,6 +7,7 @@ from here and never cross the pipe. The store is opened beside the tasks, which 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import final
 
 from mm2py.client.admin import Admin
@@ -24,6 +25,7 @@ from mm2py.runtime.host_messages import FlowSpec
 from mm2py.runtime.host_service import FlowPorts
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.record_task import Conversion
 from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
 from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec
 from mm2py.runtime.worker_task import WorkerTask
@@ -141,6 +143,7 @@ def open_flow(
             graceful_timeout_ms=worker.task_shutdown_graceful_timeout_ms,
             target_name=f"target cluster {spec.flow.target}",
             events=ports.events,
+            conversion=partial(Conversion.of, spec.worker),
             on_topic=ports.on_topic,
         )
     )

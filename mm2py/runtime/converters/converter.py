@@ -1,0 +1,32 @@
+"""What a converter is, and what it does with data that it cannot convert.
+
+Flow: value and schema of a record -> ``Converter`` -> bytes, or ``DataError``.
+"""
+
+from typing import Protocol
+
+from mm2py.api.schema import Schema
+from mm2py.errors import FatalError
+
+__all__ = ["Converter", "DataError", "type_name"]
+
+
+class DataError(FatalError):
+    """A value that a converter cannot turn into bytes (Java's ``DataException``)."""
+
+
+class Converter(Protocol):
+    """Turns data into bytes, in the role of a key, value or header converter."""
+
+    def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
+        """Return the bytes of a value.
+
+        Raises:
+            DataError: it cannot be converted.
+        """
+        ...
+
+
+def type_name(value: object) -> str:
+    """Return the type of a value, for messages: never the value itself."""
+    return type(value).__name__
