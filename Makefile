@@ -40,8 +40,8 @@ chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k w
 fuzz: setup  ## sender, splice and codecs with FUZZ_EXAMPLES=20000 random examples each
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -q --timeout=0 $(FUZZED) $(PYTEST_ARGS)
 
-demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20 runs unattended and proves equality
-	@$(BIN)/mm2py demo $(DEMO_ARGS)
+demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work
+	@$(BIN)/mm2py demo $(if $(WORKERS),--workers $(WORKERS)) $(DEMO_ARGS)
 
 bench: setup  ## the Java MirrorMaker 2 and mm2py on the same brokers, ratios printed
 	$(BIN)/python -m bench.run $(BENCH_ARGS)

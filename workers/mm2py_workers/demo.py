@@ -1,8 +1,8 @@
 """``mm2py demo``: two real Kafka regions, active-active flows, traffic, a live table, then proof.
 
-Flow: regions from jars -> mm2.properties (printed) -> the normal wiring in this process; producers and
-the comparison run in child processes with confluent-kafka. ``DEMO_SECONDS`` set: unattended, exit 0 if
-both regions are equal, else 1. Everything but the log file is removed at the end.
+Flow: regions from jars -> mm2.properties (printed) -> ``demo_engine`` in this process, or ``demo_workers`` as
+several; producers and the comparison are child processes with confluent-kafka. ``DEMO_SECONDS`` set:
+unattended, exit 0 if both regions are equal, else 1. Everything but the log files is removed at the end.
 """
 
 import asyncio
@@ -22,19 +22,13 @@ from rich.console import Console
 from rich.live import Live
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.lint import load_checked
 from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask, configure_logging
-from mm2py.observability.metrics import Metrics
-from mm2py_connectors.config import CONNECTORS
-from mm2py_workers.connect_mirror_maker import DRAIN_TIMEOUT_S, announce
-from mm2py_workers.demo_table import FlowTable
+from mm2py_workers.demo_engine import Engine, InProcess
 from mm2py_workers.demo_traffic_process import TrafficProcess
-from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.signals import StopSignal
-from mm2py_workers.wiring import Node, build_node
 
 __all__ = ["DemoOptions", "properties_text", "run_demo"]
 
@@ -58,7 +52,7 @@ A->B.topics = .*
 B->A.enabled = true
 B->A.topics = .*
 
-# one broker per region
+{more}# one broker per region
 replication.factor = 1
 heartbeats.topic.replication.factor = 1
 checkpoints.topic.replication.factor = 1
@@ -69,12 +63,22 @@ status.storage.replication.factor = 1
 """
 
 
+SHARED: Final = """\
+# tasks to share between the workers that are started on this file
+tasks.max = {workers}
+
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """What the command line and the environment say."""
 
     seconds: float | None = None
     rate: int = 3_000
+    workers: int = 1
+    """More than one: as many processes on one file, else the flows run in this one."""
+
     debug: bool = False
 
 
@@ -86,9 +90,7 @@ class _Stage:
     screen: Console
     log_stream: TextIO
     regions: tuple[Region, Region]
-    node: Node
-    metrics: Metrics
-    table: FlowTable
+    engine: Engine
     stop: StopSignal
 
 
@@ -122,7 +124,9 @@ def run_demo(options: DemoOptions) -> int:
                 f" {SYSTEM_CLOCK.monotonic() - began:.1f} s. Log: {stream.name}"
             )
             path = folder / "mm2.properties"
-            path.write_text(properties_text(a.bootstrap_servers, b.bootstrap_servers))
+            path.write_text(
+                properties_text(a.bootstrap_servers, b.bootstrap_servers, options.workers)
+            )
             screen.print(f"\n[bold]{path.name}[/bold]\n{path.read_text()}")
             return asyncio.run(_run(path, (a, b), options, screen, stream, mask))
     except KeyboardInterrupt:
@@ -132,9 +136,10 @@ def run_demo(options: DemoOptions) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def properties_text(a: str, b: str) -> str:
+def properties_text(a: str, b: str, workers: int = 1) -> str:
     """Return the demo's mm2.properties for two bootstrap addresses."""
-    return PROPERTIES.format(a=a, b=b)
+    more = SHARED.format(workers=workers) if workers > 1 else ""
+    return PROPERTIES.format(a=a, b=b, more=more)
 
 
 def _require() -> None:
@@ -175,15 +180,9 @@ async def _run(
     stream: TextIO,
     mask: SecretMask,
 ) -> int:
-    config, findings = load_checked(path, CONNECTORS)
-    flows = config.flows()
-    announce(config, flows, findings)
-    metrics = Metrics(SYSTEM_CLOCK)
-    node = build_node(config, flows, metrics=metrics, clock=SYSTEM_CLOCK, mask=mask)
-    maker = node.maker
+    engine = _engine(path, options, screen, stream, mask)
     with StopSignal() as stop:
-        table = FlowTable(metrics, SYSTEM_CLOCK, maker.problems)
-        stage = _Stage(options, screen, stream, regions, node, metrics, table, stop)
+        stage = _Stage(options, screen, stream, regions, engine, stop)
         traffic = [TrafficProcess(r.name, r.bootstrap_servers, options.rate) for r in regions]
         try:
             code = await _play(stage, traffic)
@@ -191,17 +190,34 @@ async def _run(
             for process in traffic:
                 await process.kill()
             screen.print("Stopping the flows ...")
-            clean = await node.stop(DRAIN_TIMEOUT_S)
-        failed = await maker.wait()
-        for flow, error in failed.items():
-            screen.print(f"Flow {flow} failed: {error}", markup=False)
-        return code if clean and not failed else 1
+            wrong = await engine.stop()
+        for line in wrong:
+            screen.print(line, markup=False)
+        return 1 if wrong else code
+
+
+def _engine(
+    path: Path, options: DemoOptions, screen: Console, stream: TextIO, mask: SecretMask
+) -> Engine:
+    if options.workers == 1:
+        return InProcess(path, mask)
+    # Only here: it loads an HTTP client.
+    from mm2py_workers.demo_workers import WorkerProcesses, plan_kill
+
+    return WorkerProcesses(
+        path,
+        options.workers,
+        Path(stream.name).parent,
+        kill_after_s=plan_kill(options.seconds),
+        say=lambda line: screen.print(line, markup=False),
+        clock=SYSTEM_CLOCK,
+    )
 
 
 async def _play(stage: _Stage, traffic: Sequence[TrafficProcess]) -> int:
     for process in traffic:
         await process.start(stage.log_stream)
-    stage.node.start()
+    await stage.engine.start()
     await _watch(stage, traffic)
     stage.screen.print("Stopping the producers ...")
     counts = [await process.finish() for process in traffic]
@@ -221,7 +237,6 @@ async def _watch(stage: _Stage, traffic: Sequence[TrafficProcess]) -> None:
     """Show the table until time is up, a stop is asked for, or something died."""
     began = SYSTEM_CLOCK.monotonic()
     end = began + stage.options.seconds if stage.options.seconds is not None else float("inf")
-    settle = began + 10.0
     terminal = stage.screen.is_terminal
     live = Live(console=stage.screen, auto_refresh=False) if terminal else None
     with ExitStack() as stack:
@@ -229,11 +244,9 @@ async def _watch(stage: _Stage, traffic: Sequence[TrafficProcess]) -> None:
             stack.enter_context(live)
         while SYSTEM_CLOCK.monotonic() < end and not stage.stop.asked:
             await _pause(stage.stop, LIVE_EVERY_S if terminal else PLAIN_EVERY_S)
-            if SYSTEM_CLOCK.monotonic() > settle:
-                freeze_garbage_collector()
-                settle = float("inf")
+            await stage.engine.look()
             if live is not None:
-                live.update(stage.table.render("mm2py: A <-> B   (Ctrl-C stops)"), refresh=True)
+                live.update(stage.engine.render("mm2py: A <-> B   (Ctrl-C stops)"), refresh=True)
             else:
                 _show_plainly(stage)
             if any(process.ended for process in traffic):
@@ -250,22 +263,16 @@ async def _pause(stop: StopSignal, seconds: float) -> None:
 
 
 def _show_plainly(stage: _Stage) -> None:
-    for row in stage.table.update():
-        stage.screen.print(row.plain(), markup=False)
+    for line in stage.engine.plain():
+        stage.screen.print(line, markup=False)
 
 
 async def _catch_up(stage: _Stage, written: dict[str, int]) -> bool:
     """Wait until every flow runs, has copied what its source got, and reports no lag."""
     began = SYSTEM_CLOCK.monotonic()
     while SYSTEM_CLOCK.monotonic() - began < CATCH_UP_S and not stage.stop.asked:
-        behind = [
-            snapshot
-            for snapshot in stage.metrics.snapshots()
-            if snapshot.state != "RUNNING"
-            or snapshot.lag_records
-            or snapshot.records < written[snapshot.flow.source]
-        ]
-        if not behind:
+        await stage.engine.look()
+        if stage.engine.settled(written):
             stage.screen.print(
                 f"Lag 0 on both flows {SYSTEM_CLOCK.monotonic() - began:.1f} s after the producers"
             )
@@ -280,6 +287,8 @@ async def _verify(stage: _Stage) -> bool:
     """Compare both regions in a child process; True if all is equal."""
     stage.screen.print("Comparing every record of both regions (confluent-kafka) ...")
     arguments = [f"{region.name}={region.bootstrap_servers}" for region in stage.regions]
+    if stage.engine.kills:
+        arguments.append(f"--kills={stage.engine.kills}")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "mm2py_workers.demo_verify", *arguments, stderr=stage.log_stream
     )

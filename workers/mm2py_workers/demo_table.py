@@ -16,7 +16,7 @@ from mm2py.clock import Clock
 from mm2py.observability.metrics import FlowSnapshot, Metrics
 from mm2py.types import FlowName
 
-__all__ = ["FlowRow", "FlowTable"]
+__all__ = ["FlowRow", "FlowTable", "duration_text", "size_text"]
 
 WINDOW_S: Final = 3.0
 MOST_WRONGS: Final = 5
@@ -49,8 +49,8 @@ class FlowRow:
         """Return the line for output that is no terminal."""
         seen = self.snapshot
         line = (
-            f"{seen.flow}  {self.records_per_s:>8,.0f} records/s  {_size(self.bytes_per_s)}/s"
-            f"  lag {seen.lag_records:,} records, {_duration(seen.lag_ms)}"
+            f"{seen.flow}  {self.records_per_s:>8,.0f} records/s  {size_text(self.bytes_per_s)}/s"
+            f"  lag {seen.lag_records:,} records, {duration_text(seen.lag_ms)}"
             f"  total {seen.records:,}  {seen.state}"
         )
         return "; ".join((line, *self.wrongs()))
@@ -104,9 +104,9 @@ class FlowTable:
             table.add_row(
                 str(seen.flow),
                 f"{row.records_per_s:,.0f}",
-                _size(row.bytes_per_s).strip(),
+                size_text(row.bytes_per_s).strip(),
                 f"{seen.lag_records:,}",
-                _duration(seen.lag_ms),
+                duration_text(seen.lag_ms),
                 f"{seen.records:,}",
                 Text(seen.state, style=_STYLES.get(seen.state, "yellow")),
             )
@@ -116,7 +116,8 @@ class FlowTable:
         return table
 
 
-def _size(value: float) -> str:
+def size_text(value: float) -> str:
+    """Say how many bytes."""
     for unit in ("B", "KB", "MB"):
         if value < 1000:
             return f"{value:6.1f} {unit}"
@@ -124,7 +125,7 @@ def _size(value: float) -> str:
     return f"{value:6.1f} GB"
 
 
-def _duration(milliseconds: int) -> str:
+def duration_text(milliseconds: int) -> str:
     """Say how old; records may carry timestamps of years ago."""
     seconds = milliseconds / 1000
     for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):

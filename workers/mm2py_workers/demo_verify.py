@@ -1,8 +1,8 @@
 """Proof of the demo, in a process of its own: ``python -m mm2py_workers.demo_verify``.
 
 Flow: both regions read with confluent-kafka, each partition in order -> key, value, headers and
-timestamp of every record compared -> counts per flow, or the first difference and exit code 1.
-It shares no code with the data path it checks.
+timestamp of every record compared -> counts per flow, or the first difference and exit code 1. Where workers
+were killed a partition may step back and repeat a tail. It shares no code with the data path it checks.
 """
 
 import argparse
@@ -20,12 +20,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from mm2py.types import TopicPartition
 from mm2py_workers.demo_topics import TOPICS
 
-__all__ = ["Difference", "Reader", "compare_flow", "main"]
+__all__ = ["Comparison", "Counts", "Difference", "Reader", "Side", "compare_flow", "main"]
 
 METADATA_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 20.0
 BATCH: Final = 2_000
 MOST_WAITING: Final = 100_000
+MOST_DOUBLED: Final = 20_000
+"""How far back in a partition a repeated record is looked for."""
 
 Fields = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], tuple[int, int]]
 """Key, value, headers, (timestamp type, timestamp)."""
@@ -45,6 +47,7 @@ class Counts:
     records: int = 0
     tombstones: int = 0
     headers: int = 0
+    doubled: int = 0
 
 
 @final
@@ -122,8 +125,14 @@ def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def compare_flow(source: Reader, target: Reader, *, deadline: float) -> Counts:
+def compare_flow(source: Reader, target: Reader, *, deadline: float, kills: int = 0) -> Counts:
     """Compare every demo topic of ``source`` with its copy on ``target``.
+
+    Args:
+        source: the region that was copied.
+        target: the region with the copies.
+        deadline: until when (monotonic) copies may still come.
+        kills: how often a partition may step back.
 
     Raises:
         Difference: the first one.
@@ -138,21 +147,30 @@ def compare_flow(source: Reader, target: Reader, *, deadline: float) -> Counts:
         for topic in TOPICS
         for partition in range(topic.partitions)
     }
-    left = _expected(source, target, copies, deadline)
+    expected, found = _expected(source, target, copies, deadline, exactly=not kills)
     counts = Counts(partitions=len(copies))
     source.assign(list(copies))
     target.assign(list(copies.values()))
+    comparisons = [
+        Comparison(
+            Side(source.name, tp, source.waiting(tp), expected[tp]),
+            Side(target.name, copy, target.waiting(copy), found[copy]),
+            counts,
+            kills,
+        )
+        for tp, copy in copies.items()
+    ]
     give_up = time.monotonic() + READ_TIMEOUT_S
-    while any(left.values()):
+    while any(each.left for each in comparisons):
         if source.read_more() + target.read_more():
             give_up = time.monotonic() + READ_TIMEOUT_S
         elif time.monotonic() > give_up:
-            missing = next(tp for tp, count in left.items() if count)
+            missing = next(each for each in comparisons if each.left)
             raise Difference(
-                f"{missing} or its copy could not be read, {left[missing]} records left"
+                f"{missing} or its copy could not be read, {missing.left} records left"
             )
-        for tp, copy in copies.items():
-            left[tp] -= _compare_waiting(source, target, tp, copy, counts)
+        for each in comparisons:
+            each.compare()
     return counts
 
 
@@ -161,8 +179,10 @@ def _expected(
     target: Reader,
     copies: Mapping[TopicPartition, TopicPartition],
     deadline: float,
-) -> dict[TopicPartition, int]:
-    """Return the number of records of each partition, once the copies have as many."""
+    *,
+    exactly: bool,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the ends of all partitions and of their copies, once the copies have as many records."""
     expected = source.ends(list(copies))
     while True:
         found = target.ends(list(copies.values()))
@@ -171,48 +191,107 @@ def _expected(
             break
         time.sleep(0.2)
     for tp, copy in copies.items():
-        if found[copy] != expected[tp]:
+        if found[copy] < expected[tp] or (exactly and found[copy] != expected[tp]):
             raise Difference(
                 f"{target.name} {copy} has {found[copy]} records,"
                 f" {source.name} {tp} has {expected[tp]}"
             )
-    return expected
+    return expected, found
 
 
-def _compare_waiting(
-    source: Reader, target: Reader, tp: TopicPartition, copy: TopicPartition, counts: Counts
-) -> int:
-    """Compare what both sides have read of one partition; return how many records."""
-    ours, theirs = source.waiting(tp), target.waiting(copy)
-    count = min(len(ours), len(theirs))
-    for _ in range(count):
-        offset, wanted = ours.popleft()
-        _, got = theirs.popleft()
-        if wanted != got:
-            at = next(
-                i for i, pair in enumerate(zip(wanted, got, strict=True)) if pair[0] != pair[1]
-            )
+@dataclass(slots=True)
+class Side:
+    """One partition of one region: what was read of it and not compared yet, and how much is left."""
+
+    region: str
+    tp: TopicPartition
+    waiting: deque[tuple[int, Fields]]
+    left: int
+
+
+@final
+class Comparison:
+    """One partition beside its copy, which may step back once per kill and repeat a tail."""
+
+    def __init__(self, ours: Side, theirs: Side, counts: Counts, kills: int = 0) -> None:
+        self._ours, self._theirs, self._counts = ours, theirs, counts
+        self._steps_left = kills
+        self._behind: deque[tuple[int, Fields]] = deque(maxlen=MOST_DOUBLED if kills else 0)
+        self._again: deque[tuple[int, Fields]] = deque()
+
+    def __str__(self) -> str:
+        return str(self._ours.tp)
+
+    @property
+    def left(self) -> int:
+        """How many records are still to be compared, on the side that has more of them."""
+        return max(self._ours.left, self._theirs.left)
+
+    def compare(self) -> None:
+        """Compare what was read of both.
+
+        Raises:
+            Difference: they are not equal.
+        """
+        ours, theirs, counts = self._ours, self._theirs, self._counts
+        while theirs.waiting:
+            expected = self._again or ours.waiting
+            if not expected and ours.left:
+                return  # the source is read more slowly
+            _, got = theirs.waiting[0]
+            if not expected or expected[0][1] != got:
+                self._step_back(expected, got)
+                continue
+            theirs.waiting.popleft()
+            theirs.left -= 1
+            if self._again:
+                self._again.popleft()
+                counts.doubled += 1
+                continue
+            wanted = ours.waiting.popleft()
+            ours.left -= 1
+            self._behind.append(wanted)
+            counts.records += 1
+            counts.tombstones += wanted[1][1] is None
+            counts.headers += len(wanted[1][2])
+
+    def _step_back(self, expected: deque[tuple[int, Fields]], got: Fields) -> None:
+        """Go on from the last earlier record that is equal."""
+        earlier = list(self._behind)
+        at = next((i for i in reversed(range(len(earlier))) if earlier[i][1] == got), None)
+        if at is not None and self._steps_left:
+            self._steps_left -= 1
+            self._again = deque(earlier[at:])
+            return
+        source, target = self._ours, self._theirs
+        if not expected:
             raise Difference(
-                f"{source.name} {tp} offset {offset}: {_NAMES[at]} differs: source {wanted[at]!r},"
-                f" target {copy} {got[at]!r}"
+                f"{target.region} {target.tp} goes on behind the end of {source.region} {source.tp}"
             )
-        counts.tombstones += wanted[1] is None
-        counts.headers += len(wanted[2])
-    counts.records += count
-    return count
+        offset, wanted = expected[0]
+        which = next(
+            i for i, pair in enumerate(zip(wanted, got, strict=True)) if pair[0] != pair[1]
+        )
+        raise Difference(
+            f"{source.region} {source.tp} offset {offset}: {_NAMES[which]} differs:"
+            f" source {wanted[which]!r}, target {target.tp} {got[which]!r}"
+        )
 
 
-def _compare(source_address: list[str], target_address: list[str], deadline: float) -> int:
+def _compare(
+    source_address: list[str], target_address: list[str], deadline: float, kills: int
+) -> int:
     """Compare one flow with readers of its own; print what was compared and return the count."""
     source, target = (Reader(address, name) for name, address in (source_address, target_address))
     try:
-        counts = compare_flow(source, target, deadline=deadline)
+        counts = compare_flow(source, target, deadline=deadline, kills=kills)
     finally:
         source.close()
         target.close()
     sys.stdout.write(
         f"{source.name}->{target.name}: {counts.records} records equal in {counts.partitions}"
-        f" partitions ({counts.tombstones} tombstones, {counts.headers} headers)\n"
+        f" partitions ({counts.tombstones} tombstones, {counts.headers} headers)"
+        + (f", {counts.doubled} doubled by a killed worker\n" if kills else "\n")
     )
     sys.stdout.flush()
     return counts.records
@@ -223,13 +302,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="compares two mirrored regions")
     parser.add_argument("regions", nargs=2, metavar="ALIAS=BOOTSTRAP")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for the tail")
+    parser.add_argument("--kills", type=int, default=0, help="workers that were killed meanwhile")
     options = parser.parse_args(arguments)
     named: list[list[str]] = [text.split("=", 1) for text in options.regions]
     deadline = time.monotonic() + options.timeout
     total = 0
     try:
         for source, target in (named, named[::-1]):
-            total += _compare(source, target, deadline)
+            total += _compare(source, target, deadline, options.kills)
     except Difference as error:
         sys.stdout.write(f"DIFFERENT: {error}\n")
         return 1

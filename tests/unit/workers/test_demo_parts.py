@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+from collections import deque
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from mm2py.config.lint import load_checked
@@ -14,6 +16,8 @@ from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.demo import properties_text
 from mm2py_workers.demo_table import FlowTable
 from mm2py_workers.demo_topics import TOPICS
+from mm2py_workers.demo_verify import Comparison, Counts, Difference, Side
+from mm2py_workers.demo_workers import FIRST_KILL_S, FlowSeen, plan_kill
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
@@ -79,6 +83,90 @@ def test_the_demos_topics_show_every_case() -> None:
     assert any(topic.headers for topic in TOPICS)
     assert any(topic.years_old for topic in TOPICS)
     assert abs(sum(topic.share for topic in TOPICS) - 1) < 1e-9
+
+
+def test_the_demos_file_gives_each_of_several_workers_a_task() -> None:
+    assert "\ntasks.max = 3\n" in properties_text("a:1", "b:1", 3)
+    assert "tasks.max" not in properties_text("a:1", "b:1")
+
+
+def test_one_of_several_workers_is_killed_only_where_it_has_the_time_to_come_back() -> None:
+    assert plan_kill(None) is None
+    assert plan_kill(20) is None
+    assert plan_kill(60) == FIRST_KILL_S
+
+
+def test_the_table_of_several_workers_names_the_running_source_tasks() -> None:
+    tasks = [
+        {"number": 0, "state": "RUNNING", "worker": "h:1"},
+        {"number": 1, "state": "FAILED", "worker": "h:1"},
+        {"number": 2, "state": "RUNNING", "worker": "h:1"},
+        {"number": 3, "state": "RUNNING", "worker": "h:2"},
+    ]
+    connectors = [
+        {"name": "MirrorSourceConnector", "tasks": tasks},
+        {"name": "MirrorHeartbeatConnector", "tasks": tasks[:1]},
+    ]
+    seen = FlowSeen.model_validate(
+        {
+            "flow": "A->B",
+            "state": "RUNNING",
+            "lag_records": None,
+            "lag_ms": None,
+            "records_per_s": None,
+            "bytes_per_s": None,
+            "records_lost": 0,
+            "connectors": connectors,
+            "incomplete": [],
+        }
+    )
+    assert (seen.tasks_of("h:1"), seen.tasks_of("h:2"), seen.tasks_of("h:3")) == ("0 2", "3", "")
+
+
+@pytest.mark.parametrize(
+    ("copy", "kills", "doubled"),
+    [
+        ("abcdef", 0, 0),
+        ("abcdef", 1, 0),
+        ("abcbcdef", 1, 2),
+        ("abcdefdef", 1, 3),
+        ("abbcdeef", 2, 2),
+    ],
+)
+def test_a_copy_may_repeat_a_tail_once_per_killed_worker(
+    copy: str, kills: int, doubled: int
+) -> None:
+    counts = _compared("abcdef", copy, kills)
+    assert (counts.records, counts.doubled) == (6, doubled)
+
+
+@pytest.mark.parametrize(
+    ("copy", "kills", "words"),
+    [
+        ("abcbcdef", 0, "offset 3: key differs"),
+        ("abbcdeef", 1, "offset 5: key differs"),
+        ("abcbcef", 1, "offset 3: key differs"),
+        ("abdef", 1, "offset 2: key differs"),
+        ("abcdefx", 0, "goes on behind the end of A"),
+    ],
+)
+def test_what_is_lost_changed_or_doubled_too_often_is_a_difference(
+    copy: str, kills: int, words: str
+) -> None:
+    with pytest.raises(Difference, match=words):
+        _compared("abcdef", copy, kills)
+
+
+def _compared(source: str, copy: str, kills: int) -> Counts:
+    counts = Counts()
+    sides = (_side("A", "t", source), _side("B", "A.t", copy))
+    Comparison(*sides, counts, kills).compare()
+    return counts
+
+
+def _side(region: str, topic: str, keys: str) -> Side:
+    records = ((n, (key.encode(), b"v", (), (1, 0))) for n, key in enumerate(keys))
+    return Side(region, TopicPartition(topic, 0), deque(records), len(keys))
 
 
 def _move(clock: FakeClock, seconds: float) -> None:
