@@ -71,6 +71,11 @@ class MirrorProcess:
         """Send SIGTERM, without waiting."""
         self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self._process.kill()
+        self.wait(STOP_TIMEOUT_S)
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Send SIGTERM, wait, and return the exit code."""
         self.terminate()
