@@ -164,6 +164,9 @@ class MemoryCoordinator:
         self.cut = False
         self.calls: list[str] = []
         self.beat_answer: int | Exception | None = None
+        self.beat_gate = asyncio.Event()
+        """Heartbeats are answered only while it is set."""
+        self.beat_gate.set()
 
     @property
     def group_id(self) -> str:
@@ -245,6 +248,7 @@ class MemoryCoordinator:
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
         self._reach("heartbeat")
+        await self.beat_gate.wait()
         if isinstance(self.beat_answer, Exception):
             raise self.beat_answer
         if self.beat_answer is not None:

@@ -146,6 +146,34 @@ def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
     assert "the flow goes on" in lines[-1]
 
 
+def test_an_answer_that_took_a_session_timeout_resumes_nothing() -> None:
+    async def body(stage: Stage) -> None:
+        await stage.one.round()
+        stage.one.link.beat_gate.clear()
+        stage.group.members["one-1"].heard_s = float("inf")  # only the answer is late
+        await stage.clock.advance(8.5)
+        assert stage.one.events == ["suspend"]
+        stage.one.link.beat_gate.set()
+        await stage.clock.settle()
+        assert stage.one.events == ["suspend"], "sent 6.5 s ago"
+        await stage.clock.advance(3.0)
+        assert stage.one.events == ["suspend", "resume"]
+
+    play(body)
+
+
+def test_who_listens_late_is_suspended_at_once() -> None:
+    async def body(stage: Stage) -> None:
+        await stage.one.round()
+        stage.one.link.beat_answer = server_error(COORDINATOR_NOT_AVAILABLE, "g")
+        await stage.clock.advance(7.0)
+        late: list[str] = []
+        stage.one.member.listen(lambda: late.append("suspend"), lambda: late.append("resume"))
+        assert late == ["suspend"]
+
+    play(body)
+
+
 @pytest.mark.parametrize("code", [ILLEGAL_GENERATION, FENCED_INSTANCE_ID])
 def test_a_membership_that_is_over_suspends_and_says_why(code: int) -> None:
     async def body(stage: Stage) -> None:
