@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Never, final
 
 import typer
 
-from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import FatalError, RetriableError, UsageError
 from mm2py_workers.flow_commands import FlowArgument, flow_app, health
 from mm2py_workers.output import (
@@ -295,6 +294,9 @@ class _Change:
 
     def _wait(self, rest: "RestClient") -> int:
         """Ask until the flow is in its state; a worker that is busy just now is asked again."""
+        # It brings asyncio, which help does without.
+        from mm2py.clock import SYSTEM_CLOCK
+
         deadline = SYSTEM_CLOCK.monotonic() + self.access.timeout_s
         name = flow_name(self.flow)
         while True:

@@ -186,21 +186,20 @@ class Access:
 
     def token(self) -> str | None:
         """Return the bearer token, if one was given."""
-        token = _secret(self.token_file, "MM2PY_TOKEN")
-        if token is None or self.user is None:
-            return token
-        raise UsageError(
-            "a user and a bearer token were both given", remedy="leave one of them out"
-        )
+        return _secret(self.token_file, "MM2PY_TOKEN")
 
     def login(self) -> tuple[str, str] | None:
         """Return user and password, if a user was given; asks on a terminal where no password was.
 
         Raises:
-            UsageError: there is no password.
+            UsageError: there is no password, or a token as well.
         """
         if self.user is None:
             return None
+        if self.token() is not None:
+            raise UsageError(
+                "a user and a bearer token were both given", remedy="leave one of them out"
+            )
         password = _secret(self.password_file, "MM2PY_PASSWORD")
         if password is None:
             if not os.isatty(0):
@@ -217,10 +216,9 @@ def asks_rest(command: Callable[Concatenate[Access, P], int]) -> Callable[..., N
     own = list(inspect.signature(command).parameters.values())[1:]
 
     def run(**values: object) -> NoReturn:
-        context, debug = values.pop("context"), bool(values.pop("debug"))
-        transport = context.obj if isinstance(context, typer.Context) else None
+        context, debug = cast("typer.Context", values.pop("context")), bool(values.pop("debug"))
         members = {name: values.pop(name) for name in _SHARED if name in values}
-        access = cast("Callable[..., Access]", Access)(**members, transport=transport)
+        access = cast("Callable[..., Access]", Access)(**members, transport=context.obj)
         call = cast("Callable[..., int]", command)
         end_with(lambda: call(access, **values), debug=debug)
 
