@@ -105,12 +105,8 @@ class FakeApi:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         found = self.answers.get((request.method, request.url.path))
-        if (
-            isinstance(found, list)
-            and found
-            and isinstance(found[0], httpx.Response | BaseException)
-        ):
-            found = found.pop(0) if len(found) > 1 else found[0]
+        if isinstance(found, Turns):
+            found = found.next()
         if isinstance(found, BaseException):
             raise found
         if isinstance(found, httpx.Response):
