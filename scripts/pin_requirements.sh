@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# For maintainers: writes requirements/*.txt from pyproject.toml, pinned with hashes, valid on every platform.
+# For maintainers: writes requirements/*.txt and docker/requirements.txt from pyproject.toml, pinned with hashes, valid on every platform.
 # The files name neither a registry nor a path. Arguments go to uv, e.g. --upgrade or --upgrade-package ruff.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,4 +22,5 @@ echo 'hatchling>=1.27' >"$build" # installs the checkout without a build environ
 # The smaller sets take the pins of the largest, so that they can share one .venv.
 pin requirements/dev.txt pyproject.toml --extra demo --group dev "$@"
 pin requirements/demo.txt pyproject.toml "$build" --extra demo --constraint requirements/dev.txt
+pin docker/requirements.txt pyproject.toml "$build" --constraint requirements/dev.txt
 pin requirements/jre.txt <(sed -n 's/^jre = \["\(.*\)"\].*/\1/p' pyproject.toml)

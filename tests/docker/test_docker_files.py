@@ -160,6 +160,12 @@ def test_the_health_check_passes_only_a_healthy_worker(health: tuple[str, list[i
     )
 
 
+def test_a_worker_that_asks_who_is_there_is_healthy(health: tuple[str, list[int]]) -> None:
+    url, status = health
+    status[0] = 401
+    assert run_check(url) == (0, "")
+
+
 def test_the_health_check_fails_where_nobody_listens() -> None:
     code, said = run_check("http://127.0.0.1:1/health")
     assert (code, "does not answer" in said) == (1, True)
