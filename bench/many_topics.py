@@ -1,6 +1,7 @@
-"""1,000 topics of a few records each: a mirror's start -> every topic created and copied -> cost and memory.
+"""1,000 topics of a few records each: start -> every topic created and copied -> cost and memory -> restart.
 
-Both tools start fresh on the same topics, with their defaults. A topic counts once its first record is there.
+Both tools start fresh on the same topics, with their defaults. A topic counts once its first record is there;
+at the restart, once a record is there that was written while nobody ran.
 """
 
 import time
@@ -11,6 +12,7 @@ from typing import Final
 from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.measure import ProcessTree
+from bench.mirror_process import MirrorProcess
 from bench.steady import TARGET_ALIAS, Tool, wait_until
 from bench.topics import Topics
 
@@ -30,6 +32,8 @@ class ManyTopics:
     wall_s: float
     cpu_s: float
     pss_bytes: int
+    restart_first_s: float
+    restart_all_s: float
 
 
 def create_many(clusters: Clusters, count: int) -> list[str]:
@@ -57,9 +61,28 @@ def measure_many(tool: Tool, clusters: Clusters, folder: Path, topics: list[str]
     begun = time.monotonic()
     with tool.start(file, file.with_suffix(".log")) as process:
         tree = ProcessTree(process.pid)
-        counted = process.counting(lambda: at_target.filled(copies))
-        wait_until(
-            lambda: counted() == len(copies), f"{len(copies)} topics of {tool.name}", poll_s=_POLL_S
-        )
+        _wait(tool, process, at_target, copies, len(copies), records=1)
         wall_s, cpu_s = time.monotonic() - begun, tree.cpu_s()
-        return ManyTopics(len(topics), wall_s, cpu_s, tree.memory()[1])
+        _, pss_bytes = tree.memory()
+    last = at_target.end_offsets(copies[0], PARTITIONS)[0]
+    Topics(clusters.source.bootstrap_servers).append(*topics)
+    begun = time.monotonic()
+    with tool.start(file, file.with_suffix(".restart.log")) as process:
+        _wait(tool, process, at_target, copies, 1, records=last + 1)
+        first_s = time.monotonic() - begun
+        _wait(tool, process, at_target, copies, len(copies), records=last + 1)
+        all_s = time.monotonic() - begun
+    return ManyTopics(len(topics), wall_s, cpu_s, pss_bytes, first_s, all_s)
+
+
+def _wait(
+    tool: Tool,
+    process: MirrorProcess,
+    at_target: Topics,
+    copies: list[str],
+    count: int,
+    *,
+    records: int,
+) -> None:
+    counted = process.counting(lambda: at_target.filled(copies, records=records))
+    wait_until(lambda: counted() >= count, f"{count} topics of {tool.name}", poll_s=_POLL_S)

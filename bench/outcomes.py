@@ -92,8 +92,12 @@ def many_figures(found: Mapping[str, ManyTopics]) -> list[Figure]:
     wall = [each.wall_s if each else None for each in both]
     cpu = [each.cpu_s if each else None for each in both]
     pss = [each.pss_bytes / 1e6 if each else None for each in both]
+    first = [each.restart_first_s if each else None for each in both]
+    everywhere = [each.restart_all_s if each else None for each in both]
     return [
-        Figure(f"{name}: start to the last", "s", wall[0], wall[1]),
+        Figure(f"{name}: start to the last", "s", wall[0], wall[1], 60),
+        Figure(f"{name}: restart to the first new record", "s", first[0], first[1], 30),
+        Figure(f"{name}: restart to one in each", "s", everywhere[0], everywhere[1]),
         Figure(f"{name}: CPU", "s", cpu[0], cpu[1]),
         Figure(f"{name}: memory (PSS)", "MB", pss[0], pss[1], 512),
     ]

@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 __all__ = ["Topics"]
 
 _TIMEOUT_S: Final = 30.0
+_APPEND_TIMEOUT_S: Final = 120.0  # to a thousand topics
 _NOT_YET: Final = frozenset(
     {
         "_NOENT",
@@ -101,8 +102,8 @@ class Topics:
             for _ in range(records):
                 producer.produce(topic, b"record", partition=0)
             producer.poll(0)
-        if producer.flush(_TIMEOUT_S) > 0:
-            raise RuntimeError(f"records were not taken within {_TIMEOUT_S:.0f} s")
+        if producer.flush(_APPEND_TIMEOUT_S) > 0:
+            raise RuntimeError(f"records were not taken within {_APPEND_TIMEOUT_S:.0f} s")
 
     def end_offsets(self, topic: str, partitions: int) -> Sequence[int]:
         """Return the log end of every partition; 0 for those that do not exist yet."""
@@ -117,13 +118,15 @@ class Topics:
             ends[where.partition] = _offset(answer)
         return ends
 
-    def filled(self, topics: Collection[str]) -> int:
-        """Return how many of the topics have records in their first partition."""
+    def filled(self, topics: Collection[str], *, records: int = 1) -> int:
+        """Return how many of the topics have that many records in their first partition."""
         there = self.names() & set(topics)
         if not there:
             return 0
         asked = {TopicPartition(topic, 0): _SPECS.latest() for topic in there}
-        return sum(_offset(answer) > 0 for answer in self._admin.list_offsets(asked).values())
+        return sum(
+            _offset(answer) >= records for answer in self._admin.list_offsets(asked).values()
+        )
 
     def names(self) -> Set[str]:
         """Return the topics that the cluster lists."""

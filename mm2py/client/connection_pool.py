@@ -28,12 +28,13 @@ _REPEAT_S: Final = 10.0
 class _Reachability:
     """What is known of one address, shared by all purposes."""
 
-    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "up")
+    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "unsaid", "up")
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self.up: bool | None = None
         self.refused = False
+        self.unsaid: RetriableError | None = None
         self.not_before = 0.0
         self.lost_at = 0.0
         self.repeat_at = 0.0
@@ -142,16 +143,26 @@ class ConnectionPool:
         state.not_before = now + state.backoff.next_s()
         newly_refused = refused and not state.refused
         state.refused = refused
+        if state.up is None and broker.node_id < 0 and not refused:
+            # Where no address answers, who wants the cluster says so; else this one is worth a line.
+            state.lost_at = state.lost_at or now
+            state.unsaid = error
+            return
         if state.up is not False:
             state.lost_at = now
         elif not newly_refused and now < state.repeat_at:
             return  # a broker that is there again and refuses us is worth a line at once
+        self._say(str(broker), state, error)
+
+    def _say(self, address: str, state: _Reachability, error: RetriableError) -> None:
+        now = self._clock.monotonic()
         state.up = False
+        state.unsaid = None
         state.repeat_at = now + _REPEAT_S
         log.warning(
             "broker unreachable, trying again cluster=%s address=%s for_s=%d cause=%s",
             self._alias,
-            broker,
+            address,
             now - state.lost_at,
             error,
         )
@@ -163,6 +174,10 @@ class ConnectionPool:
         if state.up is not True:
             log.info("broker connected cluster=%s address=%s", self._alias, broker)
         state.up = True
+        state.unsaid = None
+        for (host, port), other in self._addresses.items():
+            if other.unsaid is not None:
+                self._say(f"{host}:{port}", other, other.unsaid)
 
     def _on_closed(self, connection: BrokerConnection, reason: str, in_flight: int) -> None:
         for key in [key for key, held in self._open.items() if held is connection]:

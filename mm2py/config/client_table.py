@@ -231,7 +231,7 @@ _add(
 # Security
 _add(
     _H, _ALL, "security.protocol", "how to reach every broker of the cluster",
-    choices=("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
+    choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
 )  # fmt: skip
 _add(
     _H, _ALL, "ssl.truststore.type ssl.keystore.type",

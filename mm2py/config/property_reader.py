@@ -85,6 +85,7 @@ def checked_value(entry: ClientProperty, text: str) -> JavaValue:
             raise ConfigError(f"must be at least {entry.low}")
         if entry.high is not None and value > entry.high:
             raise ConfigError(f"must be at most {entry.high}")
-    if entry.choices and str(value).strip().lower() not in entry.choices:
+    known = [choice.lower() for choice in entry.choices]
+    if known and str(value).strip().lower() not in known:
         raise ConfigError(f"must be one of {', '.join(entry.choices)}")
     return value

@@ -45,7 +45,9 @@ def with_cluster(body: Callable[[FakeBroker, Cluster], Awaitable[None]]) -> None
     asyncio.run(run())
 
 
-def test_connect_tries_every_bootstrap_address() -> None:
+def test_connect_tries_every_bootstrap_address_and_names_the_dead_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def run() -> None:
         gone = await FakeBroker().start()
         await gone.stop()
@@ -55,8 +57,26 @@ def test_connect_tries_every_bootstrap_address() -> None:
             assert cluster.cluster_id == broker.cluster.cluster_id
             assert cluster.broker_ids == (1,)
             await cluster.close()
+            (said,) = [m for m in caplog.messages if "unreachable" in m]
+            assert f"cluster=x address=127.0.0.1:{gone.port} " in said
 
     asyncio.run(run())
+
+
+def test_a_cluster_of_which_no_address_answers_is_said_by_who_wants_it_not_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        gone = await FakeBroker().start()
+        await gone.stop()
+        cluster = cluster_of(gone)
+        for _ in range(3):
+            with pytest.raises(ConnectionFailedError, match="Connection refused"):
+                await cluster.connect()
+        await cluster.close()
+
+    asyncio.run(run())
+    assert caplog.messages == []
 
 
 def test_connect_fails_when_no_address_answers() -> None:
