@@ -6,7 +6,7 @@ leader writes what follows into the config topic. A refused change and a dry run
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -27,6 +27,7 @@ from mm2py.runtime.flow_graph import copies, new_cycles
 from mm2py.runtime.flow_patches import SOURCE, Patches, part_name, patched, without_topic
 from mm2py.runtime.flow_service import FlowParts
 from mm2py.runtime.flow_views import ChangeView, change_view, shown_value
+from mm2py.runtime.herder_api import Herder
 from mm2py.runtime.herder_errors import (
     BadRequestError,
     ConflictError,
@@ -42,6 +43,9 @@ __all__ = ["Change", "ChangeResult", "FlowChanges", "Request", "leading"]
 
 APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
+
+ENDED_S: Final = 10.0
+"""How long a deletion waits for the tasks of what it deleted; they end in any case."""
 
 LOOK_S: Final = 0.05
 Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
@@ -333,6 +337,7 @@ class FlowChanges:
                         await herder.delete(name, actor=request.actor)
             infos = {name: herder.info_now(name) for name in wanted}
             if all(it is not None and it.config == wanted[n] for n, it in infos.items()):
+                await self._ended(herder, before - set(wanted))
                 return
             if clock.monotonic() > deadline:
                 raise RequestTimedOutError(
@@ -340,6 +345,15 @@ class FlowChanges:
                     f" within {APPLIED_S:g} s",
                     remedy="it will; look at the flow again later",
                 )
+            await clock.sleep(LOOK_S)
+
+    async def _ended(self, herder: Herder, gone: Collection[str]) -> None:
+        """Wait a while for the work of connectors that are gone: their states end after it."""
+        clock = self._parts.clock
+        deadline = clock.monotonic() + ENDED_S
+        while any(state_of(herder, name) is not None for name in gone):
+            if clock.monotonic() > deadline:
+                return
             await clock.sleep(LOOK_S)
 
     async def _noted(

@@ -68,7 +68,13 @@ async def _run(options: _Options, mask: SecretMask) -> int:
     announce(config, flows, findings)
     metrics = Metrics(SYSTEM_CLOCK)
     node = build_node(
-        config, flows, metrics=metrics, clock=SYSTEM_CLOCK, mask=mask, insecure=options.insecure
+        config,
+        flows,
+        metrics=metrics,
+        clock=SYSTEM_CLOCK,
+        mask=mask,
+        insecure=options.insecure,
+        targets=options.clusters,
     )
     # Deriving resolves placeholders, and with them secrets.
     mask.add(secrets_of(config))

@@ -87,6 +87,10 @@ class Leader(FakeHerder):
             raise self.elsewhere
         return self.urls
 
+    async def delete(self, name: str, *, actor: str) -> None:
+        await super().delete(name, actor=actor)
+        self.states.pop(name, None)
+
     def derive(self) -> None:
         """Write what follows from file and overrides, as a leader does."""
         assert self.store is not None

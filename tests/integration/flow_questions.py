@@ -1,0 +1,142 @@
+"""``/flows`` of a running product, asked as its users do.
+
+Flow: ``FlowsFile`` (source aliases on one region, a target on another) -> ``Mirror`` -> ``Asked`` -> status and
+decoded body.
+"""
+
+import json
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+from urllib.parse import quote, urlencode
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.mirror_process import Flow, Mirror, until, write_file
+from tests.integration.traffic import Sent, copied, write
+
+__all__ = ["SOURCE", "Asked", "flows_file", "path_of", "push", "wait_for_records"]
+
+SOURCE: Final = "MirrorSourceConnector"
+SINGLE_REPLICA: Final = tuple(
+    f"{what}replication.factor"
+    for what in ("", "offset-syncs.topic.", "offset.storage.", "status.storage.", "config.storage.")
+)
+_NOT_NOW: Final = ("momentarily", "conflicting operation")
+
+
+def flows_file(
+    folder: Path,
+    source: KafkaAddress,
+    target: KafkaAddress,
+    topics: Sequence[str],
+    *,
+    running: int,
+    properties: Mapping[str, str] | None = None,
+) -> list[Flow]:
+    """Write one file with a source alias per topic, all flows to one target; the first ``running`` are enabled."""
+    mark = secrets.token_hex(3)
+    aliases, there = [f"s{n}x{mark}" for n in range(len(topics))], f"t{mark}"
+    lines = {
+        "clusters": ", ".join([*aliases, there]),
+        f"{there}.bootstrap.servers": target.bootstrap_servers,
+        "emit.heartbeats.enabled": "false",
+        **dict.fromkeys(SINGLE_REPLICA, "1"),
+        **(properties or {}),
+    }
+    for number, (alias, topic) in enumerate(zip(aliases, topics, strict=True)):
+        lines[f"{alias}.bootstrap.servers"] = source.bootstrap_servers
+        lines[f"{alias}->{there}.topics"] = topic
+        if number < running:
+            lines[f"{alias}->{there}.enabled"] = "true"
+    file = folder / f"flows-{mark}.properties"
+    write_file(file, lines)
+    return [Flow(source, target, alias, there, file) for alias in aliases]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """REST of one process."""
+
+    mirror: Mirror
+
+    def __call__(
+        self, method: str, path: str, body: object = None, **query: object
+    ) -> tuple[int, Any]:
+        """Ask once; return status and decoded body."""
+        url = self.mirror.wait_for_log("public=http").split("public=")[1].split()[0].split(",")[0]
+        words = urlencode({key: str(value).lower() for key, value in query.items()})
+        request = urllib.request.Request(  # noqa: S310 - http to ourselves
+            f"{url.rstrip('/')}{path}?{words}",
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=100) as reply:  # noqa: S310 - as above
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def patiently(
+        self, method: str, path: str, body: object = None, **query: object
+    ) -> tuple[int, Any]:
+        """Ask until the answer is another than "not now"."""
+
+        def answer() -> tuple[int, Any] | None:
+            status, found = self(method, path, body, **query)
+            assert status < 500 or status == 503, f"{method} {path}: {status} {found}"
+            busy = status == 409 and any(text in found["message"] for text in _NOT_NOW)
+            return None if busy or status == 503 else (status, found)
+
+        return until(answer, 90, f"an answer to {method} {path}", alive=self.mirror)
+
+    def done(self, method: str, path: str, body: object = None, **query: object) -> Any:
+        """Ask for something that has to work; return the body."""
+        status, found = self.patiently(method, path, body, **query)
+        assert status in (200, 201), f"{method} {path}: {status} {found}"
+        return found
+
+    def wait_there(self, flow: Flow) -> None:
+        """Wait until the worker knows a flow."""
+
+        def there() -> bool:
+            return self("GET", path_of(flow))[0] == 200
+
+        until(there, 60, f"flow {flow.source_alias} to be there", alive=self.mirror)
+
+    def paused(self, flow: Flow) -> set[str]:
+        """Return paused topics and partitions."""
+        return set(self.done("GET", path_of(flow))["paused"])
+
+    def properties(self, flow: Flow) -> dict[str, str]:
+        """Return what is in force of the source connector."""
+        views = self.done("GET", f"{path_of(flow)}/config")
+        (found,) = (view for view in views if view["connector"] == SOURCE)
+        return {item["key"]: item["value"] for item in found["properties"]}
+
+
+def path_of(flow: Flow) -> str:
+    """Return where ``/flows`` has a flow."""
+    return "/flows/" + quote(f"{flow.source_alias}->{flow.target_alias}", safe="")
+
+
+def push(flow: Flow, topic: str, count: int = 20) -> int:
+    """Write records to a source topic of one partition; return how many there are now."""
+    mark = secrets.token_hex(4)
+    write(flow.source, topic, [Sent(0, f"{mark}-{n}".encode()) for n in range(count)])
+    return count
+
+
+def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None:
+    """Wait until so many records are in the copy."""
+    until(
+        lambda: copied(flow, topic) >= count,
+        60,
+        lambda: f"{count} records of {flow.remote(topic)}, there are {copied(flow, topic)}",
+        alive=mirror,
+    )

@@ -1,0 +1,156 @@
+"""``/flows`` of the product on real brokers: flows come, change and go while others run, and outlive restarts.
+
+Flow: one file, several source aliases of one region -> process(es) -> requests -> what arrives on the target.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
+from tests.integration.mirror_process import Flow, Mirror
+from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+COUNT: Final = 20
+
+
+@pytest.fixture
+def topics(
+    region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic
+) -> list[str]:
+    """Two topics per flow: the one of the file, and another one."""
+    names = [unique(f"flows-{word}") for word in ("kept", "kept2", "new", "new2")]
+    for name in names:
+        create_topic(region_a, name, 1)
+    return names
+
+
+@pytest.fixture
+def flows(
+    region_a: KafkaAddress, region_b: KafkaAddress, topics: list[str], tmp_path: Path
+) -> list[Flow]:
+    """One flow that runs, and one that the file has disabled."""
+    return flows_file(tmp_path, region_a, region_b, [topics[0], topics[2]], running=1)
+
+
+def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_runs(
+    flows: list[Flow], topics: list[str]
+) -> None:
+    kept, new = flows
+    body = {"source": new.source_alias, "target": new.target_alias}
+    with Mirror(kept.file) as mirror:
+        mirror.wait_ready(60)
+        ask = Asked(mirror)
+        refuse_nonsense(ask, new)
+
+        planned = ask.done("POST", "/flows", body, dry_run=True)
+        assert (planned["dry_run"], planned["revision"]) == (True, None)
+        assert ends(new.target, f"mm2py-flows.{new.source_alias}.internal") == {}, "nothing is made"
+        status, made = ask.patiently("POST", "/flows", body)
+        assert (status, made["action"], made["changes"]) == (201, "create", planned["changes"])
+        assert ask("POST", "/flows", body)[0] == 409
+        push(new, topics[2], COUNT)
+        wait_for_records(mirror, new, topics[2], COUNT)
+
+        path = path_of(new)
+        both = {"config": {"topics": f"{topics[2]},{topics[3]}"}}
+        changed = ask.done("PATCH", path, both)
+        assert changed["revision"] == made["revision"] + 1
+        push(new, topics[3], COUNT)
+        wait_for_records(mirror, new, topics[3], COUNT)
+
+        ask.done("POST", f"{path}/pause", topic=topics[2])
+        push(new, topics[2], COUNT)
+        push(new, topics[3], COUNT)
+        wait_for_records(mirror, new, topics[3], 2 * COUNT)
+        assert copied(new, topics[2]) == COUNT, "only the paused topic waits"
+        ask.done("POST", f"{path}/restart", topic=topics[2])
+        ask.done("POST", f"{path}/resume", topic=topics[2])
+        wait_for_records(mirror, new, topics[2], 2 * COUNT)
+
+        ask.done("DELETE", path, topic=topics[3])
+        assert ask.properties(new)["topics"] == topics[2]
+        ask.done("POST", f"{path}/pause", topic=topics[2], partition=0)
+        ask.done("POST", f"{path}/rollback", revision=changed["revision"])
+        assert ask.properties(new)["topics"] == both["config"]["topics"]
+        assert ask.paused(new) == set()
+        ask.done("POST", f"{path}/rollback", revision=made["revision"])
+        assert ask.properties(new)["topics"] == topics[2]
+        assert mirror.stop() == 0
+    outlives_a_restart(flows, topics)
+
+
+def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
+    """What was made is there again; deleted, it stays away until it is made again, and goes on then."""
+    kept, new = flows
+    with Mirror(kept.file, name="again") as mirror:
+        ask = Asked(mirror)
+        ask.wait_there(new)
+        push(new, topics[2], COUNT)
+        wait_for_records(mirror, new, topics[2], 3 * COUNT)
+        assert ask.done("DELETE", path_of(new))["action"] == "delete"
+        assert ask("GET", path_of(new))[0] == 404
+        push(new, topics[2], COUNT)
+        push(kept, topics[0], COUNT)
+        wait_for_records(mirror, kept, topics[0], COUNT)
+        assert mirror.stop() == 0
+    with Mirror(kept.file, name="third") as mirror:
+        mirror.wait_ready(60)
+        ask = Asked(mirror)
+        push(kept, topics[0], COUNT)
+        wait_for_records(mirror, kept, topics[0], 2 * COUNT)
+        assert [it["flow"] for it in ask.done("GET", "/flows")] == [
+            f"{kept.source_alias}->{kept.target_alias}"
+        ]
+        assert copied(new, topics[2]) == 3 * COUNT, "a deleted flow copies nothing"
+        ask.done("POST", "/flows", {"source": new.source_alias, "target": new.target_alias})
+        assert_equal(*wait_for_copy(mirror, new, topics[2], timeout_s=60))
+        assert mirror.stop() == 0
+
+
+def refuse_nonsense(ask: Asked, absent: Flow) -> None:
+    """Every refusal names what is wrong, and none of them is a defect."""
+    known = {"source": absent.source_alias, "target": absent.target_alias}
+    refused = [
+        ("POST", "/flows", {"source": "nobody", "target": absent.target_alias}, 400),
+        ("POST", "/flows", {"source": absent.source_alias, "target": absent.source_alias}, 400),
+        ("POST", "/flows", {**known, "config": {"topics": "["}}, 400),
+        ("POST", "/flows", {**known, "config": {"enabled": False}}, 400),
+        ("POST", "/flows", {**known, "config": {"source.cluster.bootstrap.servers": "x:1"}}, 400),
+        ("POST", "/flows", {**known, "connectors": {"Nobody": {"x": "1"}}}, 404),
+        ("POST", "/flows", {"source": absent.source_alias}, 422),
+        ("POST", "/flows", [], 422),
+        ("DELETE", path_of(absent), None, 404),
+        ("PATCH", path_of(absent), {"config": {"topics": "x"}}, 404),
+        ("POST", f"{path_of(absent)}/rollback", None, 422),
+    ]
+    for method, path, body, wanted in refused:
+        status, found = ask.patiently(method, path, body)
+        assert (status, found["error_code"]) == (wanted, wanted), f"{method} {path} {body}: {found}"
+        assert found["message"]
+
+
+def test_every_worker_of_a_file_runs_a_flow_that_one_of_them_was_told_of(
+    flows: list[Flow], topics: list[str]
+) -> None:
+    kept, new = flows
+    with Mirror(kept.file, name="one") as one, Mirror(kept.file, name="two") as two:
+        asks = [Asked(one), Asked(two)]
+        body = {"source": new.source_alias, "target": new.target_alias}
+        assert asks[0].patiently("POST", "/flows", body)[0] == 201
+        for ask, worker in zip(asks, (one, two), strict=True):
+            worker.wait_for_log(f"{new.source_alias}->{new.target_alias}.*group", 60)
+            ask.wait_there(new)
+        assert asks[1].patiently("POST", "/flows", body)[0] == 409
+        one.kill()
+        push(new, topics[2], COUNT)
+        wait_for_records(two, new, topics[2], COUNT)
+        asks[1].done("DELETE", path_of(new))
+        assert asks[1]("GET", path_of(new))[0] == 404
+        assert two.stop() == 0
