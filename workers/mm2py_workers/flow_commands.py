@@ -25,7 +25,7 @@ from mm2py_workers.output import (
     text_of,
     texts_of,
 )
-from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+from mm2py_workers.rest_access import Access, asks_rest, complete_flow, flow_name, flow_path
 
 __all__ = ["FlowArgument", "flow_app", "health", "is_well", "wrongs"]
 
@@ -41,7 +41,12 @@ flow_app: Final = typer.Typer(
 )
 FlowArgument = Annotated[
     str,
-    typer.Argument(metavar="FLOW", help="A/B, or 'A->B' in quotes", show_default=False),
+    typer.Argument(
+        metavar="FLOW",
+        help="A/B, or 'A->B' in quotes",
+        show_default=False,
+        autocompletion=complete_flow,
+    ),
 ]
 
 _WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED"})
@@ -50,6 +55,7 @@ _WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED"})
 _FLOWS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("STATE", "state"),
+    Column("ENABLED", lambda row: "no" if row.get("enabled") is False else "yes", wide=True),
     Column("SINCE (UTC)", lambda row: _utc(row, "since_ms"), wide=True),
     Column.count("LAG", "lag_records"),
     Column.age("BEHIND", "lag_ms"),
@@ -128,8 +134,8 @@ def describe_flow(
         return health([found])
     printer.fields(
         [
-            *((it.title.capitalize(), it.cell(found)) for it in _FLOWS if it.cell(found)),
-            *(("Wrong", text) for text in wrongs(found)),
+            *((it.title, it.cell(found)) for it in _FLOWS if it.cell(found)),
+            *(("WRONG", text) for text in wrongs(found)),
         ]
     )
     printer.show(printer.table(_work_rows(found), _WORK))

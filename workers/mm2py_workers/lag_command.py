@@ -25,7 +25,7 @@ from mm2py_workers.output import (
     say,
     text_of,
 )
-from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name, flow_path
 
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient
@@ -71,7 +71,7 @@ class Limits:
 def show_lag(
     access: Access,
     *,
-    flow: Annotated[str | None, typer.Option(help="one flow only: A/B")] = None,
+    flow: FlowOption = None,
     top: Annotated[int, typer.Option(min=1, help="so many topics at most")] = 20,
     watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
     every: Annotated[
@@ -133,7 +133,7 @@ class _View:
             return code
         for flow in flows:
             state = text_of(flow, "state")
-            if state != "RUNNING" and is_well(flow):
+            if state != "RUNNING" and is_well(flow) and flow.get("enabled") is not False:
                 say(f"{text_of(flow, 'flow')} is {state}: it falls behind")
                 code = UNHEALTHY
         late = [it for it in topics if self.limits.passed_by(it)]

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from mm2py.errors import ConfigError, UsageError
+from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py_workers.output import DebugOption, end_with
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from mm2py_workers.rest_client import RestClient
 
-__all__ = ["Access", "asks_rest", "flow_name", "flow_path"]
+__all__ = ["Access", "FlowOption", "asks_rest", "complete_flow", "flow_name", "flow_path"]
 
 DEFAULT_URL: Final = "http://localhost:8083"
 ANSWER_S: Final = 60.0
 """A change may wait for a rebalance; Connect's own requests may take 90 s."""
+COMPLETION_S: Final = 1.0
+"""Somebody waits at a prompt."""
 
 _File = Path | None
 _Text = str | None
@@ -148,6 +150,7 @@ class Access:
     cert_file: Path | None = None
     key_file: Path | None = None
     timeout_s: float = ANSWER_S
+    may_prompt: bool = True
     transport: "httpx.BaseTransport | None" = None
 
     def client(self) -> "RestClient":
@@ -202,7 +205,7 @@ class Access:
             )
         password = _secret(self.password_file, "MM2PY_PASSWORD")
         if password is None:
-            if not os.isatty(0):
+            if not self.may_prompt or not os.isatty(0):
                 raise UsageError(
                     f"no password for user {self.user}",
                     remedy="use --password-file, or MM2PY_PASSWORD in the environment",
@@ -232,6 +235,27 @@ def asks_rest(command: Callable[Concatenate[Access, P], int]) -> Callable[..., N
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {it.name: it.annotation for it in parameters}
     return run
+
+
+def complete_flow(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the flows that a worker knows, in the form that needs no quotes; none if it is not there."""
+    members: dict[str, object] = {
+        name: value
+        for name, value in context.params.items()
+        if name in _SHARED and name not in ("debug", "context") and value is not None
+    }
+    members |= {"timeout_s": COMPLETION_S, "may_prompt": False}
+    try:
+        with cast("Callable[..., Access]", Access)(**members).client() as rest:
+            names = [f"{it.get('source')}/{it.get('target')}" for it in rest.rows("/flows")]
+    except Mm2pyError:
+        return []
+    return [name for name in names if name.startswith(incomplete) and name.count("/") == 1]
+
+
+FlowOption = Annotated[
+    str | None, typer.Option(help="one flow only: A/B", autocompletion=complete_flow)
+]
 
 
 def flow_name(text: str) -> str:

@@ -20,7 +20,7 @@ from mm2py_workers.output import (
     count_of,
     text_of,
 )
-from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name, flow_path
 
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient
@@ -70,7 +70,7 @@ def show_topics(
         str, typer.Argument(metavar="[TOPIC]", help="a name, or a pattern such as 'orders*'")
     ] = "*",
     *,
-    flow: Annotated[str | None, typer.Option(help="one flow only: A/B")] = None,
+    flow: FlowOption = None,
     partitions: Annotated[
         bool, typer.Option("--partitions", help="one line per partition")
     ] = False,

@@ -42,6 +42,7 @@ def test_wide_has_more_columns() -> None:
     ended = api().run("flow", "list", "-o", "wide")
     assert "WORKERS" in ended.out
     assert "w1:1" in ended.out
+    assert "1970-01-01 00:00:00" in ended.out
 
 
 def test_json_and_yaml_are_the_answer_itself() -> None:
@@ -144,6 +145,10 @@ def test_a_paused_flow_is_well_but_not_within_a_limit() -> None:
     assert api({"state": "PAUSED"}).run("lag").code == 0
     ended = api({"state": "PAUSED"}).run("lag", "--max-seconds", "60")
     assert (ended.code, ended.err) == (3, "A->B is PAUSED: it falls behind\n")
+
+
+def test_a_flow_that_copies_nothing_on_purpose_does_not_fall_behind() -> None:
+    assert api({"state": "PAUSED", "enabled": False}).run("lag", "--max-seconds", "60").code == 0
 
 
 def test_lag_shows_the_first_topics_but_judges_all() -> None:
