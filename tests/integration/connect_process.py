@@ -4,6 +4,7 @@ Flow: ``write_worker`` -> ``Mirror(file, program=DISTRIBUTED)`` -> ``rest_of`` -
 """
 
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +16,21 @@ import httpx
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_file
 
-__all__ = ["DISTRIBUTED", "STANDALONE", "Rest", "mirror_config", "rest_of", "write_worker"]
+__all__ = [
+    "DISTRIBUTED",
+    "STANDALONE",
+    "Rest",
+    "install_plugin",
+    "mirror_config",
+    "rest_of",
+    "write_standalone",
+    "write_worker",
+]
 
 DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
 STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")
+
+PLUGIN: Final = Path(__file__).parents[1] / "plugins" / "counting_source.py"
 
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 # Java answers so while its group rebalances; clients ask again.
@@ -76,6 +88,33 @@ class Rest:
             )
             for it in found
         }
+
+
+def install_plugin(folder: Path) -> dict[str, str]:
+    """Install the counting connector into a folder; returns the environment that finds it."""
+    site = folder / "site"
+    info = site / "counting_source-1.2.3.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(PLUGIN, site)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-source\nVersion: 1.2.3\n")
+    entry = "CountingSourceConnector = counting_source:CountingSourceConnector"
+    (info / "entry_points.txt").write_text(f"[mm2py.connectors]\n{entry}\n")
+    return {"PYTHONPATH": str(site)}
+
+
+def write_standalone(folder: Path, cluster: KafkaAddress) -> Path:
+    """Write the file of a standalone worker."""
+    file = folder / "standalone.properties"
+    lines = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "key.converter": _BYTES,
+        "value.converter": _BYTES,
+        "listeners": "http://127.0.0.1:0",
+        "offset.storage.file.filename": str(folder / "connect.offsets"),
+        "offset.flush.interval.ms": "200",
+    }
+    write_file(file, lines)
+    return file
 
 
 def write_worker(

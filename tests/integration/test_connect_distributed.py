@@ -9,7 +9,13 @@ from kafka_connect import KafkaConnect
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
-from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
+from tests.integration.connect_process import (
+    DISTRIBUTED,
+    install_plugin,
+    mirror_config,
+    rest_of,
+    write_worker,
+)
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, ends, read, write
 
@@ -134,4 +140,52 @@ def test_kafka_connect_py_drives_a_worker(
         )
         _said(lambda: client.delete_connector("c"))
         assert _said(client.list_connectors) == []
+        assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_a_third_partys_records_pass_the_converters(
+    hosts: int,
+    tmp_path: Path,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+) -> None:
+    topic = unique("counted")
+    create_topic(region_b, topic, 1)
+    config = {
+        "connector.class": "CountingSource",
+        "topic": topic,
+        "count": "3",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+    }
+    file = write_worker(tmp_path, region_b, {"task.host.processes": str(hosts)})
+    environ = install_plugin(tmp_path)
+    with Mirror(file, name="worker", program=DISTRIBUTED, environ=environ) as worker:
+        rest = rest_of(worker)
+        listed = cast("list[dict[str, str]]", rest.ok("GET", "connector-plugins"))
+        mine = [it for it in listed if it["class"] == "com.example.CountingSourceConnector"]
+        assert [(it["type"], it["version"]) for it in mine] == [("source", "1.2.3")]
+        refused = {"name": "n", "config": config | {"count": "many"}}
+        status, answer = rest.call("POST", "connectors", refused)
+        assert (status, "count: is no number" in str(answer)) == (400, True), answer
+        transformed = {"name": "n", "config": config | {"transforms": "a"}}
+        status, answer = rest.call("POST", "connectors", transformed)
+        assert (status, "part 5" in str(answer)) == (400, True), answer
+
+        rest.ok("POST", "connectors", {"name": "n", "config": config})
+        rest.wait_states("n", "RUNNING", "RUNNING")
+        until(lambda: ends(region_b, topic) == {0: 3}, 60, lambda: str(ends(region_b, topic)))
+        found = read(region_b, topic)[0].records
+        assert [(it.key, it.value, it.headers) for it in found] == [
+            (b"k1", b'{"number":1,"even":null}', (("half", b"0.5"),)),
+            (b"k2", b'{"number":2,"even":true}', (("half", b"1.0"),)),
+            (b"k3", b'{"number":3,"even":false}', (("half", b"1.5"),)),
+        ]
+        rest.ok("PUT", "connectors/n/stop")
+        rest.wait_states("n", "STOPPED")
+        position = {"partition": {"counter": "one"}, "offset": {"number": 3}}
+        assert rest.ok("GET", "connectors/n/offsets") == {"offsets": [position]}
         assert worker.stop() == 0

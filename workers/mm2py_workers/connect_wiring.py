@@ -271,6 +271,7 @@ class ConnectWorker:
         self._rest = rest
         self._pool = node.pool
         self._served = Served(herders={None: herder}, parts=node)
+        self.validator = node.validator
 
     async def run(
         self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
@@ -281,11 +282,13 @@ class ConnectWorker:
         herding = asyncio.create_task(self.herder.run(), name="worker")
         serving = asyncio.create_task(self._serve_and(begin), name="rest")
         asked = asyncio.create_task(stop.wait())
+        # What begins with the worker and fails, ends it.
+        serving.add_done_callback(lambda done: stop.ask() if _failed(done) else None)
         await asyncio.wait({herding, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         log.info("stopping: polling ends, what is under way is written and committed")
         serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await asyncio.wait({serving})
         self.herder.stop()
         _, late = await asyncio.wait({herding}, timeout=DRAIN_TIMEOUT_S)
         if late:
@@ -295,12 +298,22 @@ class ConnectWorker:
         await self._rest.stop(REST_STOP_S)
         if self._pool is not None:
             await self._pool.close()
+        if _failed(serving):
+            await serving  # says why
         return 1 if late or self.herder.error is not None else 0
+
+    async def abandon(self) -> None:
+        """Close what was bound, without having run."""
+        await self._rest.stop(0)
 
     async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:
         await self._rest.serve(self._served)
         if begin is not None:
             await begin()
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def build_distributed(
