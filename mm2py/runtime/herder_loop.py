@@ -36,6 +36,7 @@ STATUS_FLUSH_S: Final = 5.0
 
 LAST_FLUSH_S: Final = 1.0
 QUIET_S: Final = 3.0
+"""A topic that was just made, by us or another worker, is not visible on every broker at once."""
 
 
 @final
@@ -118,7 +119,7 @@ class HerderLoop:
             if not await self._patiently(what, connect):
                 return False
         with self._queue.stage("initializing and reading to the end of internal topics"):
-            if not await self._patiently("the internal topics", parts.prepare):
+            if not await self._patiently("the internal topics", parts.prepare, quiet_s=QUIET_S):
                 return False
             stores: dict[str, Callable[[], Awaitable[None]]] = {
                 "the config topic": lambda: parts.config.start(self._news),
@@ -127,7 +128,6 @@ class HerderLoop:
             }
             if parts.overrides is not None:
                 stores["the flow's overrides"] = parts.overrides.start
-            # A topic that was just made is not visible on every broker at once.
             opened = await asyncio.gather(
                 *(self._patiently(what, start, quiet_s=QUIET_S) for what, start in stores.items())
             )
