@@ -1,0 +1,239 @@
+"""What people see and change of tasks in child processes over REST: failures, restarts, loggers, the deal."""
+
+import json
+import os
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, cast, final
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.cluster_changes import delete_records
+from tests.integration.conftest import CreateTopic
+from tests.integration.ledger_scenes import wait_for_entries
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import (
+    Load,
+    Sent,
+    assert_resumed,
+    copied,
+    wait_for_copy,
+    wait_for_progress,
+    write,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+PARTITIONS: Final = 4
+RATE: Final = 1_000
+WAIT_S: Final = 60.0
+SOURCE: Final = "connectors/MirrorSourceConnector"
+
+Unique = Callable[[str], str]
+MakeFlow = Callable[..., Flow]
+
+
+@final
+class Rest:
+    """REST of one process, for its flow."""
+
+    def __init__(self, mirror: Mirror, flow: Flow) -> None:
+        line = mirror.wait_for_log("rest listens", WAIT_S)
+        found = re.search(r"public=(http://[^,\s]+)", line)
+        assert found is not None, line
+        self._root = f"{found[1].rstrip('/')}/"
+        self._pair = f"{flow.source_alias}/{flow.target_alias}/"
+
+    def ask(
+        self, path: str, method: str = "GET", body: object = None, *, pair: bool = True
+    ) -> tuple[int, object]:
+        """Return status and decoded body."""
+        data = None if body is None else json.dumps(body).encode()
+        url = f"{self._root}{self._pair if pair else ''}{path}"
+        request = urllib.request.Request(  # noqa: S310 - http to ourselves
+            url, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S) as reply:  # noqa: S310 - as above
+                text = reply.read()
+                return reply.status, json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def tasks(self) -> dict[int, tuple[str, str]]:
+        """Return state and trace of each task."""
+        status, found = self.ask(f"{SOURCE}/status")
+        if status != 200:
+            return {}
+        listed = cast("dict[str, list[dict[str, str | int]]]", found)["tasks"]
+        return {
+            int(task["id"]): (str(task["state"]), str(task.get("trace", ""))) for task in listed
+        }
+
+    def until_states(self, *states: str) -> dict[int, tuple[str, str]]:
+        """Wait until the tasks have these states in any order."""
+
+        def there() -> dict[int, tuple[str, str]] | None:
+            now = self.tasks()
+            return now if sorted(state for state, _ in now.values()) == sorted(states) else None
+
+        return until(there, WAIT_S, lambda: f"{states}: {self.tasks()}")
+
+    def dealt(self) -> dict[str, int]:
+        """Return which task has which partition."""
+        status, found = self.ask(f"{SOURCE}/tasks")
+        if status != 200:
+            return {}
+        listed = cast("list[dict[str, Mapping[str, object]]]", found)
+        return {
+            name: cast("int", task["id"]["task"])
+            for task in listed
+            for name in str(task["config"]["task.assigned.partitions"]).split(",")
+        }
+
+
+@pytest.fixture
+def topic(region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic) -> str:
+    name = unique("hosts-rest")
+    create_topic(region_a, name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def make_flow(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> MakeFlow:
+    def make(topics: str = topic, **properties: str) -> Flow:
+        given = {name.replace("_", "."): text for name, text in properties.items()}
+        hosts = {"task.host.processes": "2", "tasks.max": "2"}
+        return write_flow(tmp_path, region_a, region_b, topics, hosts | given)
+
+    return make
+
+
+def has_copied(flow: Flow, topic: str, records: int) -> bool:
+    """Whether so many are on the target."""
+    return copied(flow, topic) >= records
+
+
+def started(mirror: Mirror) -> list[int]:
+    """Process ids of all hosts that were started, in that order."""
+    lines = mirror.lines("task host started pid=")
+    return [int(match[1]) for line in lines if (match := re.search(r"pid=(\d+)", line))]
+
+
+def test_a_killed_host_shows_in_the_status_and_its_task_waits_for_a_restart_where_none_is_automatic(
+    make_flow: MakeFlow, topic: str
+) -> None:
+    flow = make_flow(task_auto_restart="false")
+    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Mirror(flow.file) as mirror:
+        rest = Rest(mirror, flow)
+        rest.until_states("RUNNING", "RUNNING")
+        wait_for_progress(mirror, flow, topic)
+        victim = started(mirror)[0]
+        os.kill(victim, signal.SIGKILL)
+        tasks = rest.until_states("FAILED", "RUNNING")
+        (trace,) = [trace for state, trace in tasks.values() if state == "FAILED"]
+        assert f"task host {victim} ended with signal 9" in trace
+        wait_for_progress(mirror, flow, topic, more=RATE)
+        assert rest.until_states("FAILED", "RUNNING") == tasks, "nobody restarted it"
+        status, plan = rest.ask(f"{SOURCE}/restart?onlyFailed=true&includeTasks=true", "POST")
+        assert status == 202, plan
+        restarted = cast("dict[str, list[dict[str, str | int]]]", plan)["tasks"]
+        assert {task["id"]: task["state"] for task in restarted} == {
+            number: "RESTARTING" if state == "FAILED" else state
+            for number, (state, _) in tasks.items()
+        }
+        assert {trace for _, trace in rest.until_states("RUNNING", "RUNNING").values()} == {""}
+        load.stop()
+        assert_resumed(*wait_for_copy(mirror, flow, topic), rewinds=1)
+        assert len(mirror.lines("source task started")) == 3, "only the failed one began again"
+        assert mirror.stop() == 0
+
+
+def test_a_level_set_over_rest_is_the_hosts_level_too(make_flow: MakeFlow, topic: str) -> None:
+    flow = make_flow(tasks_max="1")
+    with Mirror(flow.file) as mirror:
+        rest = Rest(mirror, flow)
+        rest.until_states("RUNNING")
+
+        def restarted(level: str) -> int:
+            """Set a level, restart the task, return how often the host has told of a start."""
+            begun = len(mirror.lines("task-0] task state=RUNNING"))
+            status, found = rest.ask(
+                "admin/loggers/mm2py_connectors", "PUT", {"level": level}, pair=False
+            )
+            assert status == 200, found
+            assert rest.ask(f"{SOURCE}/tasks/0/restart", "POST")[0] == 204
+            until(
+                lambda: len(mirror.lines("task-0] task state=RUNNING")) > begun,
+                WAIT_S,
+                "a restart",
+                alive=mirror,
+            )
+            return len(mirror.lines("source task started"))
+
+        assert restarted("WARN") == 1
+        assert restarted("INFO") == 2
+        assert mirror.stop() == 0
+
+
+def test_what_a_host_counts_and_loses_is_known_to_the_worker(
+    make_flow: MakeFlow, topic: str
+) -> None:
+    flow = make_flow()
+    sent = [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)]
+    write(flow.source, topic, sent)
+    with Mirror(flow.file, name="first") as mirror:
+        rest = Rest(mirror, flow)
+        wait_for_copy(mirror, flow, topic)
+        name = f"{flow.source_alias}-%3E{flow.target_alias}"
+
+        def counted() -> int:
+            status, found = rest.ask(f"flows/{name}/partitions", pair=False)
+            assert status == 200, found
+            return json.dumps(found).count(f'"{topic}"')
+
+        until(lambda: counted() >= PARTITIONS, WAIT_S, "the partitions over REST", alive=mirror)
+        assert mirror.stop() == 0
+    write(flow.source, topic, [Sent(1, b"lost %d" % n) for n in range(5)])
+    delete_records(flow.source, topic, 1, 13)
+    with Mirror(flow.file, name="second") as mirror:
+        (event,) = wait_for_entries(flow, 1, mirror)
+        assert (event.partition, event.first, event.last) == (1, 10, 12)
+        assert mirror.stop() == 0
+
+
+def test_busy_partitions_go_to_different_hosts_when_a_deal_is_due(
+    make_flow: MakeFlow, topic: str, create_topic: CreateTopic
+) -> None:
+    flow = make_flow(f"{topic}.*")
+    # Round robin gives both to the first task.
+    busy = [Sent(n % 2 * 2, b"." * 2_000) for n in range(400)]
+    with Mirror(flow.file) as mirror:
+        rest = Rest(mirror, flow)
+        rest.until_states("RUNNING", "RUNNING")
+        first = rest.dealt()
+        assert first[f"{topic}-0"] == first[f"{topic}-2"]
+        for turn in range(1, 11):
+            write(flow.source, topic, busy)
+            wanted = turn * len(busy)
+            until(partial(has_copied, flow, topic, wanted), WAIT_S, "the copy", alive=mirror)
+        assert rest.dealt() == first, "no partition moves for balance alone"
+        create_topic(flow.source, f"{topic}-new", 1)
+
+        def dealt_anew() -> dict[str, int] | None:
+            write(flow.source, topic, busy)
+            now = rest.dealt()
+            return now if f"{topic}-new-0" in now else None
+
+        now = until(dealt_anew, WAIT_S, lambda: f"a new deal: {rest.dealt()}", alive=mirror)
+        assert now[f"{topic}-0"] != now[f"{topic}-2"]
+        wait_for_copy(mirror, flow, topic)
+        assert mirror.stop() == 0
