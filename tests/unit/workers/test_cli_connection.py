@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.models import CommandInfo
 
+from mm2py_workers.cli import app
 from tests.unit.workers.cli_api import FLOW, PATH, FakeApi, Turns, refusal
 
 CANARY = "canary-5ecret"
@@ -201,3 +204,21 @@ def test_watch_prints_json_lines_and_ends_with_ctrl_c() -> None:
         [{"topic": "b"}],
     ]
     assert (ended.code, "not ready (503)" in ended.err) == (0, True)
+
+
+def test_every_command_is_in_the_document_and_every_command_there_exists() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    documented = set(
+        re.findall(r"^\| `mm2py ((?:[a-z]+ ?){1,2}?)(?= [A-Z\[]|`)", page, re.MULTILINE)
+    )
+    commands = {it.name or _name_of(it) for it in app.registered_commands}
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        nested = group.typer_instance.registered_commands
+        commands |= {f"{group.name} {it.name or _name_of(it)}" for it in nested}
+    assert documented == commands
+
+
+def _name_of(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return command.callback.__name__
