@@ -1,8 +1,9 @@
 """``SimpleHeaderConverter``: the text form of any value, in UTF-8."""
 
-from typing import final
+from collections.abc import Mapping
+from typing import cast, final
 
-from mm2py.api.schema import Schema
+from mm2py.api.schema import Schema, SchemaType
 from mm2py.runtime.converters.java_text import header_text
 
 __all__ = ["SimpleHeaderConverter"]
@@ -14,4 +15,16 @@ class SimpleHeaderConverter:
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
         """Return the text's bytes."""
-        return None if value is None else header_text(value).encode("utf-8", "replace")
+        if value is None:
+            return None
+        return header_text(_whole(schema, value)).encode("utf-8", "replace")
+
+
+def _whole(schema: Schema | None, value: object) -> object:
+    """Return a struct with all of its fields, in the order of its schema."""
+    if schema is None or schema.type is not SchemaType.STRUCT or not isinstance(value, Mapping):
+        return value
+    members = cast("Mapping[str, object]", value)
+    return {
+        it.name: _whole(it.schema, members.get(it.name, it.schema.default)) for it in schema.fields
+    }

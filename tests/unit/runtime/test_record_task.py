@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import Delivery, Outgoing, Run
+from mm2py.errors import FatalError
 from mm2py.protocol.records import decode_batches
-from mm2py.runtime.record_task import BATCH_BYTES, RecordTaskAdapter
+from mm2py.runtime.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
 
@@ -18,7 +22,7 @@ class Script:
 
     def __init__(self, *rounds: Sequence[SourceRecord]) -> None:
         self.rounds = list(rounds)
-        self.landed: list[tuple[bytes | None, int]] = []
+        self.landed: list[tuple[object, int]] = []
         self.commits = 0
 
     async def start(self) -> None:
@@ -114,3 +118,46 @@ def test_a_task_that_does_not_block_does_not_spin() -> None:
     adapter = RecordTaskAdapter(Script(), clock)
     assert asyncio.run(adapter.poll(1)) == ()
     assert clock.sleeps
+
+
+def _conversion(**connector: str) -> Conversion:
+    return Conversion.of(
+        {"value.converter": "LongConverter"}, {"errors.tolerance": "none"} | connector
+    )
+
+
+def _number(line: int, value: object) -> SourceRecord:
+    return replace(_record(line), value=value)
+
+
+def test_a_record_passes_the_workers_converters() -> None:
+    adapter = RecordTaskAdapter(Script([_number(1, 7)]), EagerClock(), _conversion())
+    (item,) = asyncio.run(adapter.poll(1 << 20))
+    (batch,) = decode_batches(item.batches[0].data)
+    assert batch.records[0].value == (7).to_bytes(8, "big")
+
+
+def test_a_record_that_cannot_be_converted_fails_the_task() -> None:
+    adapter = RecordTaskAdapter(Script([_number(1, "x")]), EagerClock(), _conversion())
+    with pytest.raises(
+        FatalError, match=r"record for t .*the value cannot be converted.*tolerance"
+    ):
+        asyncio.run(adapter.poll(1 << 20))
+
+
+def test_a_tolerated_record_is_left_out_and_its_position_committed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    committed: dict[TopicPartition, int] = {}
+    script = Script([_number(1, 1), _number(2, "x"), _number(3, "y")], [_number(4, "z")])
+    adapter = RecordTaskAdapter(script, EagerClock(), _conversion(**{"errors.tolerance": "all"}))
+    adapter.commit_through(committed.__setitem__)
+    (item,) = asyncio.run(adapter.poll(1 << 20))
+    assert committed == {}, "the one before is under way"
+    _acknowledge(adapter, item, 0)
+    ((key, last),) = committed.items()
+    assert adapter.source_offset(key, last) == {"line": 3}
+    assert asyncio.run(adapter.poll(1 << 20)) == []
+    assert adapter.source_offset(key, last) == {"line": 4}
+    assert len(script.landed) == 1
+    assert len([it for it in caplog.messages if "left out" in it]) == 1, "never per record"
