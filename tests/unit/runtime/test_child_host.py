@@ -165,6 +165,10 @@ class World:
         return self.links[-1]
 
 
+def counted(meter: FlowMeter, records: range) -> bool:
+    return meter.snapshot().records in records
+
+
 def play(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
     asyncio.run(scenario())
 
@@ -403,6 +407,27 @@ def test_a_child_that_was_frozen_takes_old_words_for_what_they_are_worth_now() -
         await world.clock.advance(7.0)
         world.host.lease(6_000)
         await until(lambda: not stage.senders[0].suspended)
+        await world.close()
+
+    play(scenario)
+
+
+def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals() -> None:
+    async def scenario() -> None:
+        world = World(processes=1)
+        await world.started(0)
+        child = world.children[0]
+        rounds = child.stages[0].tasks[0].rounds
+        for number in range(4):
+            rounds.append([outgoing("orders", number, 1, size=1_000)])
+            await until(lambda: not rounds)
+            await child.clock.advance(1.0)
+            seen = range(number + 1, 5)
+            await until(partial(counted, world.meter, seen))
+            await world.clock.advance(1.0)
+        sent = world.meter.snapshot().size_bytes
+        (rate,) = world.meter.rates().values()
+        assert rate == pytest.approx(sent / 4, rel=0.5)
         await world.close()
 
     play(scenario)
