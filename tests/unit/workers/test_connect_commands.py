@@ -1,0 +1,232 @@
+"""The two Connect workers' command lines and files: what is refused, and in how many words."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from mm2py.types import TargetState
+from mm2py_workers import connect_distributed, connect_standalone
+from mm2py_workers.connect_arguments import ProblemsError
+from mm2py_workers.connector_files import load_connector_file
+from mm2py_workers.worker_file import load_worker_file
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FILE = """\
+bootstrap.servers = k1:9092
+group.id = g
+config.storage.topic = c
+offset.storage.topic = o
+status.storage.topic = s
+key.converter = org.apache.kafka.connect.converters.ByteArrayConverter
+value.converter = JsonConverter
+"""
+ALONE = """\
+key.converter = StringConverter
+value.converter = StringConverter
+offset.storage.file.filename = offsets
+"""
+MIRROR = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def written(text: str, name: str = "worker.properties") -> Path:
+        file = tmp_path / name
+        file.write_text(text)
+        return file
+
+    return written
+
+
+def _ends(main: Callable[[Sequence[str]], NoReturn], *words: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("module", [connect_distributed, connect_standalone])
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    module: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = connect_distributed.main if module is connect_distributed else connect_standalone.main
+    for words in ((), ("--no-such",), ("f", "--log-level", "x")):
+        assert _ends(main, *words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "-py --help" in line
+
+
+def test_every_problem_of_a_file_is_one_line_with_its_place(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = FILE.replace("= JsonConverter", "= io.example.AvroConverter").replace("= s\n", "= o\n")
+    file = write(text.replace("group.id = g\n", "") + "session.timeout.ms = soon\nport = ${x:y}\n")
+    assert _ends(connect_distributed.main, file) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file}:8: port: ${{x:y}}" in line, "nothing else is sure before"
+    file.write_text(file.read_text().replace("port = ${x:y}\n", ""))
+    assert _ends(connect_distributed.main, file) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("connect-distributed-py: bad configuration: ") for line in lines)
+    told = "\n".join(lines)
+    for part in (
+        f"{file}: group.id: is missing",
+        f"{file}:7: session.timeout.ms=soon: ",
+        f"{file}:6: value.converter: Class io.example.AvroConverter could not be found.",
+        f"{file}:4: status.storage.topic: names o, as offset.storage.topic does",
+    ):
+        assert part in told
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("listeners = http://0.0.0.0:8083\n", "8: listeners has http://0.0.0.0:8083"),
+        ("listeners = gopher://x:1\n", "8: listeners"),
+        ("rest.extension.classes = com.example.E\n", "8: rest.extension.classes"),
+        ("connector.client.config.override.policy = Most\n", "override.policy=Most"),
+        ("task.host.processes = many\n", "task.host.processes=many"),
+        ("security.protocol = MAGIC\n", "security.protocol"),
+        ("rest.basic.auth.file = /no/such/file\n", "/no/such/file"),
+    ],
+)
+def test_what_cannot_be_served_or_reached_refuses_the_start(
+    more: str, place: str, write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ends(connect_distributed.main, write(FILE + more)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert place in line
+
+
+def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _ends(connect_distributed.main, "/no/such/file") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/no/such/file does not exist" in line
+
+
+def test_an_ordinary_worker_has_javas_group_and_our_flush_interval(
+    write: Callable[..., Path],
+) -> None:
+    worker = load_worker_file(write(FILE), standalone=False).worker
+    assert (worker.session_timeout_ms, worker.heartbeat_interval_ms) == (10_000, 3_000)
+    assert worker.scheduled_rebalance_max_delay_ms == 300_000
+    assert worker.offset_flush_interval_ms == 1_000
+
+
+def test_insecure_lets_other_machines_in(write: Callable[..., Path]) -> None:
+    file = write(FILE + "listeners = http://0.0.0.0:8083\n")
+    rest = load_worker_file(file, standalone=False, insecure=True).rest
+    assert [str(it) for it in rest.listeners] == ["http://0.0.0.0:8083"]
+
+
+def test_placeholders_come_from_the_files_providers(
+    write: Callable[..., Path],
+) -> None:
+    providers = (
+        "config.providers = env\n"
+        "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+    )
+    text = FILE.replace("= g\n", "= ${env:GROUP}\n") + providers
+    file = load_worker_file(
+        write(text), standalone=False, environ={"GROUP": "team", "PW": "hunter2"}
+    )
+    assert file.worker.group_id == "team"
+    config = {"a": "${env:PW}", "b": "${topic}", "c": "${other:x}", "d": None}
+    assert file.resolve(config) == {"a": "hunter2", "b": "${topic}", "c": "${other:x}"}
+    assert {"hunter2", "team"} <= file.secrets()
+    with pytest.raises(Exception, match=r"a: \$\{env:NONE\} is not found"):
+        file.resolve({"a": "${env:NONE}"})
+
+
+def test_what_has_no_effect_is_said(write: Callable[..., Path]) -> None:
+    text = (
+        ALONE
+        + "plugin.path = /opt\ntask.host.processes = 2\nexactly.once.source.support = enabled\n"
+    )
+    notices = load_worker_file(write(text), standalone=True).notices
+    named = ("plugin.path", "exactly.once.source.support", "task.host.processes")
+    assert [it for it in named if any(notice.startswith(it) for notice in notices)] == list(named)
+
+
+@pytest.mark.parametrize("name", ["distributed", "standalone"])
+def test_the_examples_can_be_run(name: str) -> None:
+    file = load_worker_file(
+        EXAMPLES / f"connect-{name}.properties", standalone=name == "standalone"
+    )
+    assert not file.notices
+
+
+def test_a_standalone_worker_needs_a_file_for_offsets(write: Callable[..., Path]) -> None:
+    with pytest.raises(ProblemsError, match=r"offset\.storage\.file\.filename"):
+        load_worker_file(write(ALONE.replace("offset", "x-offset")), standalone=True)
+
+
+# ---- files of connectors
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("name = m\ntasks.max = 2\n", None),
+        ('{"name": "m", "tasks.max": 2}', None),
+        ('{"name": "m", "config": {"tasks.max": "2"}}', None),
+        (
+            '{"name": "m", "config": {"name": "m", "tasks.max": 2}, "initial_state": "PAUSED"}',
+            "PAUSED",
+        ),
+        ('{"config": {"name": "m", "tasks.max": 2}, "initial_state": "RUNNING"}', "STARTED"),
+    ],
+)
+def test_a_connector_is_read_in_every_form(
+    text: str, target: str | None, write: Callable[..., Path]
+) -> None:
+    found = load_connector_file(write(text, "connector"))
+    assert (found.name, dict(found.config)) == ("m", {"name": "m", "tasks.max": "2"})
+    assert found.target == (None if target is None else TargetState(target))
+
+
+def test_wrong_connector_files_are_told_one_line_each(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [
+        write("tasks.max = 2\n", "nameless"),
+        write('{"name": "a", "config": {"name": "b"}}', "twonames"),
+        write('{"name": "a", "x": []}', "list"),
+        write('{"name": "a", "config": {}, "initial_state": "ASLEEP"}', "asleep"),
+        Path("/no/such/file"),
+    ]
+    worker = write(ALONE + "listeners = http://127.0.0.1:0\n")
+    assert _ends(connect_standalone.main, worker, *files) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(files)
+    for line, file in zip(lines, files, strict=True):
+        assert str(file) in line
+
+
+def test_a_connector_that_is_refused_starts_nothing(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"name": "m", "connector.class": MIRROR, "tasks.max": "none"}
+    good = write(json.dumps(config | {"tasks.max": "1", "topics": "["}), "mirror.json")
+    bad = write(json.dumps(config), "bad.json")
+    worker = write(ALONE + "listeners = http://127.0.0.1:0\n")
+    assert _ends(connect_standalone.main, worker, bad) == 1
+    told = capsys.readouterr().err
+    assert f"{bad}: tasks.max: Invalid value none" in told
+    again = write(good.read_text(), "again.json")
+    assert _ends(connect_standalone.main, worker, good, again) == 1
+    assert "name=m is that of" in capsys.readouterr().err
