@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,7 +15,9 @@ from typing import Any, Final, cast
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
+from tests.certificates import Authority
 from tests.integration.conftest import CreateTopic
+from tests.integration.flow_questions import flows_file
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load
 
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 PARTITIONS: Final = 2
 COMMAND_S: Final = 100.0
+CANARY: Final = "canary-5ecret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,13 @@ class Shell:
         """The flow as it needs no quotes."""
         return f"{self.flow.source_alias}/{self.flow.target_alias}"
 
-    def run(self, *words: str, url: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, url: str = "", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run one command."""
         return subprocess.run(
             [COMMAND, *words],
-            env={**os.environ, "MM2PY_URL": url or self.url, "NO_COLOR": "1"},
+            env={**os.environ, "MM2PY_URL": url or self.url, "NO_COLOR": "1", **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -50,8 +55,12 @@ class Shell:
         )
 
     def ok(self, *words: str) -> str:
-        """Run one command that must end with 0; return what it printed."""
-        ended = self.run(*words)
+        """Run one command until it ends with 0; return what it printed. A rebalance is waited for."""
+        ended = until(
+            lambda: None if "not now (409)" in (it := self.run(*words)).stderr else it,
+            60,
+            f"an end of the rebalance for {words}",
+        )
         assert ended.returncode == 0, (words, ended.stdout, ended.stderr)
         return ended.stdout
 
@@ -86,11 +95,15 @@ def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: P
     return write_flow(tmp_path, region_a, region_b, topic)
 
 
+def url_of(worker: Mirror) -> str:
+    """Return where a worker serves its users."""
+    return worker.wait_for_log("public=http").split("public=")[1].split()[0].split(",")[0]
+
+
 def shell_of(worker: Mirror, flow: Flow) -> Shell:
     """Wait until a worker copies, and return who talks to it."""
     worker.wait_ready(60)
-    url = worker.wait_for_log("public=http").split("public=")[1].split()[0].split(",")[0]
-    shell = Shell(url, flow)
+    shell = Shell(url_of(worker), flow)
     until(lambda: shell.state() == "RUNNING", 60, "the flow to run", alive=worker)
     return shell
 
@@ -164,3 +177,88 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(flow: Flow) -> None:
         assert worker.stop() == 0
         gone = shell.run("lag")
         assert (gone.returncode, "nothing listens at" in gone.stderr) == (1, True)
+
+
+def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    kept, new = flows_file(tmp_path, region_a, region_b, [f"{topic}.none", topic], running=1)
+    with Mirror(kept.file) as worker:
+        shell = Shell(url_of(worker), new)
+        until(lambda: Shell(shell.url, kept).state() == "RUNNING", 60, "the first flow")
+        planned = shell.ok("flow", "create", shell.name, f"topics={topic}", "--dry-run")
+        assert {"added", f"{new.source_alias}->{new.target_alias}"} <= set(planned.split())
+        assert shell.state() == ""
+        shell.ok("flow", "create", shell.name, f"topics={topic}", "--wait")
+        again = shell.run("flow", "create", shell.name)
+        assert (again.returncode, "(409)" in again.stderr) == (1, True)
+        completed = shell.run(
+            env={
+                "_MM2PY_COMPLETE": "complete_bash",
+                "COMP_WORDS": f"mm2py flow pause {new.source_alias}",
+                "COMP_CWORD": "3",
+            }
+        )
+        assert completed.stdout.split() == [shell.name]
+
+        made = shell.json("flow", "history", shell.name)[0]["revision"]
+        shell.ok("flow", "set", shell.name, f"topics={topic},{topic}.2")
+        shell.ok("flow", "delete", shell.name, "--topic", f"{topic}.2", "--yes")
+        shell.ok("flow", "rollback", shell.name, str(made))
+        assert shell.properties()["topics"] == topic
+        unsure = shell.run("flow", "delete", shell.name)
+        assert (unsure.returncode, "use --yes" in unsure.stderr) == (2, True)
+        assert shell.state() == "RUNNING"
+        shell.ok("flow", "delete", shell.name, "--yes")
+        assert shell.state() == ""
+        assert worker.stop() == 0
+
+
+def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    authority = Authority()
+    own = authority.issue("worker")
+    files = {
+        "ca.pem": authority.pem(),
+        "own.pem": own.key_pem() + own.chain_pem(),
+        "users": f"ann={CANARY}\nbob={CANARY}2\n",
+        "password": f"{CANARY}\n",
+        "token": f"{CANARY}3\n",
+        "tokens": f"robot={CANARY}3\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    rest = {
+        "listeners": "https://127.0.0.1:0",
+        "listeners.https.ssl.keystore.type": "PEM",
+        "listeners.https.ssl.keystore.location": str(tmp_path / "own.pem"),
+        "rest.basic.auth.file": str(tmp_path / "users"),
+        "rest.bearer.tokens.file": str(tmp_path / "tokens"),
+        "rest.read.only.users": "bob",
+    }
+    flow = write_flow(tmp_path, region_a, region_b, topic, rest)
+    ca = ["--ca-file", str(tmp_path / "ca.pem")]
+    ann = [*ca, "--user", "ann", "--password-file", str(tmp_path / "password")]
+    with Mirror(flow.file) as worker:
+        worker.wait_ready(60)
+        shell = Shell(url_of(worker), flow)
+        plain = shell.url.replace("https://", "http://")
+        pause = ["flow", "pause", shell.name, "--dry-run"]
+        bob = {"MM2PY_USER": "bob", "MM2PY_PASSWORD": f"{CANARY}2"}
+        wrong = {"MM2PY_USER": "ann", "MM2PY_PASSWORD": f"{CANARY}4"}
+        for words, url, env, said in (
+            (["flow", "list"], "", {}, "is not trusted: "),
+            (["flow", "list", *ca], "", {}, "wants to know who you are (401)"),
+            (["flow", "list", *ca], "", wrong, "refuses these credentials (401)"),
+            ([*pause, *ca], "", bob, "not allowed (403): User bob may only read"),
+            (["flow", "list"], plain, {}, "use https:// if that port speaks TLS"),
+        ):
+            ended = shell.run(*words, url=url, env=env)
+            assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+            assert said in ended.stderr
+            assert CANARY not in ended.stderr
+        assert shell.run("flow", "list", *ca, env=bob).returncode in (0, 3)
+        shell.ok(*pause, *ann)
+        shell.ok(*pause, *ca, "--token-file", str(tmp_path / "token"))
+        assert worker.stop() == 0
