@@ -23,6 +23,7 @@ __all__ = ["ANSWER_S", "TASKS", "Answer", "Workers", "assert_nothing_lost"]
 TASKS: Final = 3
 ANSWER_S: Final = 100.0
 SPREAD_S: Final = 60.0
+CONFLICT: Final = 409
 _CONNECTOR: Final = "connectors/MirrorSourceConnector"
 _ROUND: Final = re.compile(r"generation=(\d+) leader=(\S+)")
 _STARTED: Final = re.compile(r"\|task-(\d+)\] source task started")
@@ -103,16 +104,29 @@ class Workers:
         except OSError as error:  # it was killed meanwhile
             return 0, str(error)
 
+    def calmly(self, worker: Mirror, path: str, method: str, body: object = None) -> int:
+        """Ask again while a rebalance is the answer (409); return the status."""
+
+        def answered() -> int | None:
+            status, _ = self.ask(worker, path, method, body)
+            return None if status == CONFLICT else status
+
+        return until(answered, SPREAD_S, f"{method} {path} beside rebalances", alive=worker)
+
     def patch(self, worker: Mirror, changes: Mapping[str, str | None]) -> int:
         """Change keys of the connector's config; return the status."""
         return self.ask(worker, "/config", "PATCH", changes)[0]
 
     def config(self, worker: Mirror) -> dict[str, str]:
-        """Return the connector's config as one worker has read it."""
-        status, found = self.ask(worker, "")
-        assert status == 200, found
-        assert isinstance(found, dict)
-        return cast("dict[str, str]", found["config"])
+        """Return the connector's config as one worker has read it; it answers 500 before a round."""
+
+        def told() -> dict[str, str] | None:
+            status, found = self.ask(worker, "")
+            if status != 200 or not isinstance(found, dict):
+                return None
+            return cast("dict[str, str]", found["config"])
+
+        return until(told, SPREAD_S, f"the config as {worker.name} tells", alive=worker)
 
     def tasks(self, worker: Mirror) -> dict[int, tuple[str, str]]:
         """Return state and owner of each task, as one worker tells; empty while nothing is known."""
