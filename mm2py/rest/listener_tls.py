@@ -34,6 +34,13 @@ def server_context(tls: ListenerTls) -> ssl.SSLContext:
     Raises:
         ConfigError: a store cannot be used.
     """
+    try:
+        return _context(tls)
+    except ConfigError as error:
+        raise _of_listeners(error) from None
+
+
+def _context(tls: ListenerTls) -> ssl.SSLContext:
     keystore, truststore = tls.stores.keystore, tls.stores.truststore
     assert keystore is not None, "rest_settings refuses https without a keystore"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,7 +58,7 @@ def server_context(tls: ListenerTls) -> ssl.SSLContext:
             context.load_verify_locations(cadata=b"".join(read_trusted(truststore)))
         except ssl.SSLError as error:
             raise ConfigError(
-                f"listeners: {truststore.name} holds a certificate that cannot be read: {error.reason}",
+                f"{truststore.name} holds a certificate that cannot be read: {error.reason}",
                 remedy=f"correct {truststore.name}",
             ) from None
     return context
@@ -63,7 +70,17 @@ def peer_context(tls: ListenerTls | None) -> ssl.SSLContext | None:
     Raises:
         ConfigError: a store cannot be used.
     """
-    return None if tls is None else TlsContexts(tls.stores).current()
+    if tls is None:
+        return None
+    try:
+        return TlsContexts(tls.stores).current()
+    except ConfigError as error:
+        raise _of_listeners(error) from None
+
+
+def _of_listeners(error: ConfigError) -> ConfigError:
+    # Every cluster of the file may have stores of its own under the same names.
+    return ConfigError(f"listeners: {error.message}", remedy=error.remedy)
 
 
 @final
