@@ -317,10 +317,14 @@ class _Change:
 
 def _properties(settings: Iterable[str], unset: Iterable[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
-    for setting in settings:
+    for number, setting in enumerate(settings, 1):
         key, equals, value = setting.partition("=")
         if not key or not equals:
-            raise UsageError(f"{setting!r} is not KEY=VALUE")
+            # Not shown: it may be a piece of a secret that the shell has cut.
+            raise UsageError(
+                f"property {number} of this command is not KEY=VALUE",
+                remedy="quote values that hold spaces",
+            )
         found[key] = value
     for key in unset:
         if key in found:
