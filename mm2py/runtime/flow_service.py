@@ -52,15 +52,15 @@ class Fleet(Protocol):
         """Those that may run."""
         ...
 
-    def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
+    def file(self, flow: FlowName, /) -> Mapping[str, Mapping[str, str]]:
         """Return the connectors' configs as the file says them."""
         ...
 
-    def since(self, flow: FlowName) -> Since | None:
+    def since(self, flow: FlowName, /) -> Since | None:
         """Return the state of a flow's work and since when it is there."""
         ...
 
-    async def open(self, flow: FlowName) -> FlowNode:
+    async def open(self, flow: FlowName, /) -> FlowNode:
         """Return a flow of ``pairs``, started if it does not run yet."""
         ...
 

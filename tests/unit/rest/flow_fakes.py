@@ -22,7 +22,7 @@ from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryLog, MemoryTopic
 from mm2py.testing.clock import FakeClock
-from mm2py.types import FlowName, TopicPartition
+from mm2py.types import FlowName, TaskId, TopicPartition
 from tests.unit.rest.rest_fakes import (
     SOURCE,
     FakeHerder,
@@ -81,11 +81,22 @@ class Leader(FakeHerder):
     urls: tuple[str, ...] = ("http://worker:8083/",)
     elsewhere: ForwardError | None = None
     store: FlowOverridesStore | None = None
+    assigned: dict[int, str] = field(default_factory=dict[int, str])
+    owner: dict[int, ForwardError] = field(default_factory=dict[int, ForwardError])
 
     def member_urls(self) -> tuple[str, ...]:
         if self.elsewhere is not None:
             raise self.elsewhere
         return self.urls
+
+    async def task_configs(self, name: str) -> Sequence[tuple[TaskId, ConnectorConfig]]:
+        found = self.assigned.items()
+        return [(TaskId(name, n), {"task.assigned.partitions": text}) for n, text in found]
+
+    async def restart_task(self, task: TaskId) -> None:
+        await super().restart_task(task)
+        if task.number in self.owner:
+            raise self.owner[task.number]
 
     async def delete(self, name: str, *, actor: str) -> None:
         await super().delete(name, actor=actor)

@@ -1,0 +1,179 @@
+"""Which flows a node runs: the file's, those that people add, and not those that they delete."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from mm2py.errors import RetriableError
+from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
+from mm2py.runtime.flow_fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.runtime.flow_patches import created, deleted
+from mm2py.runtime.herder_api import PeerClient
+from mm2py.runtime.herder_errors import ForwardError
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.testing.clock import FakeClock
+from mm2py.types import FlowName
+from tests.unit.rest.flow_fakes import AB, BA, NAME, Leader, Peers
+from tests.unit.rest.rest_fakes import flow
+
+AC = flow("A", "C")
+FILE = {NAME: {"name": NAME, "topics": "x", "enabled": "false"}}
+
+
+@dataclass
+class Runner(Leader):
+    """Runs until it is stopped, and has its store open meanwhile."""
+
+    failed: Exception | None = None
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        assert self.store is not None
+        await self.store.start()
+        self.derive()
+        if self.failed is None:
+            await self.stopped.wait()
+        await self.store.stop()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    @property
+    def error(self) -> Exception | None:
+        return self.failed
+
+    def problems(self) -> Sequence[str]:
+        return [] if self.failed is None else [str(self.failed)]
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.topics: dict[FlowName, MemoryTopic] = {}
+        self.runners: list[Runner] = []
+        self.elsewhere: ForwardError | None = None
+        self.failed: Exception | None = None
+        self.added: Collection[FlowName] = ()
+        parts = FleetParts(
+            pairs=[AB, BA, AC], by_file=[AB], build=self._build, file=lambda _: FILE, added=self._asked
+        )  # fmt: skip
+        self.fleet = FlowFleet(parts, clock=self.clock)
+
+    async def _asked(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
+        return [pair for pair in pairs if pair in self.added]
+
+    def _build(self, name: FlowName) -> tuple[FlowRunner, FlowOverridesStore, PeerClient]:
+        topic = self.topics.setdefault(name, MemoryTopic("mm2py-flows"))
+        store = FlowOverridesStore(
+            lambda handle: MemoryLog(topic, handle), FILE, clock=self.clock, by_file=name == AB
+        )
+        runner = Runner(flow=name, elsewhere=self.elsewhere, failed=self.failed, store=store)
+        store.listen(runner.derive)
+        self.runners.append(runner)
+        return runner, store, Peers()
+
+    async def looks(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            await self.clock.advance(1)
+
+
+def play(test: Callable[[Stage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        stage = Stage()
+        stage.fleet.start()
+        await stage.looks(1)
+        await test(stage)
+        assert await stage.fleet.stop(1)
+
+    asyncio.run(run())
+
+
+def test_the_files_flows_run_and_others_start_when_somebody_adds_them() -> None:
+    async def test(stage: Stage) -> None:
+        assert list(stage.fleet.nodes) == [AB]
+        there = FlowEntry(state=Presence.ADDED, revision=Revision(number=1, by="anna", at_ms=1))
+        stage.topics[BA] = MemoryTopic("mm2py-flows")
+        stage.topics[BA].append(*encode_flow_record(there))
+        stage.added = [BA]
+        await stage.looks(8)
+        assert list(stage.fleet.nodes) == list(stage.fleet.herders) == [AB, BA]
+
+    play(test)
+
+
+def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone() -> None:
+    async def test(stage: Stage) -> None:
+        node = await stage.fleet.open(BA)
+        runner = stage.runners[-1]
+        await stage.looks(1)
+        await node.overrides.edit("create", "x", created(FILE, {}), actor="anna")
+        assert runner.connectors() == (NAME,)
+        await stage.looks(70)
+        assert BA in stage.fleet.nodes
+        since = stage.fleet.since(BA)
+        assert since is not None
+        assert since.state == "RUNNING"
+        # Its leader died between the two: the next one completes it.
+        await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+        assert node.overrides.presence is Presence.DELETED
+        await stage.looks(2)
+        assert runner.connectors() == ()
+        assert BA not in stage.fleet.nodes
+        assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
+        again = await stage.fleet.open(BA)
+        assert again.herder is not runner
+
+    play(test)
+
+
+def test_a_flow_of_the_file_stays_known_when_it_is_deleted() -> None:
+    async def test(stage: Stage) -> None:
+        node = stage.fleet.nodes[AB]
+        await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+        await stage.looks(3)
+        assert (stage.runners[0].connectors(), AB in stage.fleet.nodes) == ((), True)
+
+    play(test)
+
+
+def test_what_never_becomes_a_flow_is_stopped_after_a_while() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.fleet.open(AC)
+        await stage.looks(30)
+        assert AC in stage.fleet.nodes
+        await stage.looks(40)
+        assert AC not in stage.fleet.nodes
+
+    play(test)
+
+
+def test_opening_waits_until_it_is_known_who_leads() -> None:
+    async def test(stage: Stage) -> None:
+        stage.elsewhere = ForwardError(None)
+        opening = asyncio.ensure_future(stage.fleet.open(BA))
+        await stage.looks(2)
+        assert not opening.done()
+        stage.runners[-1].elsewhere = ForwardError("http://other:1/")
+        await stage.looks(1)
+        assert (await opening).herder is stage.runners[-1]
+
+    play(test)
+
+
+@pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
+def test_opening_gives_up_where_a_cluster_is_away(failed: Exception | None) -> None:
+    async def test(stage: Stage) -> None:
+        stage.elsewhere, stage.failed = ForwardError(None), failed
+        opening = asyncio.ensure_future(stage.fleet.open(BA))
+        await stage.looks(50)
+        with pytest.raises(RetriableError, match=r"cannot be run now.*try again") as caught:
+            await opening
+        assert failed is None or str(failed) in caught.value.message
+        stage.elsewhere, stage.failed = None, None
+        await stage.looks(30)
+        assert (await stage.fleet.open(BA)).herder is stage.runners[-1]
+
+    play(test)
