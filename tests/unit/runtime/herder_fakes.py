@@ -243,6 +243,8 @@ class FakeMembership:
         self.rejoin_errors: list[RetriableError] = []
         self.offsets_seen: list[int] = []
         self.left = 0
+        self.knows_leader = True
+        """A round under way hides the leader."""
         self.waited_for_ours = 0
         self.ours = asyncio.Event()
         self.ours.set()
@@ -307,7 +309,7 @@ class FakeMembership:
 
     @property
     def leader_url(self) -> str | None:
-        return None if self._round is None else self._round.leader_url
+        return self._round.leader_url if self._round is not None and self.knows_leader else None
 
     def owner_url(self, work: str | TaskId) -> str | None:
         for name, owned in self.group.owners.items():

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from mm2py.errors import ConnectionFailedError
 from mm2py.runtime.membership import Lost, MembershipLostError
 from mm2py.types import TaskId
@@ -141,6 +143,28 @@ def test_a_connector_on_another_node_publishes_through_the_leader() -> None:
         await _stop(first, second)
 
     asyncio.run(scenario())
+
+
+def test_a_round_under_way_delays_a_publication_and_is_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, second = cluster.node("n1").start(), cluster.node("n2").start()
+        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+        second.membership.knows_leader = False
+        await first.put("a", work="0")
+        await first.put("b", work="0")
+        await until(lambda: second.state("b") == "RUNNING")
+        await cluster.clock.advance(2.0)
+        assert second.peers.posted == []
+        second.membership.knows_leader = True
+        await cluster.clock.advance(0.2)
+        await _settled(cluster, "a-0", "b-0")
+        await _stop(first, second)
+
+    asyncio.run(scenario())
+    assert "not published" not in caplog.text
 
 
 def test_publication_is_repeated_until_the_leader_answers() -> None:
