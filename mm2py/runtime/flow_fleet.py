@@ -162,12 +162,15 @@ class FlowFleet:
     async def _look(self) -> None:
         looks = 0
         while True:
-            if looks % LOOK_FAR == 0:
-                await self._take_added()
+            try:
+                if looks % LOOK_FAR == 0:
+                    await self._take_added()
+                for flow in list(self.nodes):
+                    self._note(flow)
+                    await self._tidy(flow)
+            except Exception:  # the edge: the flows run on, and the next look may go well
+                log.exception("looking for flows that people added or deleted failed")
             looks += 1
-            for flow in list(self.nodes):
-                self._note(flow)
-                await self._tidy(flow)
             await self._clock.sleep(LOOK_S)
 
     async def _take_added(self) -> None:
