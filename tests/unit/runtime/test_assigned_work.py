@@ -50,6 +50,26 @@ def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses() -> Non
     asyncio.run(scenario())
 
 
+def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        assert cluster.clock.monotonic() > STEADY_S
+        node = cluster.node().start()
+        node.host.fails_at_start[C0] = FatalError("x")
+        await node.put(work="0")
+        await until(lambda: node.host.events.count("start c-0 0") == 1)
+        pauses: list[int] = []
+        for starts in range(1, 5):
+            began = cluster.clock.monotonic()
+            while node.host.events.count("start c-0 0") == starts:
+                await cluster.clock.advance(0.1)
+            pauses.append(round(cluster.clock.monotonic() - began))
+        assert pauses == [1, 2, 4, 8]
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
 def test_the_longest_pause_is_the_connectors_own() -> None:
     async def scenario() -> None:
         cluster = Cluster()
