@@ -11,6 +11,7 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
 from tests.integration.connect_process import (
     DISTRIBUTED,
+    Rest,
     install_plugin,
     mirror_config,
     rest_of,
@@ -189,3 +190,63 @@ def test_a_third_partys_records_pass_the_converters(
         position = {"partition": {"counter": "one"}, "offset": {"number": 3}}
         assert rest.ok("GET", "connectors/n/offsets") == {"offsets": [position]}
         assert worker.stop() == 0
+
+
+def test_two_workers_share_a_mirror_and_forward_to_each_other(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+) -> None:
+    topic, alias = unique("shared"), unique("src")
+    copy = f"{alias}.{topic}"
+    create_topic(region_a, topic, 2)
+    write(region_a, topic, _lines(0, 20))
+    soon = {
+        "scheduled.rebalance.max.delay.ms": "500",
+        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": "1000",
+        "task.host.processes": "1",
+    }
+    file = write_worker(tmp_path, region_b, soon)
+    with (
+        Mirror(file, name="first", program=DISTRIBUTED) as first,
+        Mirror(file, name="second", program=DISTRIBUTED) as second,
+    ):
+        one, two = rest_of(first), rest_of(second)
+        config = mirror_config(region_a, region_b, alias, topic)
+        two.ok("PUT", "connectors/m/config", config)
+        one.ok("PUT", "connectors/m/config", config)
+
+        def owners(rest: Rest) -> set[str]:
+            status, answer = rest.call("GET", "connectors/m/status")
+            if status != 200 or rest.states("m") != ["RUNNING"] * 3:
+                return set()
+            tasks = cast("dict[str, list[dict[str, str]]]", answer)["tasks"]
+            return {task["worker_id"] for task in tasks}
+
+        both = {rest.url.removeprefix("http://").rstrip("/") for rest in (one, two)}
+        until(
+            lambda: owners(one) == owners(two) == both, 60, lambda: f"{owners(one)} {owners(two)}"
+        )
+        for rest in (one, two):
+            rest.ok("POST", "connectors/m/tasks/0/restart")
+            rest.ok("POST", "connectors/m/tasks/1/restart")
+        until(
+            lambda: sum(ends(region_b, copy).values()) == 20, 60, lambda: f"{ends(region_b, copy)}"
+        )
+        second.kill()
+        mine = {one.url.removeprefix("http://").rstrip("/")}
+        until(lambda: owners(one) == mine, 60, lambda: f"{one.states('m')} {owners(one)}")
+        write(region_a, topic, _lines(20, 20))
+        until(
+            lambda: sum(ends(region_b, copy).values()) >= 40, 60, lambda: f"{ends(region_b, copy)}"
+        )
+        values = sorted(
+            int(record.value or b"")
+            for log in read(region_b, copy).values()
+            for record in log.records
+        )
+        assert sorted(set(values)) == list(range(40)), "nothing is lost"
+        assert first.stop() == 0

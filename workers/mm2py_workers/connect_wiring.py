@@ -120,12 +120,6 @@ class _Worker:
         """Return the counters of one source."""
         return self.metrics.flow(self.flow(source))
 
-    def resolve(self, config: ConnectorConfig) -> dict[str, str]:
-        """Replace placeholders; what must not be shown is hidden from now on."""
-        resolved = self.file.resolve(config)
-        self.node.mask.add(self.file.providers.secrets | secrets_in(resolved))
-        return resolved
-
     def connections(self) -> TopicConnections:
         """Return the worker's own connections to its cluster."""
         props, clock = self.file.props, self.clock
@@ -171,7 +165,7 @@ class _Worker:
             validator=node.validator,
             peers=node.peers(None),
             overrides=None,
-            resolve=self.resolve,
+            resolve=_resolver(self.file, node.mask),
             editor=OffsetEditor(offsets, node.plugins.find),
             meter=self.meter(),
             loggers=node.loggers,
@@ -377,6 +371,17 @@ async def _nothing() -> None:
     return
 
 
+def _resolver(file: WorkerFile, mask: SecretMask) -> Callable[[ConnectorConfig], dict[str, str]]:
+    """Return what replaces placeholders; what must not be shown is hidden from then on."""
+
+    def resolve(config: ConnectorConfig) -> dict[str, str]:
+        resolved = file.resolve(config)
+        mask.add(file.providers.secrets | secrets_in(resolved))
+        return resolved
+
+    return resolve
+
+
 def _rest(file: WorkerFile) -> RestNode:
     # What REST would refuse later, when nobody could tell it any more.
     Credentials.read(file.rest)
@@ -402,7 +407,9 @@ def _node(
         worker_id=rest.worker_id,
         plugins=plugins,
         catalog=InstalledPlugins(plugins),
-        validator=ConfigValidator(plugins, resolve=file.resolve, policy=file.policy, mask=mask),
+        validator=ConfigValidator(
+            plugins, resolve=_resolver(file, mask), policy=file.policy, mask=mask
+        ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,

@@ -196,6 +196,8 @@ def _checked(kind: SchemaType, value: object) -> str:
             limit = 1 << _BITS[kind]
             if -limit <= value < limit:
                 return str(value)
+        case _:
+            pass
     raise DataError(f"Invalid type for {kind.name}: {type_name(value)}")
 
 

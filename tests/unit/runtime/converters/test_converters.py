@@ -166,7 +166,7 @@ def test_numbers_have_javas_form(value: float, text: str) -> None:
 
 
 def test_a_float_is_as_short_as_its_width_allows() -> None:
-    (third,) = cast("tuple[float]", struct.unpack(">f", struct.pack(">f", 1 / 3)))
+    (third,) = struct.unpack(">f", struct.pack(">f", 1 / 3))
     assert java_float(third, single=True) == "0.33333334"
     assert java_float(16777216.0, single=True) == "1.6777216E7"
 
