@@ -241,13 +241,11 @@ class Admin:
         read_committed: bool,
     ) -> None:
         by_node: dict[int, list[OffsetQuery]] = {}
-        for tp, timestamp in wanted.items():
-            try:
-                leader = await self.cluster.leader(tp)
-            except (RetriableError, ServerError) as error:
-                listed[tp] = ListedOffset(-1, error=_as_server_error(error))
+        for tp, leader in (await self.cluster.leaders(wanted)).items():
+            if isinstance(leader, Mm2pyError):
+                listed[tp] = ListedOffset(-1, error=_as_server_error(leader))
             else:
-                query = OffsetQuery(tp.topic, tp.partition, timestamp, leader.epoch)
+                query = OffsetQuery(tp.topic, tp.partition, wanted[tp], leader.epoch)
                 by_node.setdefault(leader.node_id, []).append(query)
         for node_id, queries in by_node.items():
             call = messages.list_offsets(queries, isolation_level=int(read_committed))

@@ -20,6 +20,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
     ConnectionFailedError,
+    Mm2pyError,
     RequestTimedOutError,
     RetriableError,
     RetriableServerError,
@@ -172,6 +173,24 @@ class Cluster:
         if self._is_old(tp) and self._next_refresh is None:
             self._join_refresh((*self._cache.topics, tp.topic))
         return self._cache.leader(tp)
+
+    def no_leader(self, tp: TopicPartition) -> ServerError:
+        """Return why ``known_leader`` has none, as the last metadata say."""
+        return self._cache.no_leader(tp)
+
+    async def leaders(
+        self, tps: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Leader | Mm2pyError]:
+        """Return the leaders of many partitions, or why there is none, with at most one question for all."""
+        wanted = list(tps)
+        unknown = [tp for tp in wanted if self._cache.leader(tp) is None or self._is_old(tp)]
+        problem: Mm2pyError | None = None
+        if unknown:
+            try:
+                await self._refresh({tp.topic for tp in unknown})
+            except (RetriableError, ServerError) as error:
+                problem = error
+        return {tp: self._cache.leader(tp) or problem or self._cache.no_leader(tp) for tp in wanted}
 
     def known_topic_id(self, topic: str) -> bytes | None:
         """Return the id of a topic as metadata last named it, without waiting; None where it is not known."""

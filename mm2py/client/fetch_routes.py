@@ -166,26 +166,26 @@ class FetchRoutes:
         while self._homeless:
             waiting = list(self._homeless)
             unknown = [c for c in waiting if self._cluster.known_leader(c.tp) is None]
-            if unknown:
-                await self._prefetch(unknown)
+            problem = await self._prefetch(unknown) if unknown else None
             await self._look_up_positions([c for c in waiting if c.position < 0])
-            missing: dict[str, Mm2pyError] = {}
             for cursor in waiting:
                 if cursor in self._homeless and cursor.position >= 0:
-                    await self._settle(cursor, missing)
+                    await self._settle(cursor, problem)
                 if cursor in self._homeless:
                     del self._homeless[cursor]
                     cursor.attempts += 1
                     self._patient[cursor] = None
             self._start()
 
-    async def _prefetch(self, cursors: list[Cursor]) -> None:
+    async def _prefetch(self, cursors: list[Cursor]) -> Mm2pyError | None:
         """Ask for all leaders at once; one by one each would refresh the metadata."""
         try:
             await self._cluster.metadata(sorted({cursor.tp.topic for cursor in cursors}))
         except Mm2pyError as error:
             for cursor in cursors:
                 self._on_stalled(cursor.tp, error)
+            return error
+        return None
 
     async def _look_up_positions(self, cursors: list[Cursor]) -> None:
         if not cursors:
@@ -206,20 +206,16 @@ class FetchRoutes:
                 self._cluster.leader_moved(cursor.tp)
                 self._on_stalled(cursor.tp, answer.error)
 
-    async def _settle(self, cursor: Cursor, missing: dict[str, Mm2pyError]) -> None:
-        """Place one cursor; a topic without leaders is asked for once per round."""
+    async def _settle(self, cursor: Cursor, problem: Mm2pyError | None) -> None:
+        """Place one cursor; who has no leader after the question for all waits for the next round."""
         tp = cursor.tp
         leader = self._cluster.known_leader(tp)
         try:
             if leader is None:
-                if tp.topic in missing:
-                    raise missing[tp.topic]
-                leader = await self._cluster.leader(tp)
+                raise problem or self._cluster.no_leader(tp)
             if cursor.topic_id in (NO_TOPIC_ID, leader.topic_id):
                 await self._validate(cursor, leader)
         except Mm2pyError as error:
-            if leader is None:
-                missing[tp.topic] = error
             self._cluster.leader_moved(tp)  # whoever that was, the next round asks again
             self._look_for_another(cursor, error)
             self._on_stalled(tp, error)

@@ -192,6 +192,15 @@ class Sender:
             return False
         return self.buffered_bytes == 0
 
+    def drop_unopened(self) -> None:
+        """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.
+
+        Nothing of it is on the target, so nothing is gained by waiting: it is read again from its position.
+        """
+        for lane in self._lanes.values():
+            if lane.state is LaneState.OPENING:
+                self._drop(lane)
+
     def abandon(self, target: TopicPartition) -> None:
         """Forget one partition: nothing of it is sent or delivered any more."""
         lane = self._lanes.pop(target, None)

@@ -68,21 +68,19 @@ class LaneOpening:
             for lane in lanes:
                 end = ends[lane.target]
                 if end.error is None:
-                    await self._open(lane, end.offset)
+                    self._open(lane, end.offset)
                 elif end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
-                    await self._open(lane, -1)  # it may be written all the same
+                    self._open(lane, -1)  # it may be written all the same
                 else:
                     self._later(lane, end.error)
             if self._waiting:
                 await self._clock.sleep(backoff.next_s())
 
-    async def _open(self, lane: SenderLane, log_end: int) -> None:
-        try:
-            leader = await self._cluster.leader(lane.target)
-        except Mm2pyError as error:
-            self._later(lane, error)
-            return
-        if lane.state is LaneState.OPENING:
+    def _open(self, lane: SenderLane, log_end: int) -> None:
+        leader = self._cluster.known_leader(lane.target)
+        if leader is None:
+            self._later(lane, self._cluster.no_leader(lane.target))
+        elif lane.state is LaneState.OPENING:
             self._limits.apply(lane)
             lane.opened(leader.node_id, log_end)
             self._on_open(lane)

@@ -70,7 +70,8 @@ class TargetLink:
         self._sender.resume()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is acknowledged; False when time ran out."""
+        """Wait until everything that was sent is acknowledged; False when time ran out."""
+        self._sender.drop_unopened()
         return await self._sender.flush(timeout_s)
 
     async def close(self) -> None:

@@ -256,6 +256,21 @@ def test_close_cancels_attempts_and_is_final() -> None:
     with_cluster(body)
 
 
+def test_many_partitions_without_a_leader_cost_one_question_a_round() -> None:
+    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+        broker.create_topic("new", 50)
+        missing = [TopicPartition("new", n) for n in range(50)]
+        for tp in missing:
+            broker.cluster.move_leader(tp, -1)
+        asked = len([key for key, _ in broker.requests if key == METADATA])
+        listed = await Admin(cluster).list_offsets(dict.fromkeys([TP, *missing], LATEST))
+        assert listed[TP].error is None
+        assert all(isinstance(listed[tp].error, RetriableServerError) for tp in missing)
+        assert len([key for key, _ in broker.requests if key == METADATA]) <= asked + 4
+
+    with_cluster(body)
+
+
 def test_offsets_are_asked_again_when_the_leader_moved() -> None:
     async def body(broker: FakeBroker, cluster: Cluster) -> None:
         broker.fail_next(LIST_OFFSETS, 6)

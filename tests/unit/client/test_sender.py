@@ -414,3 +414,17 @@ def test_a_flush_while_suspended_does_not_wait_for_a_target_that_is_away() -> No
             assert not await rig.sender.flush(10)
 
     play(body)
+
+
+def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent() -> None:
+    async def body(rig: Rig) -> None:
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        rig.enqueue(FIRST)
+        rig.enqueue(TopicPartition("not-there-yet", 0), 3)
+        assert not await rig.sender.flush(0.05)
+        rig.sender.drop_unopened()
+        await rig.flushed()
+        assert (rig.stored(FIRST), rig.failed) == ([0, 1], [])
+
+    play(body)
