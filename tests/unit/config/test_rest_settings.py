@@ -111,6 +111,14 @@ def test_one_key_with_the_https_prefix_makes_only_those_count() -> None:
     assert "store-secret" not in repr(settings)
 
 
+@pytest.mark.parametrize("key", ["listeners", "internal.listener"])
+def test_a_missing_key_store_is_refused_with_the_line_that_needs_it(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^mm2:{len(key)}: listeners: ssl\.keystore\.loc"):
+        RestSettings.of_flow_file(
+            {key: "https://127.0.0.1:0"}, origin=lambda name: f"mm2:{len(name)}"
+        )
+
+
 def test_only_versions_of_tls_that_are_asked_for_are_spoken() -> None:
     base = {"listeners": "https://127.0.0.1:8443", **TLS}
     tls = RestSettings.of_worker({**base, "ssl.enabled.protocols": "TLSv1.3"}).tls

@@ -130,5 +130,6 @@ def test_only_versions_that_are_asked_for_are_spoken(
 def test_a_store_that_cannot_be_used_refuses_the_start() -> None:
     broken = replace(TRUST, certificates="-----BEGIN CERTIFICATE-----AAAA-----END CERTIFICATE-----")
     stores = replace(tls_of(OWN, "required").stores, truststore=broken)
-    with pytest.raises(ConfigError, match=r"ssl\.truststore"):
-        server_context(ListenerTls(stores=stores, client_auth="required"))
+    for context in (server_context, peer_context):
+        with pytest.raises(ConfigError, match=r"^listeners: ssl\.truststore"):
+            context(ListenerTls(stores=stores, client_auth="required"))
