@@ -128,8 +128,8 @@ def _scalars(entry: Mapping[str, object], member: str) -> Mapping[str, JsonScala
     for key, item in json_object(value, f"`{member}`").items():
         if item is not None and not isinstance(item, str | int | float | bool):
             kind = "MAP" if isinstance(item, dict) else "ARRAY"
-            # Status and text are Java's (OffsetUtils.validateFormat).
-            raise HerderError(
+            # The text is Java's (OffsetUtils.validateFormat), whose status is 500.
+            raise BadRequestError(
                 "Offsets may only contain primitive types as values, but field"
                 f" {key} contains {kind}"
             )

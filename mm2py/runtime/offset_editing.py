@@ -85,8 +85,8 @@ class OffsetEditor:
         """Write positions and return the message of the answer; of two for one partition the last counts.
 
         Raises:
-            BadRequestError: there is nothing to write.
-            HerderError: the connector refuses them, or the store cannot be written now.
+            BadRequestError: there is nothing to write, or the connector refuses it.
+            HerderError: the store cannot be written now.
         """
         if not entries:
             raise BadRequestError(NOTHING_GIVEN)
@@ -101,7 +101,8 @@ class OffsetEditor:
         """Remove all positions and return the message of the answer.
 
         Raises:
-            HerderError: the connector refuses, or the store cannot be read or written now.
+            BadRequestError: the connector refuses.
+            HerderError: the store cannot be read or written now.
         """
         stored = await self._stored(connector)
         entries = [OffsetEntry(parse_offset_key(key)[1], None) for key in stored]
@@ -120,7 +121,8 @@ class OffsetEditor:
             # Java's SourceConnector says false where a connector has no say of its own.
             return check is not None and check(config, positions)
         except ConfigError as error:
-            raise HerderError(error.message, remedy=error.remedy) from error
+            # Java answers 500; the caller can mend it.
+            raise BadRequestError(error.message, remedy=error.remedy) from error
 
     async def _write(self, connector: str, entries: Sequence[OffsetEntry]) -> None:
         stored: dict[object, list[bytes]] = {}
@@ -161,7 +163,7 @@ def _check_primitive(members: Mapping[str, object] | None) -> None:
     for name, value in (members or {}).items():
         if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
             kind = "MAP" if isinstance(value, Mapping) else "ARRAY"
-            raise HerderError(
+            raise BadRequestError(
                 "Offsets may only contain primitive types as values, but field"
                 f" {name} contains {kind}"
             )

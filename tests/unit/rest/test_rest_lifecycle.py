@@ -132,7 +132,7 @@ def test_a_map_inside_an_offset_is_refused_with_the_text_of_connect() -> None:
     body: object = {"offsets": [{"partition": {"p": "x"}, "offset": field}]}
     reply = request(FakeHerder(), "PATCH", "/connectors/c/offsets", body=body)
     text = "Offsets may only contain primitive types as values, but field f contains MAP"
-    assert (reply.status, reply.message) == (500, text)
+    assert (reply.status, reply.message) == (400, text)
 
 
 def test_topics_are_keyed_by_the_name_asked_for() -> None:

@@ -133,12 +133,12 @@ def test_a_connector_without_a_say_gets_the_longer_message() -> None:
     play(body)
 
 
-def test_the_connectors_refusal_is_a_500_in_its_words_and_nothing_is_written() -> None:
+def test_the_connectors_refusal_is_a_400_in_its_words_and_nothing_is_written() -> None:
     async def body(bench: Bench) -> None:
         entries = [OffsetEntry(PARTITION, {"offset": 1}), OffsetEntry(PARTITION, {"offset": "bad"})]
         with pytest.raises(HerderError) as refused:
             await bench.editor.alter("c", CONFIG, entries)
-        assert (refused.value.status, refused.value.message) == (500, "Source offset is bad")
+        assert (refused.value.status, refused.value.message) == (400, "Source offset is bad")
         assert await bench.value(KEY) == b'{"offset":41}'
 
     play(body)

@@ -1,0 +1,247 @@
+"""A worker that is real but for its clusters: herder, validator, stores, ``/flows`` and the public application.
+
+Flow: ``PaperWorker`` starts a herder on topics in memory -> ``send`` puts one request to the application.
+Connectors run on paper; their options are checked by the model of MirrorSourceConnector.
+"""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
+from typing import Any, ClassVar, Final, Self, TypeVar, final
+
+import httpx
+
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
+from mm2py.config.definitions import ConfigModel
+from mm2py.config.override_policy import override_policy
+from mm2py.config.remote_allow_list import refusal_text, remote_problems
+from mm2py.observability.metrics import NodeSnapshot
+from mm2py.rest.app import public_app
+from mm2py.rest.forwarding import Forwarder, http_client
+from mm2py.rest.parts import RestParts
+from mm2py.rest.routes.flows import router
+from mm2py.runtime.distributed_herder import DistributedHerder
+from mm2py.runtime.flow_fleet import FlowNode, Since
+from mm2py.runtime.flow_service import FlowParts
+from mm2py.runtime.herder_errors import RebalanceExpectedError
+from mm2py.runtime.offset_editing import OffsetEditor
+from mm2py.runtime.plugin_catalog import InstalledPlugins
+from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.validation import ConfigValidator
+from mm2py.storage.config_state import ConnectorConfig, SessionKey
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.storage.memory import MemoryLog, MemoryOffsetBackingStore, MemoryTopic
+from mm2py.types import FlowName
+from mm2py_connectors.mirror_source import MirrorSourceConnector
+from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
+from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector, until
+from tests.unit.runtime.runtime_fakes import EagerClock
+
+__all__ = ["CONFIG", "NAME", "PaperWorker"]
+
+NAME: Final = "MirrorSourceConnector"
+REQUEST_S: Final = 20.0
+CALM_TURNS: Final = 5_000
+CONFIG: Final[Mapping[str, str]] = {
+    "name": NAME,
+    "connector.class": MIRROR_SOURCE_CONNECTOR,
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "a:1",
+    "target.cluster.bootstrap.servers": "b:1",
+    "tasks.max": "2",
+}
+T = TypeVar("T")
+
+
+class PaperMirror(TestConnector):
+    """Stands for MirrorSourceConnector: its name and options, and tasks on paper."""
+
+    __test__ = False
+    java_class = MIRROR_SOURCE_CONNECTOR
+    plugin_version: ClassVar[str] = "4.3.1"
+    config_model: ClassVar[type[ConfigModel]] = MirrorSourceConnector.config_model
+
+    @staticmethod
+    def check_offsets(config: Mapping[str, str], entries: Any) -> bool:
+        """As the connector it stands for."""
+        return MirrorSourceConnector.check_offsets(config, entries)
+
+
+@dataclass(frozen=True)
+class _Itself:
+    """The only member of the group, asked as if it were another."""
+
+    herder: DistributedHerder
+
+    async def post_tasks(
+        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
+    ) -> None:
+        raise AssertionError
+
+    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
+        return self.herder.node_snapshot()
+
+
+class _Turns(EagerClock):
+    """A clock whose sleeps let the herder do what it has to do."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    """The one flow of the file, which can be deleted and added."""
+
+    node: FlowNode
+
+    @property
+    def nodes(self) -> Mapping[FlowName, FlowNode]:
+        return {FLOW: self.node}
+
+    @property
+    def pairs(self) -> Collection[FlowName]:
+        return (FLOW,)
+
+    def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
+        return {NAME: CONFIG}
+
+    def since(self, flow: FlowName) -> Since | None:
+        return None
+
+    async def open(self, flow: FlowName) -> FlowNode:
+        return self.node
+
+
+def _plain(config: ConnectorConfig) -> dict[str, str]:
+    return {key: text for key, text in config.items() if text is not None}
+
+
+@final
+class PaperWorker:
+    """One worker of the dedicated mode, or an ordinary one; a context manager."""
+
+    def __init__(self, *, dedicated: bool) -> None:
+        self.dedicated = dedicated
+        self._runner = asyncio.Runner()
+        cluster = Cluster()
+        node = cluster.node("n1")
+        plugins = Plugins([EntryPoint(NAME, f"{__name__}:PaperMirror", "mm2py.connectors")])
+        validator = ConfigValidator(
+            plugins, resolve=_plain, policy=override_policy("All"), mask=node.parts.mask
+        )
+        offsets = MemoryOffsetBackingStore()
+        overrides = None
+        if dedicated:
+            topic = MemoryTopic("mm2py-flows.A.internal")
+            overrides = FlowOverridesStore(
+                lambda handle: MemoryLog(topic, handle),
+                {NAME: CONFIG},
+                clock=cluster.clock,
+                names_a_secret=names_a_secret,
+            )
+        self.herder = DistributedHerder(
+            replace(
+                node.parts,
+                plugins=plugins,
+                catalog=InstalledPlugins(plugins),
+                validator=validator,
+                overrides=overrides,
+                offsets=offsets,
+                editor=OffsetEditor(offsets, plugins.find),
+            ),
+            clock=cluster.clock,
+        )
+        herders = {FLOW if dedicated else None: self.herder}
+        parts = RestParts(
+            herders=lambda: herders,
+            dedicated=dedicated,
+            catalog=InstalledPlugins(plugins),
+            validator=validator,
+            loggers=FakeLoggers(),
+            mask=node.parts.mask,
+            clock=cluster.clock,
+            forward=Forwarder(http_client(), cluster.clock),
+            names_a_secret=names_a_secret,
+            remote_refusal=self._refusal,
+        )
+        if overrides is not None:
+            flows = FlowParts(
+                fleet=_Fleet(FlowNode(self.herder, overrides, _Itself(self.herder))),
+                validator=validator,
+                mask=node.parts.mask,
+                clock=_Turns(),
+                names_a_secret=names_a_secret,
+                remote_refusal=self._refusal,
+                elsewhere={},
+            )
+            parts = replace(parts, flows=router(flows, parts.forward))
+        self._overrides = overrides
+        self._app = public_app(parts)
+
+    def _refusal(self, flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
+        del name
+        problems = remote_problems(
+            config, dedicated=flow is not None, file_texts=CONFIG, providers=()
+        )
+        return refusal_text(problems)
+
+    def send(self, request: httpx.Request) -> httpx.Response:
+        """Return what the worker answers."""
+
+        async def sent() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport) as client:
+                return await client.send(request)
+
+        return self._run(sent())
+
+    def mend(self, *, stopped: bool = False) -> None:
+        """Let the connector run with what the file says, or stop it, whatever was done to it."""
+        if self._overrides is not None and not self._overrides.present:
+            added = {"source": FLOW.source, "target": FLOW.target}
+            self.send(httpx.Request("POST", "http://worker/flows", json=added))
+        self._run(self.herder.put_config(NAME, CONFIG, actor="test"))
+        step = self.herder.stop_connector if stopped else self.herder.resume
+        self._run(step(NAME, actor="test"))
+        self._run(self._calm())
+
+    async def _calm(self) -> None:
+        """Wait until no rebalance is due: reads answer 500 until then, as in Connect."""
+        for _ in range(CALM_TURNS):
+            try:
+                await self.herder.info(NAME)
+            except RebalanceExpectedError:
+                await asyncio.sleep(0)
+            else:
+                return
+        raise AssertionError
+
+    def _run(self, doing: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            async with asyncio.timeout(REQUEST_S):
+                return await doing
+
+        return self._runner.run(limited())
+
+    def __enter__(self) -> Self:
+        async def start() -> asyncio.Task[None]:
+            life = asyncio.create_task(self.herder.run())
+            await until(lambda: self.herder.session_key() is not None)
+            return life
+
+        self._life = self._run(start())
+        self.mend()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        async def end() -> None:
+            self.herder.stop()
+            await self._life
+
+        self._run(end())
+        self._runner.close()
