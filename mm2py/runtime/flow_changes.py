@@ -246,6 +246,8 @@ class FlowChanges:
         """Return what an edit would change; refuse what it makes of the flow."""
         planned = store.preview(change.edit)
         after = change.edit(store.picture())
+        if not store.present and not store.would_be_present(after):
+            raise NotFoundError(f"No flow {flow}")  # deleted while this one waited for its turn
         gone: Mapping[str, Mapping[str, str]] = {}
         configs = after.configs if store.would_be_present(after) else gone
         await self._check(flow, store.effective(), configs)

@@ -137,11 +137,41 @@ class FlowService:
             history_view(entry, self._parts.mask) for entry in self._node(flow).overrides.history()
         ]
 
-    def config(self, flow: FlowName) -> list[ConfigView]:
-        """Return every property in force and where it comes from; secrets are hidden."""
+    def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
+        """Return every property in force, or that was after a revision, and where it comes from.
+
+        Secrets are hidden.
+
+        Raises:
+            NotFoundError: the history does not reach that revision.
+        """
         herder = self._node(flow).herder
+        if revision is not None:
+            return self._config_at(flow, revision)
         infos = (herder.info_now(name) for name in sorted(herder.connectors()))
         return [self._config_view(flow, it.name, it.config) for it in infos if it is not None]
+
+    def _config_at(self, flow: FlowName, revision: int) -> list[ConfigView]:
+        store = self._node(flow).overrides
+        then = store.picture_at(revision)
+        if then is None:
+            raise NotFoundError(f"Flow {flow} has no revision {revision} that is known")
+        views: list[ConfigView] = []
+        for name, config in sorted(then.configs.items()):
+            file = store.file_config(name) or {}
+            properties = tuple(
+                PropertyView(
+                    key=key,
+                    value=self._shown(key, config.get(key)),
+                    file_value=self._shown(key, file.get(key)),
+                    changed_by=None,
+                    changed_at_ms=None,
+                    revision=None,
+                )
+                for key in sorted({*config, *file})
+            )
+            views.append(ConfigView(connector=name, properties=properties))
+        return views
 
     def _view(self, flow: FlowName, members: Members) -> FlowView:
         node = self._node(flow)

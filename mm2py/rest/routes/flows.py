@@ -76,6 +76,9 @@ Number = Annotated[
 Revision = Annotated[
     int, Query(ge=0, le=(1 << 53) - 1, description="revision of the history; 0 is the file")
 ]
+Then = Annotated[
+    int | None, Query(ge=0, le=(1 << 53) - 1, description="as it was after this revision")
+]
 Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at most")]
 
 
@@ -180,9 +183,11 @@ class _Reads:
         """List who changed what of a flow, newest first."""
         return self._service.history(_named(self._service, request, flow))
 
-    async def config(self, request: Request, flow: FlowPath) -> list[ConfigView]:
-        """List every property in force, what the file says, and who changed it."""
-        return self._service.config(_named(self._service, request, flow))
+    async def config(
+        self, request: Request, flow: FlowPath, *, revision: Then = None
+    ) -> list[ConfigView]:
+        """List every property in force, what the file says, and who changed it; or what was after a revision."""
+        return self._service.config(_named(self._service, request, flow), revision)
 
     async def all_lag(self, request: Request, top: Rows = MOST_ROWS) -> list[TopicView]:
         """List lag and rates of all flows by topic, the oldest first."""

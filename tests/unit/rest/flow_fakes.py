@@ -225,10 +225,8 @@ class Rig:
         return self.nodes[name]
 
     @property
-    def parts(self) -> RestParts:
-        herders: dict[FlowName | None, Herder] = dict(self.herders.items())
-        base = parts_of(herders, dedicated=True, client=self.client, eager=True)
-        flows = FlowParts(
+    def flow_parts(self) -> FlowParts:
+        return FlowParts(
             fleet=self,
             validator=self.validator,
             mask=SecretMask(["canary-value"]),
@@ -237,7 +235,12 @@ class Rig:
             remote_refusal=remote_refusal,
             elsewhere=self.elsewhere,
         )
-        return replace(base, flows=router(flows, base.forward))
+
+    @property
+    def parts(self) -> RestParts:
+        herders: dict[FlowName | None, Herder] = dict(self.herders.items())
+        base = parts_of(herders, dedicated=True, client=self.client, eager=True)
+        return replace(base, flows=router(self.flow_parts, base.forward))
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
         if self._app is None:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from mm2py.rest.app import internal_app
+from mm2py.runtime.flow_changes import FlowChanges, Request
+from mm2py.runtime.flow_making import FlowMaking
 from mm2py.runtime.herder_errors import ForwardError
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, LEADER, NAME, Network, Rig
@@ -195,6 +197,31 @@ def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
     assert rig.stores[AB].overrides(NAME) == {}
     (newest, *_) = rig.ask("GET", "/flows/A->B/history").json
     assert (newest["action"], newest["target"]) == ("rollback", "revision 0")
+
+
+def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> None:
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "one"}})
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "two"}})
+    for revision, topics in ((0, ".*"), (1, "one"), (2, "two")):
+        (view,) = rig.ask("GET", f"/flows/A->B/config?revision={revision}").json
+        (shown,) = (it for it in view["properties"] if it["key"] == "topics")
+        assert (shown["value"], shown["file_value"]) == (topics, ".*")
+    assert rig.ask("GET", "/flows/A->B/config?revision=3").status == 404
+
+
+def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:
+    async def both() -> tuple[int, int]:
+        changes = FlowChanges(rig.flow_parts)
+        making = FlowMaking(rig.flow_parts, changes)
+        asked = Request(AB, "anna", dry_run=False)
+        done = await asyncio.gather(
+            making.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
+            return_exceptions=True,
+        )  # fmt: skip
+        return (done[0].revision or 0, getattr(done[1], "status", 200))  # type: ignore[union-attr] # not refused
+
+    assert asyncio.run(both()) == (1, 404)
+    assert rig.stores[AB].overrides(NAME) == {}
 
 
 def test_where_there_is_nothing_to_go_back_to_it_is_said(rig: Rig) -> None:
