@@ -244,16 +244,18 @@ def assert_nothing_lost(flow: Flow, topic: str, worker: Mirror) -> dict[int, lis
 
 
 def _steps_back(wanted: Sequence[Record], found: Sequence[Record]) -> list[int]:
+    # The load may stand twice in the source too, where a broker answered it late: the last one counts.
     numbers = {record: number for number, record in enumerate(wanted)}
-    assert len(numbers) == len(wanted), "the test's records must differ"
-    steps, last, furthest = list[int](), -1, -1
+    steps, following, furthest = list[int](), 0, 0
     for record in found:
-        number = numbers[record]
-        if number != last + 1:
-            assert number <= last, f"records {last + 1}-{number} are missing"
+        if following == len(wanted) or wanted[following] != record:
+            number = numbers[record]
+            assert number < following, f"records {following}-{number - 1} are missing"
             steps.append(number)
-        last, furthest = number, max(number, furthest)
-    assert furthest == len(wanted) - 1, f"the copy ends at record {furthest}"
+            following = number
+        following += 1
+        furthest = max(furthest, following)
+    assert furthest == len(wanted), f"the copy ends at record {furthest - 1}"
     return steps
 
 
