@@ -12,7 +12,8 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
-from mm2py_workers.connect_wiring import ConnectWorker, build_distributed
+from mm2py_workers.connect_wiring import build_distributed
+from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import WorkerFile, load_worker_file

@@ -4,12 +4,10 @@ Flow: ``WorkerFile`` -> cluster, stores, membership, task hosts -> ``HerderParts
 as the dedicated mode's does. It opens no connection; ports of REST are bound.
 """
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, final
+from typing import Final, Protocol
 
 from mm2py.api.context import EventSink
 from mm2py.client.admin import Admin
@@ -48,20 +46,18 @@ from mm2py.storage.memory import MemoryConfigBackingStore, MemoryStatusBackingSt
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
+from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
 from mm2py_workers.host_wiring import child_host, host_pool, host_processes
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from mm2py_workers.internal_stores import TopicConnections, worker_stores
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.offset_topic import store_producer
-from mm2py_workers.rest_node import RestNode, Served
-from mm2py_workers.signals import StopSignal
+from mm2py_workers.rest_node import RestNode
 from mm2py_workers.target_link import TargetLinks
 from mm2py_workers.worker_file import WorkerFile, secrets_in
 
-__all__ = ["ConnectWorker", "build_distributed", "build_standalone"]
-
-log = logging.getLogger(__name__)
+__all__ = ["build_distributed", "build_standalone"]
 
 CONNECT: Final = "connect"
 """Stands for the source where tasks bring their own kind of it."""
@@ -70,14 +66,6 @@ DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
 
 AUTO_RESTART: Final = "task.auto.restart"
-DRAIN_TIMEOUT_S: Final = 25.0
-"""Orderly stop of everything; leaves 5 s of the 30 that service managers give by default."""
-
-REST_STOP_S: Final = 1.0
-
-
-class WorkerHerder(herder_api.Herder, herder_api.RunnableHerder, Protocol):
-    """A herder that runs here and answers REST."""
 
 
 class WorkerOffsets(OffsetStore, herder_api.OffsetStore, Protocol):
@@ -254,60 +242,6 @@ def _source_of(spec: TaskSpec) -> str:
     if canonical_class(config.get("connector.class", "")) != MIRROR_SOURCE_CONNECTOR:
         return CONNECT
     return config.get("source.cluster.alias", "").strip() or DEFAULT_SOURCE_ALIAS
-
-
-@final
-class ConnectWorker:
-    """One ordinary worker: its herder, and REST over it."""
-
-    def __init__(self, herder: WorkerHerder, rest: RestNode, node: NodeParts) -> None:
-        self.herder = herder
-        self._rest = rest
-        self._pool = node.pool
-        self._served = Served(herders={None: herder}, parts=node)
-        self.validator = node.validator
-
-    async def run(
-        self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
-    ) -> int:
-        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit code."""
-        if self._pool is not None:
-            self._pool.start()
-        herding = asyncio.create_task(self.herder.run(), name="worker")
-        serving = asyncio.create_task(self._serve_and(begin), name="rest")
-        asked = asyncio.create_task(stop.wait())
-        # What begins with the worker and fails, ends it.
-        serving.add_done_callback(lambda done: stop.ask() if _failed(done) else None)
-        await asyncio.wait({herding, asked}, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        log.info("stopping: polling ends, what is under way is written and committed")
-        serving.cancel()
-        await asyncio.wait({serving})
-        self.herder.stop()
-        _, late = await asyncio.wait({herding}, timeout=DRAIN_TIMEOUT_S)
-        if late:
-            log.error("the worker did not stop in time and is cut off")
-            herding.cancel()
-            await asyncio.wait(late, timeout=1.0)
-        await self._rest.stop(REST_STOP_S)
-        if self._pool is not None:
-            await self._pool.close()
-        if _failed(serving):
-            await serving  # says why
-        return 1 if late or self.herder.error is not None else 0
-
-    async def abandon(self) -> None:
-        """Close what was bound, without having run."""
-        await self._rest.stop(0)
-
-    async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:
-        await self._rest.serve(self._served)
-        if begin is not None:
-            await begin()
-
-
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def build_distributed(
