@@ -3,6 +3,7 @@
 Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown numbers are None.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,6 +46,7 @@ UNKNOWN_STATE: Final = "UNASSIGNED"
 _NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
 """States of a node that say more than those of its tasks."""
 _WHOLE_TOPIC: Final = -1
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,8 @@ def flow_view(
     mask: SecretMask,
 ) -> FlowView:
     """Return everything about one flow."""
-    partitions = [it for node in members.snapshots for it in node.partitions]
+    parts = [it for node in members.snapshots for it in node.partitions]
+    partitions = [it for it in parts if _is_of_topic(it)]
     # A Java worker may have left connectors here that nobody can run: they say nothing of the flow.
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
     states = {it.name: _states(herder, it) for it in infos if it and it.type != "unknown"}
@@ -215,7 +218,7 @@ def flow_view(
         enabled=copying is not None and enabled(copying.config),
         since_ms=None,
         revision=overrides.revision,
-        state=_state(connectors, members.snapshots, partitions),
+        state=_state(connectors, members.snapshots, parts),
         workers=_workers(connectors),
         partitions=len(partitions),
         failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
@@ -225,7 +228,7 @@ def flow_view(
         records_per_s=_rate(it.records_per_s for it in partitions),
         bytes_per_s=_rate(it.bytes_per_s for it in partitions),
         records_lost=sum(node.records_lost for node in members.snapshots),
-        errors=tuple(_errors(states, partitions, mask)),
+        errors=tuple(_errors(states, parts, mask)),
         connectors=connectors,
         incomplete=members.incomplete,
     )
@@ -336,6 +339,7 @@ def partition_views(flow: FlowName, members: Members, mask: SecretMask) -> list[
         )
         for node in members.snapshots
         for it in node.partitions
+        if _is_of_topic(it)
     ]
     return sorted(found, key=lambda it: (it.topic, it.partition))
 
@@ -344,7 +348,7 @@ def topic_views(flow: FlowName, members: Members) -> list[TopicView]:
     """Return every topic of a flow, the largest lag in time first."""
     topics: dict[str, list[PartitionSnapshot]] = {}
     for node in members.snapshots:
-        for it in node.partitions:
+        for it in filter(_is_of_topic, node.partitions):
             topics.setdefault(it.source.topic, []).append(it)
     found = [
         TopicView(
@@ -362,6 +366,11 @@ def topic_views(flow: FlowName, members: Members) -> list[TopicView]:
         for topic, parts in topics.items()
     ]
     return sorted(found, key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.topic))
+
+
+def _is_of_topic(part: PartitionSnapshot) -> bool:
+    """Heartbeats and third parties' sources count under a name that no topic can have."""
+    return _TOPIC.fullmatch(part.source.topic) is not None
 
 
 def _known(number: int) -> int | None:

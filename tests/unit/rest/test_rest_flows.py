@@ -101,6 +101,17 @@ def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig
     ]
 
 
+def test_heartbeats_are_no_topic(rig: Rig) -> None:
+    beat = partition("source partition {'sourceClusterAlias': 'A'} to heartbeats", 0, 0)
+    broken = replace(beat, state="FAILED", cause="no right to write")
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, partition("t", 0, 7), broken)
+    found = rig.ask("GET", "/flows/A->B").json
+    assert (found["partitions"], found["records_per_s"], found["state"]) == (1, 2.0, "DEGRADED")
+    assert "no right to write" in found["errors"][0]["message"]
+    for rows in ("partitions", "topics", "lag"):
+        assert [it["topic"] for it in rig.ask("GET", f"/flows/A->B/{rows}").json] == ["t"]
+
+
 def test_the_lag_of_all_flows_is_sorted_and_cut(rig: Rig) -> None:
     rig.herders[BA].snapshot = snapshot("worker:8083", BA, partition("z", 0, 100))
     rows = rig.ask("GET", "/lag").json
