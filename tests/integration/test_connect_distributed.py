@@ -107,7 +107,8 @@ def test_kafka_connect_py_drives_a_worker(
     topic, alias = unique("client"), unique("src")
     create_topic(region_a, topic, 2)
     write(region_a, topic, _lines(0, 10))
-    config = mirror_config(region_a, region_b, alias, topic) | {"tasks.max": "1"}
+    secret = {"source.cluster.ssl.truststore.password": "canary-5c1e"}
+    config = mirror_config(region_a, region_b, alias, topic) | {"tasks.max": "1"} | secret
     with Mirror(write_worker(tmp_path, region_b), name="worker", program=DISTRIBUTED) as worker:
         rest = rest_of(worker)
         client = KafkaConnect(rest.url.rstrip("/"))
@@ -116,6 +117,7 @@ def test_kafka_connect_py_drives_a_worker(
         assert config["connector.class"] in classes
         made = _said(lambda: client.create_connector({"name": "c", "config": config}))
         assert made["type"] == "source"
+        assert _said(lambda: client.get_connector_config("c")) == config | {"name": "c"}
         rest.wait_states("c", "RUNNING", "RUNNING")
         assert _said(lambda: client.list_connectors(state="RUNNING")) == ["c"]
         status = _said(lambda: client.get_connector_status("c"))
@@ -133,6 +135,7 @@ def test_kafka_connect_py_drives_a_worker(
         few = config | {"name": "c", "tasks.max": "0"}
         wrong = _said(lambda: client.validate_connector_config("MirrorSource", few))
         assert wrong["error_count"] == 1
+        assert "canary" not in str(wrong)
         remote = {"c": {"topics": [f"{alias}.{topic}"]}}
         until(
             lambda: _said(lambda: client.list_connector_topics("c")) == remote,
@@ -142,6 +145,7 @@ def test_kafka_connect_py_drives_a_worker(
         _said(lambda: client.delete_connector("c"))
         assert _said(client.list_connectors) == []
         assert worker.stop() == 0
+        assert "canary" not in worker.log()
 
 
 @pytest.mark.parametrize("hosts", [0, 2])
