@@ -33,20 +33,19 @@ class LeaderDuties:
     def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
         self._parts, self._queue, self._clock = parts, queue, clock
         self._leads = False
-        self._signed = False
         self._planned: set[str] = set()
         self._timed: SessionKey | None = None
 
     def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
         """Note who leads since a round, and begin what falls to the leader."""
         won = outcome.leader and not self._leads
-        self._leads, self._signed = outcome.leader, outcome.signed
+        self._leads = outcome.leader
         if not outcome.leader:
             self._timed = None
             return
         self._forget_states(snapshot)
-        if self._signed:
-            self._plan("session key", self._rotate_key)
+        # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
+        self._plan("session key", self._rotate_key)
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
             self.derive_again()
@@ -106,7 +105,7 @@ class LeaderDuties:
         algorithm = settings.inter_worker_key_generation_algorithm
         ttl_ms, now_ms = settings.inter_worker_key_ttl_ms, self._clock.now_ms()
         key = config.snapshot().session_key
-        if not self._signed or not self._parts.membership.is_leader:
+        if not self._parts.membership.is_leader:
             return
         if key is None or rotation_due(key, now_ms, ttl_ms, algorithm):
             key = _new_key(now_ms, algorithm)

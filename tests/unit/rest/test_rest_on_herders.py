@@ -55,9 +55,11 @@ class Workers(httpx.AsyncBaseTransport):
         return next(node for node in self.cluster.nodes.values() if not node.membership.is_leader)
 
 
-def with_workers(scenario: Callable[[Workers], Awaitable[None]]) -> None:
+def with_workers(scenario: Callable[[Workers], Awaitable[None]], *, sessioned: bool = True) -> None:
     async def run() -> None:
-        workers = Workers(Cluster(), "n1", "n2")
+        cluster = Cluster()
+        cluster.group.signed = sessioned
+        workers = Workers(cluster, "n1", "n2")
         nodes = workers.cluster.nodes.values()
         await until(lambda: all(node.membership.generation > 0 for node in nodes))
         await until(lambda: len(workers.leader.membership.member_urls()) == 2)
@@ -142,3 +144,13 @@ def test_a_follower_hands_task_configs_to_the_leader_over_http() -> None:
         assert snapshot.worker == workers.leader.herder.worker_id
 
     with_workers(scenario)
+
+
+def test_workers_of_an_older_protocol_sign_and_forward_as_well() -> None:
+    async def scenario(workers: Workers) -> None:
+        body = {"name": "c", "config": CONFIG}
+        created = await workers.ask(workers.follower.name, "POST", "/connectors", body)
+        assert created.status_code == 201
+        await until(lambda: len(workers.cluster.running()) == 2)
+
+    with_workers(scenario, sessioned=False)

@@ -162,6 +162,7 @@ class FakeGroup:
     def __init__(self, clock: FakeClock, *, max_delay_ms: int = 0) -> None:
         self.clock = clock
         self.max_delay_ms = max_delay_ms
+        self.signed = True
         self.members: dict[str, FakeMembership] = {}
         self.joining: dict[str, tuple[MemberView, asyncio.Future[Round]]] = {}
         self.generation = 0
@@ -228,7 +229,7 @@ class FakeGroup:
                 delay_ms=plan.delay_ms,
                 failed=failed,
                 incremental=True,
-                signed=True,
+                signed=self.signed,
             )
             self.members[name].completed(outcome)
             if not answer.done():
