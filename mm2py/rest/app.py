@@ -5,6 +5,7 @@ An ordinary worker has Connect's dialect at its root. In the dedicated mode each
 ``/{source}/{target}`` and ``/pairs/{source}/{target}``, and the root shows all flows as one.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -35,6 +36,8 @@ from mm2py.types import ClusterAlias, FlowName
 
 __all__ = ["dialect_routes", "internal_app", "public_app"]
 
+log = logging.getLogger(__name__)
+
 DIALECT: Final[tuple[RouteSpec, ...]] = (
     *root.ROUTES,
     *connectors.ROUTES,
@@ -51,6 +54,14 @@ RESERVED_PAIR: Final = "/pairs/{source}/{target}"
 
 def public_app(parts: RestParts) -> ASGIApp:
     """Return what users reach."""
+    for flow in parts.herders():
+        if flow is not None and flow.source in RESERVED_ALIASES:
+            log.warning(
+                "alias is a word of the API, rest has the flow under /pairs/%s/%s only flow=%s",
+                flow.source,
+                flow.target,
+                flow,
+            )
     app: ASGIApp = _application(parts, DIALECT)
     gated = app if parts.gate is None else parts.gate(app)
     return ErrorEdge(RawPath(gated), parts.mask)

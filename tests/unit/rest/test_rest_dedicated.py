@@ -67,6 +67,14 @@ def test_a_reserved_alias_is_found_under_pairs_only() -> None:
     assert (reply.status, reply.message) == (404, "HTTP 404 Not Found")
 
 
+def test_a_reserved_alias_is_said_once_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    public_app(parts_of({flow("admin", "B"): FakeHerder(), flow("A", "B"): FakeHerder()}))
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "alias is a word of the API, rest has the flow under /pairs/admin/B only flow=admin->B"
+    ]
+
+
 def test_secrets_are_hidden_in_every_config() -> None:
     app = app_of(herder())
     assert ask(app, "GET", f"/A/B/connectors/{NAME}/config").json == SHOWN
