@@ -6,6 +6,7 @@ flow on arrival, before and while changes are made -> seconds. Removes its regio
 
 import argparse
 import json
+import os
 import re
 import sys
 import tempfile
@@ -36,6 +37,7 @@ PAUSE_S: Final = 2.0
 QUIET_S: Final = 20.0
 START_S: Final = 60.0
 ANSWER_S: Final = 90.0
+QUIET_LOAD: Final = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.rest_change", description=__doc__)
     parser.add_argument("--rate", type=int, default=1_000, help="records per second of each flow")
     options = parser.parse_args(arguments)
+    if (load := os.getloadavg()[0]) > QUIET_LOAD:
+        sys.stdout.write(
+            f"load average {load:.1f}: wait for a quiet machine to get clean figures\n"
+        )
     with tempfile.TemporaryDirectory(prefix="mm2py-change-") as name, ExitStack() as stack:
         folder = Path(name)
         REAPER.watch_folder(folder)
@@ -83,7 +89,7 @@ def _measure(
     changed = stack.enter_context(Arrivals(one, f"{TWO}.{TOPIC}", PARTITIONS))
     untouched.wait_for_all(START_S)
     changed.wait_for_all(START_S)
-    time.sleep(QUIET_S / 2)
+    time.sleep(QUIET_S)  # what the streams wrote before the flows ran is behind them
     untouched.take_ages_ms()
     time.sleep(QUIET_S)
     before = untouched.take_ages_ms()

@@ -5,6 +5,7 @@ on, start another one; so often as asked -> lowest, median and highest seconds. 
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -29,6 +30,7 @@ TOPIC: Final = "resume"
 PARTITIONS: Final = 6
 WORKERS: Final = 3
 START_S: Final = 90.0
+QUIET_LOAD: Final = 1.0
 STANDSTILL_S: Final = 1.0
 """A partition without a record for so long stands still."""
 
@@ -41,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--rate", type=int, default=1_000, help="records per second")
     options = parser.parse_args(arguments)
+    if (load := os.getloadavg()[0]) > QUIET_LOAD:
+        sys.stdout.write(
+            f"load average {load:.1f}: wait for a quiet machine to get clean figures\n"
+        )
     with tempfile.TemporaryDirectory(prefix="mm2py-resume-") as name, ExitStack() as stack:
         folder = Path(name)
         REAPER.watch_folder(folder)
