@@ -94,6 +94,7 @@ class FlowFleet:
         """The same, with what ``/flows`` needs; always the same object."""
         self._since: dict[FlowName, Since] = {}
         self._spare_until: dict[FlowName, float] = {}
+        self._unfinished: set[FlowName] = set()
         self._looking: asyncio.Task[None] | None = None
         self.maker = MirrorMaker({flow: self._built(flow) for flow in parts.by_file})
 
@@ -192,9 +193,13 @@ class FlowFleet:
         node = self.nodes[flow]
         herder, store = node.herder, node.overrides
         if not store.live or store.present or flow in self.maker.ended:
+            self._unfinished.discard(flow)
             return
         names = herder.connectors()
         if store.presence is Presence.DELETED and names:
+            if flow not in self._unfinished:
+                self._unfinished.add(flow)  # whoever deletes it is probably at it
+                return
             for name in names:
                 # A leader that is busy, or elsewhere, does it; the next look sees whether.
                 with contextlib.suppress(Mm2pyError):
@@ -227,6 +232,7 @@ class FlowFleet:
         self.nodes.pop(flow, None)
         self.herders.pop(flow, None)
         self._since.pop(flow, None)
+        self._unfinished.discard(flow)
         await self.maker.remove(flow, STOP_S)
 
 

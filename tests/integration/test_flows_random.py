@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
 
 OPERATIONS: Final = 100
 UNTOUCHED: Final = 2
-RATE: Final = 200
+RATE: Final = 100
 LOOK_EVERY: Final = 20
 
 

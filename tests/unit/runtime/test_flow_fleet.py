@@ -119,7 +119,7 @@ def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone() -> None:
         # Its leader died between the two: the next one completes it.
         await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
         assert node.overrides.presence is Presence.DELETED
-        await stage.looks(2)
+        await stage.looks(4)
         assert runner.connectors() == ()
         assert BA not in stage.fleet.nodes
         assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
