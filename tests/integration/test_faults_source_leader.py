@@ -11,7 +11,7 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 PARTITIONS = 4
 RATE = 1_000
@@ -29,7 +29,7 @@ def test_a_killed_leader_of_a_source_of_three_costs_nothing(
     create_topic(region_three, topic, PARTITIONS, replicas=3, config=config)
     flow = write_flow(tmp_path, region_three, region_b, topic)
     with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+        mirror.wait_ready(90)
         with Load(region_three, topic, PARTITIONS, rate=RATE) as load:
             wait_for_progress(mirror, flow, topic)
             region_three.node(leader_of(region_three, topic, 0)).kill()
