@@ -226,7 +226,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """``meters``: partitions that changed, each second; empty is a sign of life.
+    """``meters``: partitions that changed, each second; empty, after quiet ones, is a sign of life.
 
     ``gone`` are the last words of partitions whose task ended; they come before ``partitions``.
     """

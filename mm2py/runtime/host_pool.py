@@ -26,7 +26,7 @@ HELLO_WITHIN_S: Final = 30.0
 BYE_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 5.0
 SILENT_LOOKS: Final = 6
-"""A host speaks every second. Looks are counted, not seconds: this process may have been frozen itself."""
+"""A host speaks every 4 seconds at least. Looks are counted, not seconds: this process may have been frozen itself."""
 
 
 class HostProcess(Protocol):

@@ -50,6 +50,8 @@ __all__ = ["FlowPorts", "HostService", "HostedFlow", "HostedTasks"]
 log = logging.getLogger(__name__)
 
 METERS_EVERY_S: Final = 1.0
+SIGN_OF_LIFE_TICKS: Final = 4
+"""Quiet seconds between signs of life: each wakes two processes, and the worker looks every 5 s."""
 DRAIN_S: Final = 2.0
 """Without a worker: the shortest session timeout in use is 6 s, and its last heartbeat may be 2 s old."""
 
@@ -267,12 +269,15 @@ class HostService:
         self._pipe.send(number, Done(answers, cause))
 
     async def _tick(self) -> None:
+        silent = 0
         while True:
             await self._clock.sleep(METERS_EVERY_S)
             if self._pipe.clogged:
                 continue
             told = [channel.meters.tell() for channel in self._channels.values()]
-            if not any(told):
+            silent = 0 if any(told) else silent + 1
+            if silent >= SIGN_OF_LIFE_TICKS:
+                silent = 0
                 self._pipe.send(0, Meters())
 
     def _tell(self, channel: _Channel, message: Message) -> None:
