@@ -117,7 +117,7 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
 def refuse_nonsense(ask: Asked, absent: Flow) -> None:
     """Every refusal names what is wrong, and none of them is a defect."""
     known = {"source": absent.source_alias, "target": absent.target_alias}
-    refused = [
+    refused: list[tuple[str, str, object, int]] = [
         ("POST", "/flows", {"source": "nobody", "target": absent.target_alias}, 400),
         ("POST", "/flows", {"source": absent.source_alias, "target": absent.source_alias}, 400),
         ("POST", "/flows", {**known, "config": {"topics": "["}}, 400),
