@@ -20,7 +20,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import Metrics
+from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.runtime.distributed_herder import DistributedHerder
 from mm2py.runtime.flow_fleet import FleetParts, FlowFleet, FlowRunner
 from mm2py.runtime.flow_patches import SOURCE
@@ -41,6 +41,9 @@ from mm2py_workers.rest_node import RestNode, Served
 __all__ = ["Node", "build_node"]
 
 REST_STOP_S: Final = 1.0
+REST_WAITS_S: Final = 5.0
+"""Longest time that REST waits for the flows; a cluster may be away for hours."""
+REST_LOOKS_S: Final = 0.05
 
 _REST_KEYS: Final = (
     "access.control.", "admin.listeners", "internal.listener", "listeners", "response.http.", "rest.",
@@ -56,6 +59,8 @@ class Node:
     rest: RestNode
     served: Served
     watch: FlowWatch
+    meters: tuple[FlowMeter, ...]
+    clock: Clock
 
     @property
     def maker(self) -> MirrorMaker:
@@ -69,7 +74,12 @@ class Node:
         self.fleet.start()
 
     async def serve(self) -> None:
-        """Open REST; the flows need not wait for it."""
+        """Open REST when the flows have got their work: to load it holds the process up for most of a second."""
+        latest = self.clock.monotonic() + REST_WAITS_S
+        while self.clock.monotonic() < latest and any(
+            meter.state in {"STARTING", "WAITING"} for meter in self.meters
+        ):
+            await self.clock.sleep(REST_LOOKS_S)
         await self.rest.serve(self.served)
 
     async def stop(self, timeout_s: float) -> bool:
@@ -163,7 +173,7 @@ def build_node(
             if name not in pairs and config.flow_enabled(name)
         },
     )
-    return Node(fleet, rest, served, watch)
+    return Node(fleet, rest, served, watch, tuple(metrics.flow(name) for name in flows), clock)
 
 
 @final
