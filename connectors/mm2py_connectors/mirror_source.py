@@ -86,6 +86,9 @@ class MirrorSourceConnector(Connector):
             replication_factor=self._config.replication_factor,
         )
         self._deal = PartitionDeal()
+        # A connector that came here from another worker knows rates of this one alone: weighing its first deal
+        # by them would restart tasks that nobody touched.
+        self._came = True
         self._sessions: list[AdminSession] = []
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
@@ -136,6 +139,8 @@ class MirrorSourceConnector(Connector):
         """Deal the known partitions as Java, unless one task has far more to copy than another."""
         context: object = self._context
         rates = context.partition_rates() if isinstance(context, PartitionRates) else None
+        if self._came and rates and not self._deal.partitions <= rates.keys():
+            rates = None
         hands = self._deal.deal(max_tasks, rates)
         props = self._props
         if self._config.flow_max_bytes_per_second and hands:
@@ -226,6 +231,7 @@ class MirrorSourceConnector(Connector):
             return
         await self._topics.refresh()
         if self._deal.update(self._topics.ready()):
+            self._came = False
             self._context.request_reconfiguration()
 
     async def _create_offset_syncs_topic(self) -> None:

@@ -195,6 +195,10 @@ class KnownEvents:
             first, last = min(first, known[0]), max(last, known[1])
         kinds[event.kind] = (first, last)
 
+    def copied(self, partition: TopicPartition) -> None:
+        """Note that a stored position belongs to a new incarnation, which may end as the one before it."""
+        self._ranges.get(partition, {}).pop(EventKind.RECREATED, None)
+
     def take(self, event: LossEvent) -> tuple[LossEvent, ...]:
         """Return the parts of a new event that are not known; they are known from now on."""
         kinds = self._ranges.setdefault(event.partition, {})
@@ -202,13 +206,9 @@ class KnownEvents:
         first, last = event.first_offset, event.last_offset
         if event.kind is EventKind.RECREATED:
             kinds.clear()
-            # Two incarnations may end alike: only what an earlier task or process wrote counts, and once.
+            # Found again with the stored position, whose end nobody knows any more, until that moves on.
             again = known is not None and event.count == 0 and known[0] == first
-            if event.count:
-                kinds[event.kind] = (
-                    first,
-                    last,
-                )  # who goes on from the stored position finds it again
+            kinds[event.kind] = known if again and known is not None else (first, last)
             return () if again else (event,)
         if event.kind is EventKind.TRUNCATION:
             return (event,)  # found while it happens, never again after a restart

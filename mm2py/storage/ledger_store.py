@@ -154,6 +154,8 @@ class LedgerStore(EventSink):
         if self._incarnations.get(partition) == topic_id:
             return
         self._incarnations[partition] = topic_id
+        if self._known is not None:
+            self._known.copied(partition)
         self._queue.append(
             IncarnationRecord(
                 partition=partition,
@@ -243,6 +245,7 @@ class LedgerStore(EventSink):
             elif isinstance(found, IncarnationRecord):
                 if found.flow == flow:
                     incarnations[found.partition] = found.topic_id
+                    known.copied(found.partition)
             else:
                 events += 1
                 if found.flow == flow:
@@ -268,12 +271,15 @@ class LedgerStore(EventSink):
             )
         log.info("ledger read topic=%s events=%d", self._topic, events)
         # Queued since the task could not wait any longer: newer than what was read.
+        newer = tuple(self._incarnations)
         self._incarnations = incarnations | self._incarnations
         self._known = known
         while self._early:
             event, at_ms = self._early.popleft()
             self._accept(known, event, at_ms)
             self._settled(event.partition)
+        for partition in newer:
+            known.copied(partition)
         return writer
 
     async def _write_all(self, writer: RecordSink) -> None:

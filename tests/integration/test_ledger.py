@@ -181,7 +181,7 @@ def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_t
     tmp_path: Path,
 ) -> None:
     topic = unique("fewer")
-    limits = {"source.consumer.max.partition.fetch.bytes": "20000"}
+    limits = {"{source}->{target}.source.consumer.max.partition.fetch.bytes": "20000"}
     flow = write_flow(
         tmp_path, region_a, region_b, topic, limits | {"flow.max.bytes.per.second": "30000"}
     )

@@ -196,13 +196,19 @@ def test_a_lost_tail_that_the_next_task_finds_without_its_end_is_not_written_aga
     known = KnownEvents()
     assert len(known.take(an_event(EventKind.RECREATED, 30, 34))) == 1
     assert known.take(an_event(EventKind.RECREATED, 30, 29)) == ()
+    assert known.take(an_event(EventKind.RECREATED, 30, 29)) == (), "nor by the one after that"
+    known.copied(ORDERS)
     assert len(known.take(an_event(EventKind.RECREATED, 30, 29))) == 1
 
 
-def test_two_recreations_that_end_alike_are_two_events() -> None:
+def test_two_recreations_that_end_alike_are_two_events_where_the_position_moved_on() -> None:
     known = KnownEvents()
     event = an_event(EventKind.RECREATED, 30, 29)
     assert known.take(event) == (event,)
+    assert known.take(event) == (), (
+        "a task that starts before it has copied anything finds it again"
+    )
+    known.copied(ORDERS)
     assert known.take(event) == (event,)
 
 
