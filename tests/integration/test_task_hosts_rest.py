@@ -21,7 +21,6 @@ from tests.integration.traffic import (
     Load,
     Sent,
     assert_resumed,
-    copied,
     wait_for_copy,
     wait_for_progress,
     write,
