@@ -25,6 +25,7 @@ SINGLE_REPLICA: Final = tuple(
     f"{what}replication.factor"
     for what in ("", "offset-syncs.topic.", "offset.storage.", "status.storage.", "config.storage.")
 )
+_NOBODY: Final = "IO Error trying to forward REST request"
 _NOT_NOW: Final = ("momentarily", "conflicting operation")
 
 
@@ -89,9 +90,11 @@ class Asked:
 
         def answer() -> tuple[int, Any] | None:
             status, found = self(method, path, body, **query)
-            assert status < 500 or status == 503, f"{method} {path}: {status} {found}"
+            # As in Java, while the leader is dead and nobody has noticed yet.
+            gone = status == 500 and _NOBODY in found["message"]
+            assert status < 500 or status == 503 or gone, f"{method} {path}: {status} {found}"
             busy = status == 409 and any(text in found["message"] for text in _NOT_NOW)
-            return None if busy or status == 503 else (status, found)
+            return None if busy or gone or status == 503 else (status, found)
 
         return until(answer, 90, f"an answer to {method} {path}", alive=self.mirror)
 
