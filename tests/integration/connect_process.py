@@ -155,6 +155,7 @@ def mirror_config(
         "target.cluster.bootstrap.servers": target.bootstrap_servers,
         "topics": topics,
         "tasks.max": "2",
+        "heartbeats.replication.enabled": "false",
         "replication.factor": "1",
         "offset-syncs.topic.replication.factor": "1",
         "key.converter": _BYTES,

@@ -45,6 +45,7 @@ def flows_file(
         "clusters": ", ".join([*aliases, there]),
         f"{there}.bootstrap.servers": target.bootstrap_servers,
         "emit.heartbeats.enabled": "false",
+        "heartbeats.replication.enabled": "false",
         **dict.fromkeys(SINGLE_REPLICA, "1"),
         **(properties or {}),
     }

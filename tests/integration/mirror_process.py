@@ -105,6 +105,8 @@ def write_flow(
         f"{one}->{two}.topics": topics,
         # Without it the way back is a second flow, only for heartbeats.
         "emit.heartbeats.enabled": "false",
+        # The regions are shared: another test's heartbeats would be one more topic of this flow.
+        "heartbeats.replication.enabled": "false",
         **dict.fromkeys(_SINGLE_REPLICA, "1"),
     }
     for name, value in (properties or {}).items():
