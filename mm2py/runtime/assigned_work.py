@@ -82,6 +82,7 @@ class AssignedWork:
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
         self._silent = False
+        self._in_doubt = False
         self._host = parts.hosts(self._task_changed)
 
     @property
@@ -206,10 +207,12 @@ class AssignedWork:
 
     def suspend(self) -> None:
         """Let no task poll, send or commit until ``resume``; connectors go on looking around."""
+        self._in_doubt = True
         self._host.suspend()
 
     def resume(self) -> None:
         """Let tasks go on."""
+        self._in_doubt = False
         self._host.resume()
 
     def lease(self, valid_ms: int) -> None:
@@ -377,7 +380,9 @@ class AssignedWork:
             generation=self._parts.membership.generation,
             version=self._version_of(work) if status.state is State.RUNNING else None,
         )
-        self._parts.status.put(work, stored, safe=status.state in _SAFE)
+        # Who may have lost its membership gives way to whoever has the work by now.
+        safe = status.state in _SAFE or self._in_doubt
+        self._parts.status.put(work, stored, safe=safe)
 
     def _version_of(self, work: str | TaskId) -> str | None:
         name = work.connector if isinstance(work, TaskId) else work

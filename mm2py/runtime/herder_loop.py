@@ -227,7 +227,11 @@ class HerderLoop:
         # nodes is given up before the round in which it is taken.
         await self._read_config()
         await self._stop_stale()
+        signal = self._signal.result() if self._signal is not None and self._signal.done() else None
         self._drop_signal()
+        if isinstance(signal, Lost):
+            # It came while the config was read; who went on would stay suspended in its new membership.
+            raise MembershipLostError(signal)
         if self._eager:
             await self._hand_over()
         self._news.rebalance_expected = False

@@ -76,8 +76,9 @@ class JavaConnect:
         headers = {"Content-Type": "application/json"}
         deadline = time.monotonic() + SETTLE_S
         answer = await self._http.request(method, path, content=content, headers=headers)
-        # While the group rebalances, which a new session key alone sets off, every answer is 409.
-        while answer.status_code == 409 != expected and time.monotonic() < deadline:
+        # While the group rebalances, which a new session key alone sets off, every answer is 409; before its
+        # resources are there Jetty says 404 in HTML.
+        while _not_now(answer, expected) and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
             answer = await self._http.request(method, path, content=content, headers=headers)
         assert answer.status_code == expected, (
@@ -89,3 +90,8 @@ class JavaConnect:
         """End it."""
         await self._http.aclose()
         self.process.__exit__()
+
+
+def _not_now(answer: httpx.Response, expected: int) -> bool:
+    html = answer.headers.get("Content-Type", "").startswith("text/html")
+    return answer.status_code == 409 != expected or (answer.status_code == 404 and html)
