@@ -266,7 +266,7 @@ class HerderLoop:
                 outcome.config_offset,
             )
             return False
-        self._duties.enter(outcome, snapshot)
+        await self._duties.enter(outcome, snapshot)
         await self._start_work(self._owned - self._work.running)
         return not outcome.revoked
 

@@ -1,7 +1,8 @@
 """What the leader of a group does beside assigning: derived configs, leftover states, the session key.
 
 Flow: a round -> ``enter`` -> states of what is gone become tombstones; on winning leadership configs that
-differ from file and overrides are written, and a session key where one is due. Writes run in the queue.
+differ from file and overrides are written at once, so that no connector starts with what the file said
+once. A session key where one is due, and later changes, run in the queue.
 """
 
 import logging
@@ -36,8 +37,8 @@ class LeaderDuties:
         self._planned: set[str] = set()
         self._timed: SessionKey | None = None
 
-    def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
-        """Note who leads since a round, and begin what falls to the leader."""
+    async def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
+        """Note who leads since a round, and do what falls to the leader; this may write to the config topic."""
         won = outcome.leader and not self._leads
         self._leads = outcome.leader
         if not outcome.leader:
@@ -48,7 +49,8 @@ class LeaderDuties:
         self._plan("session key", self._rotate_key)
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
-            self.derive_again()
+            if self._parts.overrides is not None:
+                await self._carry_out("derived configs", self._write_derived)
 
     def resign(self) -> None:
         """The membership is over: the next round decides anew."""
@@ -127,15 +129,17 @@ class LeaderDuties:
 
         async def run() -> None:
             self._planned.discard(what)
-            if not self._leads:
-                return
-            try:
-                await duty()
-            except RetriableError as error:
-                log.warning("%s cannot be written now, tried again cause=%s", what, error)
-                self._plan(what, duty, delay_s=RETRY_S)
+            if self._leads:
+                await self._carry_out(what, duty)
 
         self._queue.post(run, delay_s=delay_s)
+
+    async def _carry_out(self, what: str, duty: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await duty()
+        except RetriableError as error:
+            log.warning("%s cannot be written now, tried again cause=%s", what, error)
+            self._plan(what, duty, delay_s=RETRY_S)
 
 
 def _new_key(now_ms: int, algorithm: str) -> SessionKey:

@@ -6,7 +6,7 @@ side by side on one ``FakeClock``.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from typing import ClassVar, cast
 
@@ -126,6 +126,7 @@ class ObedientHost:
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         self.events.append(f"{'pause' if paused else 'unpause'} {task}")
         if task in self.states and self.states[task].state is not State.FAILED:
+            self.running[task] = replace(self.running[task], paused=paused)
             self.say(task, State.PAUSED if paused else State.RUNNING)
 
     def status(self, task: TaskId) -> Status | None:

@@ -426,6 +426,22 @@ def test_a_change_of_the_overrides_is_written_by_the_leader() -> None:
     asyncio.run(scenario())
 
 
+def test_no_connector_starts_with_what_the_file_said_before_it_was_changed() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        before = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+        await before.runs("c-0", "c-1")
+        await before.stop()
+        TestConnector.made.clear()
+        changed = CONFIG | {"name": "c", "work": "5"}
+        after = cluster.node("after", effective={"c": changed}).start()
+        await until(lambda: [s.config["p"] for s in after.host.running.values()] == ["5"])
+        assert [made.config["work"] for made in TestConnector.made] == ["5"]
+        await after.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old() -> None:
     async def scenario() -> None:
         cluster = Cluster()
