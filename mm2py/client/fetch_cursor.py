@@ -49,6 +49,7 @@ class Cursor:
     """One assigned partition: position, leader, and the facts of the last answer."""
 
     __slots__ = (
+        "absent",
         "attempts",
         "batch_bytes",
         "cause",
@@ -90,6 +91,7 @@ class Cursor:
         self.validated_epoch = -1  # leader epoch the position was last checked under (before v12)
         self.topic_id = topic_id
         self.identified = topic_id != NO_TOPIC_ID  # the position is known to belong to topic_id
+        self.absent = False  # the topic is there, without a partition of this number
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.paused = False
@@ -167,6 +169,7 @@ class Cursor:
         """Begin with another incarnation of the topic: nothing known of the old one holds."""
         self.topic_id = topic_id
         self.identified = topic_id != NO_TOPIC_ID
+        self.absent = False
         self.epochs.clear()
         self.high_watermark = self.last_stable_offset = self.newest_ms = -1
         self.replica = self.validated_epoch = -1

@@ -112,6 +112,7 @@ class FetchLosses:
     def without_partition(self, cursor: Cursor, topic_id: bytes) -> None:
         """The topic was created again with fewer partitions: nothing may ever come under this number."""
         self._begin_again(cursor, 0, topic_id, "the new one has no partition of this number")
+        cursor.absent = True
 
     async def epoch_end(self, cursor: Cursor) -> EpochEnd:
         """Ask the leader where our last epoch ends in its log; -1 where it does not know.
@@ -156,9 +157,10 @@ class FetchLosses:
         self._on_gap(_old_tail(cursor, first, "a later reader copies the new one"))
 
     def _begin_again(self, cursor: Cursor, start: int, topic_id: bytes, news: str) -> None:
-        gap = _old_tail(cursor, cursor.position, news)
+        gap = None if cursor.absent else _old_tail(cursor, cursor.position, news)
         cursor.restart(start, topic_id)
-        self._on_gap(gap)
+        if gap is not None:  # where nothing was, nothing is lost: its end was told when it went
+            self._on_gap(gap)
 
     async def _found_out(self, cursor: Cursor) -> bool:
         tp = cursor.tp
