@@ -147,9 +147,7 @@ def _first_difference(copy: Sequence[bytes | None], wanted: Sequence[bytes | Non
     """Say where a copy leaves what it should be; None where it does not."""
     for at, (found, right) in enumerate(zip_longest(copy, wanted, fillvalue=b"-")):
         if found != right:
-            return (
-                f"{found} for {right} at {at} of {len(copy)} for {len(wanted)}: {copy[at : at + 5]}"
-            )
+            return f"{found!r} for {right!r} at {at} of {len(copy)} for {len(wanted)}: {copy[at : at + 5]}"
     return None
 
 
