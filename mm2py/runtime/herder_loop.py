@@ -63,7 +63,6 @@ class HerderLoop:
         self._flow_began = False
         self._eager = parts.settings.connect_protocol.strip().lower() == "eager"
         self._suspended = False
-        self._halted = False
         self._signal: asyncio.Task[Rejoin | Lost] | None = None
         self.started = False
         """The first pass is over, the round included."""
@@ -239,9 +238,6 @@ class HerderLoop:
             outcome = await self._parts.membership.rejoin(
                 self._owned, self._parts.config.snapshot().offset
             )
-        if self._halted:
-            self._halted = False
-            self._resume()  # the round that just completed proves the new membership
         return await self._settle(outcome)
 
     async def _settle(self, outcome: Round) -> bool:
@@ -300,9 +296,8 @@ class HerderLoop:
         self._parts.meter.state = "WAITING"
 
     async def _lose(self, lost: Lost) -> None:
+        # The membership has suspended the work, and lets it go on when a later round proves the next one.
         log.warning("group membership lost, the flow stops and waits cause=%s", lost.reason)
-        self._halted = True
-        self._suspend()
         if lost.may_commit:
             # What was acknowledged is committed, even where nothing more may be sent.
             self._parts.offsets.resume()

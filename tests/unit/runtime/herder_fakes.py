@@ -252,6 +252,7 @@ class FakeMembership:
         self.ours.set()
         self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
         self._round: Round | None = None
+        self._over = False
         self.suspend: Callable[[], None] = lambda: None
         self.resume: Callable[[], None] = lambda: None
         self.confirmed: Callable[[int], None] = lambda _: None
@@ -259,7 +260,10 @@ class FakeMembership:
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
         self.offsets_seen.append(config_offset)
         if self.rejoin_errors:
-            raise self.rejoin_errors.pop(0)
+            error = self.rejoin_errors.pop(0)
+            if isinstance(error, MembershipLostError):
+                self._end()
+            raise error
         while not self._signals.empty():
             signal = self._signals.get_nowait()
             if isinstance(signal, Lost):
@@ -278,6 +282,7 @@ class FakeMembership:
         self._signals.put_nowait(signal)
 
     def lose(self, reason: str, *, may_commit: bool = True) -> None:
+        self._end()
         lost = Lost(reason, may_commit)
         _, answer = self.group.joining.pop(self.name, (None, None))
         if answer is not None and not answer.done():
@@ -287,8 +292,16 @@ class FakeMembership:
         self._round = None
         self.group.drop(self.name)
 
+    def _end(self) -> None:
+        """Suspend whoever listens, as the real one does, until a round proves the next membership."""
+        self._over = True
+        self.suspend()
+
     def completed(self, outcome: Round) -> None:
         self._round = outcome
+        if self._over:
+            self._over = False
+            self.resume()
 
     def request_rejoin(self) -> None:
         self.tell(Rejoin("requested"))
