@@ -59,6 +59,11 @@ class ConnectionSettings:
     receive_buffer_bytes: int = -1
     send_buffer_bytes: int = -1
 
+    @property
+    def addresses(self) -> str:
+        """Bootstrap servers as one text, to be shown."""
+        return ",".join(f"{host}:{port}" for host, port in self.bootstrap_servers)
+
     def __post_init__(self) -> None:
         """Refuse settings that would connect with less security than their protocol says."""
         wants = self.security_protocol.endswith("SSL"), self.security_protocol.startswith("SASL_")

@@ -10,11 +10,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from mm2py.api.context import EventSink
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.observability.logging import log_scope
-from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.host_frames import Message
 from mm2py.runtime.host_messages import (
     CloseFlow,
@@ -40,6 +38,7 @@ from mm2py.runtime.host_messages import (
 from mm2py.runtime.host_pool import HostLink, HostPool
 from mm2py.runtime.host_reports import status_of
 from mm2py.runtime.lifecycle import Status
+from mm2py.runtime.task_assembly import FlowReports
 from mm2py.runtime.task_host import TaskSpec, TaskWatcher
 from mm2py.types import State, TaskId, TopicPartition
 
@@ -54,15 +53,6 @@ LEDGER_LOOK_S: Final = 1.0
 LEDGER_PAUSE_S: Final = 0.05
 
 NOT_STARTED: Final = Status(State.UNASSIGNED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowReports:
-    """Where a flow's hosts report to; ``events`` is the loss ledger."""
-
-    meter: FlowMeter
-    events: EventSink
-    on_topic: Callable[[TaskId, str], None]
 
 
 @dataclass(slots=True)

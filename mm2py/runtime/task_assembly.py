@@ -23,7 +23,7 @@ from mm2py.runtime.task_host import TaskSpec
 from mm2py.runtime.worker_task import SenderFactory, TaskSettings, WorkerTask
 from mm2py.types import TaskId
 
-__all__ = ["TaskAssembly", "TaskParts"]
+__all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
 
 
 def _nobody_asks(_task: TaskId, _topic: str) -> None:
@@ -32,6 +32,15 @@ def _nobody_asks(_task: TaskId, _topic: str) -> None:
 
 def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
     return Conversion()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReports:
+    """Where a flow's tasks report to; ``events`` is the loss ledger."""
+
+    meter: FlowMeter
+    events: EventSink
+    on_topic: Callable[[TaskId, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,12 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.child_host import ChildTaskHost, FlowReports
+from mm2py.runtime.child_host import ChildTaskHost
 from mm2py.runtime.host_pool import HostLink, HostPool
 from mm2py.runtime.host_process import spawn_host
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.task_assembly import FlowReports
 from mm2py.runtime.task_context import NoLedger
 from mm2py.runtime.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId

@@ -6,7 +6,6 @@ as the dedicated mode's does. It opens no connection; ports of REST are bound.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Protocol
 
 from mm2py.api.context import EventSink
@@ -16,13 +15,11 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.mirror.ledger import ledger_topic
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.rest.credentials import Credentials
 from mm2py.runtime import herder_api
-from mm2py.runtime.child_host import FlowReports
 from mm2py.runtime.distributed_herder import DistributedHerder
 from mm2py.runtime.herder_api import HerderParts
 from mm2py.runtime.host_pool import HostPool
@@ -31,16 +28,14 @@ from mm2py.runtime.offset_committer import OffsetStore
 from mm2py.runtime.offset_editing import OffsetEditor
 from mm2py.runtime.plugin_catalog import InstalledPlugins
 from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.record_task import Conversion
 from mm2py.runtime.standalone_herder import SoloMembership, StandaloneHerder
-from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
+from mm2py.runtime.task_assembly import FlowReports
 from mm2py.runtime.task_context import NoLedger
-from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.validation import ConfigValidator
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.file_offsets import FileOffsetBackingStore
-from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryConfigBackingStore, MemoryStatusBackingStore
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -48,13 +43,12 @@ from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
-from mm2py_workers.host_wiring import child_host, host_pool, host_processes
+from mm2py_workers.host_wiring import host_pool, host_processes, task_host
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from mm2py_workers.internal_stores import TopicConnections, worker_stores
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.offset_topic import store_producer
 from mm2py_workers.rest_node import RestNode
-from mm2py_workers.target_link import TargetLinks
 from mm2py_workers.worker_file import WorkerFile, secrets_in
 
 __all__ = ["build_distributed", "build_standalone"]
@@ -129,7 +123,6 @@ class _Worker:
         """Return what the worker's herder is made of."""
         node, cluster = self.node, connections.cluster
         settings = connection_settings(self.file.props, scope=self.file.path)
-        where = ",".join(f"{host}:{port}" for host, port in settings.bootstrap_servers)
 
         def on_topic(task: TaskId, topic: str) -> None:
             status.put_topic(TopicUse(topic, task.connector, task.number, self.clock.now_ms()))
@@ -138,7 +131,7 @@ class _Worker:
             flow=None,
             worker_id=node.worker_id,
             cluster_id=lambda: cluster.cluster_id,
-            clusters={f"cluster at {where}": cluster.connect},
+            clusters={f"cluster at {settings.addresses}": cluster.connect},
             prepare=prepare,
             config=config,
             status=status,
@@ -171,69 +164,27 @@ class _Worker:
         offsets: WorkerOffsets,
         on_topic: Callable[[TaskId, str], None],
     ) -> SourceHost:
-        props, settings, node = self.file.props, self.file.worker, self.node
         meter = self.meter(source)
-        ledger = None if source == CONNECT else self._ledger(source, connections, meter)
+        ledger: LedgerStore | None = None
+        if source != CONNECT:
+            ledger = connections.ledger(source, self._ledger_replicas(), meter)
         events: EventSink = ledger if ledger is not None else NoLedger()
-        if node.pool is not None:
-            child = child_host(
-                node.pool,
-                self.flow(source),
-                props,
-                settings,
-                watcher,
-                FlowReports(meter=meter, events=events, on_topic=on_topic),
-                plugins=node.plugins,
-                clock=self.clock,
-            )
-            return SourceHost(child, ledger)
-        links = TargetLinks(props, ClusterAlias(self.group), self.clock)
-        graceful_ms = settings.task_shutdown_graceful_timeout_ms
-        assembly = TaskAssembly(
-            TaskParts(
-                plugins=node.plugins,
-                store=offsets,
-                meter=meter,
-                clock=self.clock,
-                sender=links.sender,
-                buffer_memory=links.buffer_memory,
-                offset_flush_interval_ms=settings.offset_flush_interval_ms,
-                offset_flush_timeout_ms=settings.offset_flush_timeout_ms,
-                graceful_timeout_ms=graceful_ms,
-                target_name="the worker's cluster",
-                events=events,
-                conversion=partial(Conversion.of, props),
-                on_topic=on_topic,
-            )
+        host = task_host(
+            self.node,
+            self.flow(source),
+            self.file.props,
+            self.file.worker,
+            offsets,
+            FlowReports(meter=meter, events=events, on_topic=on_topic),
+            target_name="the worker's cluster",
         )
-        return SourceHost(
-            InProcessTaskHost(assembly, watcher, graceful_s=graceful_ms / 1000), ledger
-        )
+        return SourceHost(host(watcher), ledger)
 
-    def _ledger(self, source: str, connections: TopicConnections, meter: FlowMeter) -> LedgerStore:
-        factor = self.file.props.get("offset.storage.replication.factor")
-        topic = connections.to(
-            InternalTopic(
-                name=ledger_topic(source),
-                purpose="offset.storage",
-                partitions=1,
-                # As safe as the offsets; where those are in a file, as the broker has it.
-                replication_factor=self.file.worker.offset_storage_replication_factor
-                if factor is not None or not self.file.standalone
-                else -1,
-                configs={"retention.ms": "-1"},
-                cleanup_policy="delete",
-                renamable=False,
-            )
-        )
-        return LedgerStore(
-            topic.name,
-            prepare=topic.prepare,
-            writer=topic.writer,
-            reader=topic.reader,
-            meter=meter,
-            clock=self.clock,
-        )
+    def _ledger_replicas(self) -> int:
+        """As safe as the offsets; where those are in a file, as the broker has it."""
+        if self.file.standalone and "offset.storage.replication.factor" not in self.file.props:
+            return -1
+        return self.file.worker.offset_storage_replication_factor
 
 
 def _source_of(spec: TaskSpec) -> str:

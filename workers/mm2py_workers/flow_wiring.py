@@ -4,7 +4,6 @@ Flow: ``FlowPlan`` + ``NodeParts`` -> ``wire_flow`` -> ``HerderParts`` of a ``Di
 connection and decides nothing that a test would want to change: that is configuration.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,28 +15,23 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.flow_overrides import flows_topic
-from mm2py.mirror.ledger import ledger_topic
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.child_host import FlowReports
 from mm2py.runtime.connect_membership import ConnectMembership
 from mm2py.runtime.herder_api import HerderParts
 from mm2py.runtime.offset_editing import OffsetEditor
-from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
-from mm2py.runtime.task_host import InProcessTaskHost, TaskHost, TaskWatcher
+from mm2py.runtime.task_assembly import FlowReports
 from mm2py.storage.config_log_store import KafkaConfigBackingStore
 from mm2py.storage.flow_overrides_store import FlowOverridesStore, kafka_flow_overrides
-from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import TaskId
 from mm2py_workers.cluster_probe import ClusterProbe
-from mm2py_workers.host_wiring import child_host
+from mm2py_workers.host_wiring import task_host
 from mm2py_workers.internal_stores import TopicConnections, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.offset_topic import store_producer
 from mm2py_workers.secret_names import names_a_secret
-from mm2py_workers.target_link import TargetLinks
 
 __all__ = ["WiredFlow", "membership_of", "wire_flow"]
 
@@ -94,7 +88,8 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     source_settings = _source_settings(plan)
     probe = ClusterProbe(source_settings, source, clock)
     stores = worker_stores(plan.props, plan.worker, connections)
-    ledger = _ledger(plan, connections, meter)
+    # As safe as the offsets are.
+    ledger = connections.ledger(source, plan.worker.offset_storage_replication_factor, meter)
     overrides = _overrides(plan, connections)
 
     async def close() -> None:
@@ -110,15 +105,23 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         worker_id=node.worker_id,
         cluster_id=lambda: cluster.cluster_id,
         clusters={
-            f"target cluster {target} at {_addresses(settings)}": cluster.connect,
-            f"source cluster {source} at {_addresses(source_settings)}": probe.connect,
+            f"target cluster {target} at {settings.addresses}": cluster.connect,
+            f"source cluster {source} at {source_settings.addresses}": probe.connect,
         },
         prepare=stores.prepare,
         config=stores.config,
         status=stores.status,
         offsets=_FlowStores(stores.offsets, ledger),
         membership=membership_of(plan.worker, cluster, stores.config, node),
-        hosts=_task_host(plan, node, stores.offsets, ledger, meter, on_topic),
+        hosts=task_host(
+            node,
+            plan.name,
+            plan.props,
+            plan.worker,
+            stores.offsets,
+            FlowReports(meter=meter, events=ledger, on_topic=on_topic),
+            target_name=f"target cluster {target}",
+        ),
         plugins=node.plugins,
         catalog=node.catalog,
         validator=node.validator,
@@ -157,64 +160,9 @@ def membership_of(
     )
 
 
-def _task_host(
-    plan: FlowPlan,
-    node: NodeParts,
-    offsets: KafkaOffsetBackingStore,
-    ledger: LedgerStore,
-    meter: FlowMeter,
-    on_topic: Callable[[TaskId, str], None],
-) -> Callable[[TaskWatcher], TaskHost]:
-    links = TargetLinks(plan.props, plan.name.target, node.clock)
-    graceful_ms = plan.worker.task_shutdown_graceful_timeout_ms
-    assembly = TaskAssembly(
-        TaskParts(
-            plugins=node.plugins,
-            store=offsets,
-            meter=meter,
-            clock=node.clock,
-            sender=links.sender,
-            buffer_memory=links.buffer_memory,
-            offset_flush_interval_ms=plan.worker.offset_flush_interval_ms,
-            offset_flush_timeout_ms=plan.worker.offset_flush_timeout_ms,
-            graceful_timeout_ms=graceful_ms,
-            target_name=f"target cluster {plan.name.target}",
-            events=ledger,
-            on_topic=on_topic,
-        )
-    )
-
-    def host(watcher: TaskWatcher) -> TaskHost:
-        if node.pool is None:
-            return InProcessTaskHost(assembly, watcher, graceful_s=graceful_ms / 1000)
-        return child_host(
-            node.pool,
-            plan.name,
-            plan.props,
-            plan.worker,
-            watcher,
-            FlowReports(meter=meter, events=ledger, on_topic=on_topic),
-            plugins=node.plugins,
-            clock=node.clock,
-        )
-
-    return host
-
-
-def _ledger(plan: FlowPlan, connections: TopicConnections, meter: FlowMeter) -> LedgerStore:
-    topic = connections.to(_beside_offsets(plan, ledger_topic(plan.name.source), "delete"))
-    return LedgerStore(
-        topic.name,
-        prepare=topic.prepare,
-        writer=topic.writer,
-        reader=topic.reader,
-        meter=meter,
-        clock=connections.clock,
-    )
-
-
 def _overrides(plan: FlowPlan, connections: TopicConnections) -> FlowOverridesStore:
-    topic = connections.to(_beside_offsets(plan, flows_topic(plan.name.source), "compact"))
+    factor = plan.worker.offset_storage_replication_factor
+    topic = connections.own_topic(flows_topic(plan.name.source), "compact", factor)
     return kafka_flow_overrides(
         topic.name,
         plan.connectors,
@@ -227,25 +175,8 @@ def _overrides(plan: FlowPlan, connections: TopicConnections) -> FlowOverridesSt
     )
 
 
-def _beside_offsets(plan: FlowPlan, name: str, cleanup_policy: str) -> InternalTopic:
-    """Return a topic of our own; it is as safe as the offsets are."""
-    return InternalTopic(
-        name=name,
-        purpose="offset.storage",
-        partitions=1,
-        replication_factor=plan.worker.offset_storage_replication_factor,
-        configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
-        cleanup_policy=cleanup_policy,
-        renamable=False,
-    )
-
-
 def _source_settings(plan: FlowPlan) -> ConnectionSettings:
     props = effective_client_properties(
         plan.resolve(plan.connectors.get(_SOURCE, {})), "source", "admin", role="probe"
     )
     return connection_settings(props, scope=f"cluster {plan.name.source}")
-
-
-def _addresses(settings: ConnectionSettings) -> str:
-    return ",".join(f"{host}:{port}" for host, port in settings.bootstrap_servers)

@@ -1,28 +1,32 @@
 """Where a worker's tasks live: in this process, or in a pool of child processes.
 
-Flow: ``task.host.processes`` -> ``host_pool`` -> one pool per process, for all its flows -> ``child_host`` per
-flow.
+Flow: ``task.host.processes`` -> ``host_pool`` -> one pool per process, for all its flows -> ``task_host`` per
+flow, which is a ``child_host`` over the pool where there is one.
 """
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
 from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.runtime.child_host import ChildTaskHost, FlowReports
+from mm2py.runtime.child_host import ChildTaskHost
 from mm2py.runtime.host_messages import FlowSpec
 from mm2py.runtime.host_pool import HostLink, HostPool
 from mm2py.runtime.host_process import spawn_host
+from mm2py.runtime.offset_committer import OffsetStore
 from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.task_assembly import FlowReports
+from mm2py.runtime.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
+from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.task_wiring import task_assembly
 
-__all__ = ["PROCESSES", "child_host", "host_pool", "host_processes"]
+__all__ = ["PROCESSES", "child_host", "host_pool", "host_processes", "task_host"]
 
 PROCESSES: Final = "task.host.processes"
 DEFAULT_PROCESSES: Final = 0
@@ -54,6 +58,46 @@ def host_pool(processes: int, clock: Clock) -> HostPool | None:
         return await spawn_host(command, version=program, clock=clock)
 
     return HostPool(processes, spawn)
+
+
+def task_host(
+    node: NodeParts,
+    flow: FlowName,
+    props: Mapping[str, str],
+    worker: WorkerConfig,
+    store: OffsetStore,
+    reports: FlowReports,
+    *,
+    target_name: str,
+) -> Callable[[TaskWatcher], TaskHost]:
+    """Return what makes a flow's task host; ``props`` are its worker config, resolved."""
+
+    def host(watcher: TaskWatcher) -> TaskHost:
+        if node.pool is not None:
+            return child_host(
+                node.pool,
+                flow,
+                props,
+                worker,
+                watcher,
+                reports,
+                plugins=node.plugins,
+                clock=node.clock,
+            )
+        assembly = task_assembly(
+            flow,
+            props,
+            worker,
+            plugins=node.plugins,
+            store=store,
+            reports=reports,
+            target_name=target_name,
+            clock=node.clock,
+        )
+        graceful_s = worker.task_shutdown_graceful_timeout_ms / 1000
+        return InProcessTaskHost(assembly, watcher, graceful_s=graceful_s)
+
+    return host
 
 
 def child_host(

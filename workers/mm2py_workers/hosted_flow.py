@@ -7,7 +7,6 @@ from here and never cross the pipe. The store is opened beside the tasks, which 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import final
 
 from mm2py.client.admin import Admin
@@ -25,15 +24,14 @@ from mm2py.runtime.host_messages import FlowSpec
 from mm2py.runtime.host_service import FlowPorts
 from mm2py.runtime.lifecycle import Status
 from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.record_task import Conversion
-from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
+from mm2py.runtime.task_assembly import FlowReports
 from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec
 from mm2py.runtime.worker_task import WorkerTask
 from mm2py.storage.internal_topics import ensure_topic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py_workers.offset_topic import offset_topic, store_producer
 from mm2py_workers.secret_names import names_a_secret
-from mm2py_workers.target_link import TargetLinks
+from mm2py_workers.task_wiring import task_assembly
 
 __all__ = ["HostedOffsets", "open_flow"]
 
@@ -129,23 +127,15 @@ def open_flow(
         reader=lambda: LogReader(cluster, topic.name, clock=clock),
     )
     offsets = HostedOffsets(store, cluster)
-    links = TargetLinks(spec.worker, spec.flow.target, clock)
-    assembly = TaskAssembly(
-        TaskParts(
-            plugins=plugins,
-            store=offsets,
-            meter=ports.meter,
-            clock=clock,
-            sender=links.sender,
-            buffer_memory=links.buffer_memory,
-            offset_flush_interval_ms=worker.offset_flush_interval_ms,
-            offset_flush_timeout_ms=worker.offset_flush_timeout_ms,
-            graceful_timeout_ms=worker.task_shutdown_graceful_timeout_ms,
-            target_name=f"target cluster {spec.flow.target}",
-            events=ports.events,
-            conversion=partial(Conversion.of, spec.worker),
-            on_topic=ports.on_topic,
-        )
+    assembly = task_assembly(
+        spec.flow,
+        spec.worker,
+        worker,
+        plugins=plugins,
+        store=offsets,
+        reports=FlowReports(meter=ports.meter, events=ports.events, on_topic=ports.on_topic),
+        target_name=f"target cluster {spec.flow.target}",
+        clock=clock,
     )
 
     def build(task: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:

@@ -1,4 +1,4 @@
-"""Connect's three internal topics and their stores, as a worker config describes them.
+"""Internal topics and their stores: Connect's three as a worker config describes them, and our own.
 
 Flow: worker properties + cluster -> ``WorkerStores``: config, status and offset store, and ``prepare``, which
 makes the topics. Opens no connection.
@@ -13,14 +13,16 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.log_reader import LogReader
 from mm2py.client.record_writer import RecordWriter
 from mm2py.clock import Clock
-from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings
 from mm2py.config.worker import WorkerConfig
+from mm2py.mirror.ledger import ledger_topic
+from mm2py.observability.metrics import FlowMeter
 from mm2py.storage.config_log_store import KafkaConfigBackingStore
 from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.status_log_store import KafkaStatusBackingStore
-from mm2py_workers.offset_topic import offset_topic
+from mm2py_workers.offset_topic import offset_topic, topic_configs
 
 __all__ = ["TopicAccess", "TopicConnections", "WorkerStores", "worker_stores"]
 
@@ -51,6 +53,32 @@ class TopicConnections:
             prepare=lambda: ensure_topic(self.admin, topic, clock=self.clock),
             writer=lambda: RecordWriter(self.cluster, self.producer, clock=self.clock),
             reader=lambda: LogReader(self.cluster, topic.name, clock=self.clock),
+        )
+
+    def own_topic(self, name: str, cleanup_policy: str, replication_factor: int) -> TopicAccess:
+        """Return the access to a topic that Connect does not know; ``-1`` is the broker's default."""
+        return self.to(
+            InternalTopic(
+                name=name,
+                purpose="offset.storage",
+                partitions=1,
+                replication_factor=replication_factor,
+                configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
+                cleanup_policy=cleanup_policy,
+                renamable=False,
+            )
+        )
+
+    def ledger(self, source: str, replication_factor: int, meter: FlowMeter) -> LedgerStore:
+        """Return the loss ledger of one source."""
+        topic = self.own_topic(ledger_topic(source), "delete", replication_factor)
+        return LedgerStore(
+            topic.name,
+            prepare=topic.prepare,
+            writer=topic.writer,
+            reader=topic.reader,
+            meter=meter,
+            clock=self.clock,
         )
 
 
@@ -104,7 +132,7 @@ def _config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTop
         purpose="config.storage",
         partitions=1,
         replication_factor=worker.config_storage_replication_factor,
-        configs=_topic_configs(props, "config.storage."),
+        configs=topic_configs(props, "config.storage."),
     )
 
 
@@ -114,10 +142,5 @@ def _status_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTop
         purpose="status.storage",
         partitions=worker.status_storage_partitions,
         replication_factor=worker.status_storage_replication_factor,
-        configs=_topic_configs(props, "status.storage."),
+        configs=topic_configs(props, "status.storage."),
     )
-
-
-def _topic_configs(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    known = ("topic", "partitions", "replication.factor")
-    return {key: value for key, value in with_prefix(props, prefix).items() if key not in known}

@@ -8,21 +8,25 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.types import FlowName
 
-__all__ = ["offset_topic", "store_producer"]
+__all__ = ["offset_topic", "store_producer", "topic_configs"]
 
 _KNOWN = ("topic", "partitions", "replication.factor")
 
 
 def offset_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
     """Return the topic with its configs."""
-    configs = with_prefix(props, "offset.storage.")
     return InternalTopic(
         name=worker.offset_storage_topic,
         purpose="offset.storage",
         partitions=worker.offset_storage_partitions,
         replication_factor=worker.offset_storage_replication_factor,
-        configs={key: value for key, value in configs.items() if key not in _KNOWN},
+        configs=topic_configs(props, "offset.storage."),
     )
+
+
+def topic_configs(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return what is said about a topic's configs (``config.storage.``, ``offset.storage.``, ...)."""
+    return {key: value for key, value in with_prefix(props, prefix).items() if key not in _KNOWN}
 
 
 def store_producer(props: Mapping[str, str], flow: FlowName) -> ProducerSettings:
