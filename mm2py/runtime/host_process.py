@@ -4,20 +4,25 @@ Flow: command + one end of a socket pair -> ``spawn_host`` -> ``HostLink`` over 
 this process: a child begins afresh, with the loop, connections and locks of nobody.
 """
 
+import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.runtime.host_pipe import HostPipe
 from mm2py.runtime.host_pool import HostLink
 
-__all__ = ["ChildProcess", "spawn_host"]
+__all__ = ["ENDS", "ChildProcess", "spawn_host"]
 
 EXIT_WITHIN_S: Final = 5.0
 """Between the end of the pipe and the end of the process; longer ones are killed."""
 LOOK_EVERY_S: Final = 0.02
+
+ENDS: Final = (signal.SIGINT, signal.SIGTERM)
+"""Signals that the worker answers for its children; a child begins with them blocked."""
 
 
 @final
@@ -61,11 +66,22 @@ async def spawn_host(command: Sequence[str], *, version: str, clock: Clock) -> H
     try:
         with there:
             number = there.fileno()
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 - posix_spawn takes a millisecond; our own command
-                [*command, str(number)], pass_fds=(number,), stdin=subprocess.DEVNULL
-            )
+            with _ends_held_back():
+                process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own command
+                    [*command, str(number)], pass_fds=(number,), stdin=subprocess.DEVNULL
+                )
     except BaseException:
         here.close()
         raise
     child = ChildProcess(process, clock)
     return HostLink(await HostPipe.over(here), child, version=version, clock=clock)
+
+
+@contextmanager
+def _ends_held_back() -> Generator[None]:
+    """A terminal and a service manager signal the whole group: a child is born deaf to it, until it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

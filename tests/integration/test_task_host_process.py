@@ -135,6 +135,8 @@ def test_a_child_whose_worker_is_gone_ends() -> None:
     async def scenario() -> None:
         command = [sys.executable, "-m", "mm2py_workers.task_host"]
         link: HostLink = await spawn_host(command, version=version("mm2py"), clock=SYSTEM_CLOCK)
+        # A terminal signals the whole group, also while the child is still being loaded.
+        os.kill(link.pid, signal.SIGINT)
         await link.greeted()
         os.kill(link.pid, signal.SIGTERM)
         os.kill(link.pid, signal.SIGINT)

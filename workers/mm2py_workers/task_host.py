@@ -18,6 +18,7 @@ from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.host_messages import FlowSpec, LogLine
 from mm2py.runtime.host_pipe import HostPipe
+from mm2py.runtime.host_process import ENDS
 from mm2py.runtime.host_reports import PipeLogHandler
 from mm2py.runtime.host_service import FlowPorts, HostedFlow, HostService
 from mm2py.runtime.host_thaw import ThawSelector
@@ -32,9 +33,10 @@ SETTLE_S: Final = 5.0
 
 def main() -> None:
     """Serve the worker at the other end of descriptor ``sys.argv[1]``."""
-    # A terminal and a service manager signal the whole group: the worker decides when tasks end.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # The worker decides when tasks end.
+    for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     selector = ThawSelector()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         runner.run(_serve(int(sys.argv[1]), selector))
