@@ -22,7 +22,7 @@ from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.secret_names import names_a_secret
-from mm2py_workers.signals import StopSignal
+from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 from mm2py_workers.wiring import Node, build_node
 
 __all__ = ["announce", "main", "run_flows", "secrets_of"]
@@ -30,9 +30,6 @@ __all__ = ["announce", "main", "run_flows", "secrets_of"]
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-mirror-maker-py"
-DRAIN_TIMEOUT_S: Final = 25.0
-"""Orderly stop of everything; leaves 5 s of the 30 that service managers give by default."""
-
 SETTLE_S: Final = 5.0
 """After this long what start-up made is there and the garbage collector is told to forget it."""
 

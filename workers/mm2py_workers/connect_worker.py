@@ -6,21 +6,16 @@ Flow: ``run`` -> the herder, and REST beside it -> a stop is asked for, or one o
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, final
+from typing import Protocol, final
 
 from mm2py.runtime import herder_api
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode, Served
-from mm2py_workers.signals import StopSignal
+from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 
 __all__ = ["ConnectWorker", "WorkerHerder"]
 
 log = logging.getLogger(__name__)
-
-DRAIN_TIMEOUT_S: Final = 25.0
-"""Orderly stop of everything; leaves 5 s of the 30 that service managers give by default."""
-
-REST_STOP_S: Final = 1.0
 
 
 class WorkerHerder(herder_api.Herder, herder_api.RunnableHerder, Protocol):
@@ -60,7 +55,7 @@ class ConnectWorker:
             log.error("the worker did not stop in time and is cut off")
             herding.cancel()
             await asyncio.wait(late, timeout=1.0)
-        await self._rest.stop(REST_STOP_S)
+        await self._rest.stop()
         if self._pool is not None:
             await self._pool.close()
         if _failed(serving):
@@ -69,7 +64,7 @@ class ConnectWorker:
 
     async def abandon(self) -> None:
         """Close what was bound, without having run."""
-        await self._rest.stop(0)
+        await self._rest.stop(timeout_s=0)
 
     async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:
         await self._rest.serve(self._served)

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from mm2py.clock import Clock
 from mm2py.embedded.reaper import REAPER
-from mm2py_workers.connect_mirror_maker import DRAIN_TIMEOUT_S
 from mm2py_workers.demo_table import duration_text, size_text
+from mm2py_workers.signals import DRAIN_TIMEOUT_S
 
 __all__ = ["FIRST_KILL_S", "RETURN_S", "FlowSeen", "Worker", "WorkerProcesses", "plan_kill"]
 

@@ -31,6 +31,7 @@ __all__ = ["RestNode", "RunningRest", "Served", "local_address"]
 log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
+STOP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +173,8 @@ class RestNode:
         public = ",".join(self._running.public_urls)
         log.info("rest listens public=%s internal=%s", public, self.url)
 
-    async def stop(self, timeout_s: float) -> None:
-        """Close what is open."""
+    async def stop(self, *, timeout_s: float = STOP_S) -> None:
+        """Close what is open; requests under way get ``timeout_s``."""
         running, self._running = self._running, None
         if running is not None:
             await running.stop(timeout_s)

@@ -9,9 +9,12 @@ import signal
 from types import TracebackType
 from typing import Final, Self, final
 
-__all__ = ["StopSignal"]
+__all__ = ["DRAIN_TIMEOUT_S", "StopSignal"]
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+DRAIN_TIMEOUT_S: Final = 25.0
+"""Orderly stop of everything; leaves 5 s of the 30 that service managers give by default."""
 
 
 @final

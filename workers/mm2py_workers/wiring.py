@@ -40,7 +40,6 @@ from mm2py_workers.rest_node import RestNode, Served
 
 __all__ = ["Node", "build_node"]
 
-REST_STOP_S: Final = 1.0
 REST_WAITS_S: Final = 5.0
 """Longest time that REST waits for the flows; a cluster may be away for hours."""
 REST_LOOKS_S: Final = 0.05
@@ -86,7 +85,7 @@ class Node:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
         clean = await self.fleet.stop(timeout_s)
         await self.watch.close()
-        await self.rest.stop(REST_STOP_S)
+        await self.rest.stop()
         if self.served.parts.pool is not None:
             await self.served.parts.pool.close()
         return clean
