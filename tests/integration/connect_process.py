@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
-import httpx
-
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_file
+from tests.integration.rest_asking import ask, public_url
 
 __all__ = [
     "DISTRIBUTED",
@@ -46,8 +45,7 @@ class Rest:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, object]:
         """Ask once; returns the status and the decoded body."""
-        answer = httpx.request(method, f"{self.url}{path}", json=body, timeout=60)
-        return answer.status_code, cast("object", answer.json()) if answer.content else None
+        return ask(f"{self.url}{path}", method, body)
 
     def ok(self, method: str, path: str, body: object = None) -> object:
         """Ask until the group is calm; fails for an error."""
@@ -139,8 +137,7 @@ def write_worker(
 
 def rest_of(worker: Mirror) -> Rest:
     """Wait until REST is served."""
-    line = worker.wait_for_log("rest listens public=", 60)
-    return Rest(line.split("public=")[1].split()[0])
+    return Rest(public_url(worker, 60))
 
 
 def mirror_config(

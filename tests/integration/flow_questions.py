@@ -4,10 +4,7 @@ Flow: ``FlowsFile`` (source aliases on one region, a target on another) -> ``Mir
 decoded body.
 """
 
-import json
 import secrets
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Flow, Mirror, until, write_file
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, write
 
 __all__ = ["SOURCE", "Asked", "flows_file", "path_of", "push", "wait_for_records"]
@@ -70,19 +68,8 @@ class Asked:
         self, method: str, path: str, body: object = None, **query: object
     ) -> tuple[int, Any]:
         """Ask once; return status and decoded body."""
-        url = self.mirror.wait_for_log("public=http").split("public=")[1].split()[0].split(",")[0]
         words = urlencode({key: str(value).lower() for key, value in query.items()})
-        request = urllib.request.Request(  # noqa: S310 - http to ourselves
-            f"{url.rstrip('/')}{path}?{words}",
-            None if body is None else json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=100) as reply:  # noqa: S310 - as above
-                return reply.status, json.loads(reply.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+        return ask(f"{public_url(self.mirror).rstrip('/')}{path}?{words}", method, body)
 
     def patiently(
         self, method: str, path: str, body: object = None, **query: object

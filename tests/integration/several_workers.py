@@ -4,24 +4,21 @@ Flow: ``Workers(flow)`` as a context manager -> ``start`` -> ``until_spread`` ->
 What runs where is what REST tells; what was started and stopped is what the logs tell.
 """
 
-import json
 import re
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, cast, final
 
 from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.rest_asking import ANSWER_S, ask, public_url
 from tests.integration.traffic import Logs, Record, copied, ends, read
 
 __all__ = ["ANSWER_S", "TASKS", "Answer", "Workers", "assert_nothing_lost"]
 
 TASKS: Final = 3
-ANSWER_S: Final = 100.0
 SPREAD_S: Final = 60.0
 CONFLICT: Final = 409
 _CONNECTOR: Final = "connectors/MirrorSourceConnector"
@@ -90,17 +87,9 @@ class Workers:
     ) -> Answer:
         """Ask one worker about the flow; ``path`` is behind the connector's name."""
         flow = self.flow
-        url = f"{_public(worker)}{flow.source_alias}/{flow.target_alias}/{_CONNECTOR}{path}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(  # noqa: S310 - http to ourselves
-            url, data, {"Content-Type": "application/json"}, method=method
-        )
+        url = f"{public_url(worker)}{flow.source_alias}/{flow.target_alias}/{_CONNECTOR}{path}"
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 - as above
-                text = reply.read()
-                return reply.status, json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+            return ask(url, method, body, timeout_s=timeout_s)
         except OSError as error:  # it was killed meanwhile
             return 0, str(error)
 
@@ -257,10 +246,6 @@ def _steps_back(wanted: Sequence[Record], found: Sequence[Record]) -> list[int]:
         furthest = max(furthest, following)
     assert furthest == len(wanted), f"the copy ends at record {furthest - 1}"
     return steps
-
-
-def _public(worker: Mirror) -> str:
-    return worker.wait_for_log("public=http").split("public=")[1].split()[0].split(",")[0]
 
 
 def _internal(worker: Mirror) -> str:

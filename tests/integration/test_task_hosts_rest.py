@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast, final
@@ -17,6 +15,7 @@ from tests.integration.cluster_changes import delete_records
 from tests.integration.conftest import CreateTopic
 from tests.integration.ledger_scenes import wait_for_entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import (
     Load,
     Sent,
@@ -42,27 +41,14 @@ class Rest:
     """REST of one process, for its flow."""
 
     def __init__(self, mirror: Mirror, flow: Flow) -> None:
-        line = mirror.wait_for_log("rest listens", WAIT_S)
-        found = re.search(r"public=(http://[^,\s]+)", line)
-        assert found is not None, line
-        self._root = f"{found[1].rstrip('/')}/"
+        self._root = f"{public_url(mirror, WAIT_S).rstrip('/')}/"
         self._pair = f"{flow.source_alias}/{flow.target_alias}/"
 
     def ask(
         self, path: str, method: str = "GET", body: object = None, *, pair: bool = True
     ) -> tuple[int, object]:
         """Return status and decoded body."""
-        data = None if body is None else json.dumps(body).encode()
-        url = f"{self._root}{self._pair if pair else ''}{path}"
-        request = urllib.request.Request(  # noqa: S310 - http to ourselves
-            url, data, {"Content-Type": "application/json"}, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=WAIT_S) as reply:  # noqa: S310 - as above
-                text = reply.read()
-                return reply.status, json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+        return ask(f"{self._root}{self._pair if pair else ''}{path}", method, body)
 
     def tasks(self) -> dict[int, tuple[str, str]]:
         """Return state and trace of each task."""
