@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 20000
+TEST_PROCESSES ?= 2
 FUZZED := $(addprefix tests/property/test_,sender_lane.py protocol_splice.py protocol_fuzz.py)
 
 help:  ## show this list
@@ -28,8 +29,8 @@ check: setup  ## lint, types, layering, spelling
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-test: setup  ## every test, on real brokers; PYTEST_ARGS="-k name" narrows it
-	$(BIN)/pytest -q -m "not chaos" $(PYTEST_ARGS)
+test: setup  ## every test, on real brokers, two files at a time; PYTEST_ARGS="-k name" narrows it
+	$(BIN)/pytest -q -m "not chaos" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 test-docker: setup  ## the image's steps in a clean environment; the compose file where a container engine runs
 	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rs tests/docker $(PYTEST_ARGS)
