@@ -41,8 +41,8 @@ DRIVER_KEYS: Final[Mapping[str, tuple[JavaType, str]]] = {
     ),
     "task.host.processes": (
         JavaType.INT,
-        "Processes (ours) that tasks are spread over, started on need; 0, the default: they run in the"
-        " worker's own. With 2 a flow of one task uses one, which takes a second of CPU at its start; worker"
+        "Processes (ours) that tasks are spread over, started on need; one per core by default, 0: they run"
+        " in the worker's own. A flow of one task uses one, which takes a second of CPU at its start; worker"
         " and process together take 130 to 150 MB, the worker alone 100 to 135 MB.",
     ),
     "config.providers": (JavaType.LIST, "Names of config providers for ${name:...}."),

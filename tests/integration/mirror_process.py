@@ -190,8 +190,11 @@ class Mirror:
         assert not defects, defects[0]
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, without waiting."""
-        self._process.send_signal(number)
+        """Send a signal, without waiting: to stop it in order as its user does, else to all of its processes."""
+        if number in (signal.SIGTERM, signal.SIGINT):
+            self._process.send_signal(number)
+        elif self._process.poll() is None:
+            os.killpg(self._process.pid, number)
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Wait for the end and return the exit code."""

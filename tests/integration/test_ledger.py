@@ -200,8 +200,9 @@ def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_t
         tmp_path, region_a, region_b, topic, limits | {"flow.max.bytes.per.second": "30000"}
     )
     create_topic(region_a, topic, 3)
-    # Far more than the limit lets through before the topic is deleted.
-    write(region_a, topic, (Sent(n % 3, b"%d:" % n + bytes(1_000)) for n in range(3_000)))
+    # Far more than the limit lets through before the topic is deleted; one large batch would use it up alone.
+    records = (Sent(n % 3, b"%d:" % n + bytes(1_000)) for n in range(3_000))
+    write(region_a, topic, records, batch_size=10_000)
     before = ends(region_a, topic)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()

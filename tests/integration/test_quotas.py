@@ -83,4 +83,4 @@ def test_a_byte_rate_is_kept_without_an_error(
         assert mirror.stop() == 0
         assert not mirror.complaints()
         assert not mirror.lines("connection (lost|closed)|reconnect")
-    assert 0.5 < rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"
+    assert rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"

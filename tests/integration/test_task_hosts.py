@@ -102,7 +102,7 @@ def test_hosts_end_with_a_killed_worker_and_commit_what_they_wrote(flow: Flow, t
             hosts = wait_for_both(mirror)
             wait_for_progress(mirror, flow, topic)
             load.wait_acked(RATE)
-            mirror.kill()
+            os.kill(mirror.pid, signal.SIGKILL)
             until(lambda: not any(map(runs, hosts)), 5, "hosts end")
         load.stop()
         with Mirror(flow.file, name="next") as mirror:
@@ -117,7 +117,7 @@ def test_a_host_that_thaws_behind_its_lease_writes_nothing_until_its_worker_says
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Mirror(flow.file) as mirror:
         hosts = wait_for_both(mirror)
         wait_for_progress(mirror, flow, topic)
-        mirror.send(signal.SIGSTOP)
+        os.kill(mirror.pid, signal.SIGSTOP)
         for pid in hosts:
             os.kill(pid, signal.SIGSTOP)
         # Behind the session timeout somebody else might own the tasks; what is under way is there by then.
@@ -128,7 +128,7 @@ def test_a_host_that_thaws_behind_its_lease_writes_nothing_until_its_worker_says
         load.wait_acked(3 * RATE)
         assert ends(flow.target, flow.remote(topic)) == before
         assert committed_positions(flow, topic) == committed
-        mirror.send(signal.SIGCONT)
+        os.kill(mirror.pid, signal.SIGCONT)
         wait_for_progress(mirror, flow, topic)
         load.stop()
         truth, copy = wait_for_copy(mirror, flow, topic)

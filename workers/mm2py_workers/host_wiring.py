@@ -5,6 +5,7 @@ flow, which is a ``child_host`` over the pool where there is one.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -29,16 +30,17 @@ from mm2py_workers.task_wiring import task_assembly
 __all__ = ["PROCESSES", "child_host", "host_pool", "host_processes", "task_host"]
 
 PROCESSES: Final = "task.host.processes"
-DEFAULT_PROCESSES: Final = 0
 
 
 def host_processes(props: Mapping[str, str]) -> int:
-    """Return how many child processes tasks may use; 0: they live in this process.
+    """Return how many child processes tasks may use, one per core by default; 0: they live in this process.
 
     Raises:
         ConfigError: the value is no such number.
     """
-    text = props.get(PROCESSES, str(DEFAULT_PROCESSES)).strip()
+    text = props.get(PROCESSES, "").strip()
+    if not text:
+        return len(os.sched_getaffinity(0))
     if not (text.isascii() and text.isdigit() and int(text) <= 1_000):
         raise ConfigError(
             f"{PROCESSES}={text}: no such number of processes",
