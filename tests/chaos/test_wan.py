@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.census import Census
 from tests.chaos.conftest import CreateTopic, Far, Rig, Unique
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
 from tests.integration.mirror_process import Mirror, write_flow
@@ -23,7 +24,7 @@ IN_FLIGHT = 5
 LARGEST_BATCH = 1_048_576
 GOAL = 0.8
 
-MEMORY = 250 << 20
+MEMORY_MB = 250
 """Java's ``buffer.memory`` for receive buffers, half of it again for answers under way, and the rest of the
 process; without a limit the whole backlog of 80 MB would be added."""
 
@@ -36,13 +37,12 @@ def copy_once(rig: Rig, topic: str, folder: Path, properties: dict[str, str] | N
     flow = write_flow(
         folder, rig.source.region, rig.target.region, topic, rig.bootstrap | (properties or {})
     )
-    with Mirror(flow.file) as mirror:
+    with Mirror(flow.file) as mirror, Census(mirror.pid) as census:
         mirror.wait_ready(60)
         pace = pace_of_copy(mirror, rig.target.region, flow.remote(topic), BACKLOG)
         assert_equal(*wait_for_copy(mirror, flow, topic))
-        peak = _peak_bytes(mirror.pid)
-        log.warning("T7 peak memory: %.0f MB", peak / 1e6)
-        assert peak < MEMORY
+        log.warning("T7 peak memory: %.0f MiB", census.peak_mb)
+        assert census.peak_mb < MEMORY_MB
         assert mirror.stop() == 0
     return pace
 
@@ -68,13 +68,6 @@ def share_over_80_ms(rig: Rig, far: Far, topic: str, folder: Path) -> float:
     after = copy_once(rig, topic, folder)
     log.warning("T7 80 ms: %s; without delay before %s, after %s", pace, before, after)
     return pace.bytes_per_s / permitted(min(before.bytes_per_s, after.bytes_per_s), 0.08)
-
-
-def _peak_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmHWM")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
+from tests.chaos.census import tree_of
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Load, Sent, write
 
@@ -75,5 +76,7 @@ def wait_s(load: Load, seconds: float) -> None:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return what a process and those that it started have used."""
+    stats = (Path(f"/proc/{each}/stat").read_text(encoding="ascii") for each in tree_of(pid))
+    fields = [stat.rsplit(")", 1)[1].split() for stat in stats]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
