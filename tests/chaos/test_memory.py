@@ -15,7 +15,7 @@ from tests.chaos.throughput import wait_s
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_resumed, copied, ends
 
-DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "120"))
+DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
 
 pytestmark = [
     pytest.mark.chaos,
