@@ -144,7 +144,7 @@ class HerderLoop:
         self._queue.close()
         self._drop_signal()
         for what, step in (
-            ("stopping the work", lambda: self._stop_work(self._work.running)),
+            ("stopping the work", self._stop_last),
             ("closing the task host", self._work.close),
             ("leaving the group", parts.membership.leave),
             ("closing the offset store", parts.offsets.stop),
@@ -288,6 +288,13 @@ class HerderLoop:
             # A target that is away must not hold up a stop.
             ending = self._suspended or self._stop.is_set()
             await self._parts.status.flush(LAST_FLUSH_S if ending else STATUS_FLUSH_S)
+
+    async def _stop_last(self) -> None:
+        if self._suspended:
+            # Others may have it by now, and their states count.
+            await self._work.abandon(self._parts.config.snapshot())
+        else:
+            await self._stop_work(self._work.running)
 
     async def _hand_over(self) -> None:
         await self._stop_work(self._work.running)

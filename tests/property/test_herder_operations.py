@@ -202,6 +202,7 @@ class GroupPlay(Play):
 @example(399)  # a membership that is lost while the config is read
 @example(39_418)
 @example(1019)  # both nodes wait a moment before they join again
+@example(7028)  # a stop right after a membership was lost
 @example(2609)  # a membership that is lost just after its round
 def test_random_changes_end_as_the_model_says_and_nothing_runs_twice(seed: int) -> None:
     asyncio.run(Play(seed).run(steps=14))
