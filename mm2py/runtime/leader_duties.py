@@ -49,8 +49,7 @@ class LeaderDuties:
         self._plan("session key", self._rotate_key)
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
-            if self._parts.overrides is not None:
-                await self._carry_out("derived configs", self._write_derived)
+            await self._carry_out("derived configs", self._write_derived)
 
     def resign(self) -> None:
         """The membership is over: the next round decides anew."""
@@ -59,7 +58,7 @@ class LeaderDuties:
 
     def derive_again(self) -> None:
         """Write what file and overrides say now, where this worker leads and the topic differs."""
-        if self._leads and self._parts.overrides is not None:
+        if self._leads:
             self._plan("derived configs", self._write_derived)
 
     def _forget_states(self, snapshot: ConfigSnapshot) -> None:

@@ -94,6 +94,7 @@ class WorkerMembership(Protocol):
     ) -> None:
         """Name who stops and goes on sending while the membership is in doubt.
 
+        ``suspend`` comes before a ``Lost``, ``resume`` with the round that proves the next membership.
         ``confirmed(valid_ms)`` is called at each answered heartbeat and feeds the hosts' lease.
         """
         ...

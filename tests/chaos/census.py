@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
-__all__ = ["Census", "rise", "tree_of"]
+__all__ = ["Census", "rise"]
 
 EVERY_S: Final = 0.5
 
@@ -37,7 +37,7 @@ class Census:
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
-            used = sum(map(_pss_kb, tree_of(self._pid)))
+            used = sum(map(_pss_kb, _tree(self._pid)))
             if not used:
                 return  # it has ended
             self.used_mb.append(used / 1024)
@@ -65,7 +65,7 @@ def rise(values: Sequence[float]) -> float:
     return slope * (len(values) - 1)
 
 
-def tree_of(pid: int) -> list[int]:
+def _tree(pid: int) -> list[int]:
     """Return a process and all that it started."""
     found = [pid]
     for parent in found:

@@ -47,5 +47,5 @@ def test_the_ledger_is_exact_after_twenty_random_cuts_ahead_of_a_paused_flow(
         assert mirror.stop() == 0
     log.warning("T8 %s: lost and reported by round %s", kind, lost)
     # Of a compacted topic a cut may take holes alone.
-    assert sum(lost)
+    assert sum(lost) if kind == "compacted" else all(lost)
     assert len(entries(scene.flow)) == ROUNDS * PARTITIONS

@@ -4,13 +4,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.measure import ProcessTree
 from mm2py.embedded.region import KafkaAddress
-from tests.chaos.census import tree_of
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Load, Sent, write
 
@@ -65,7 +64,7 @@ def pace_of_copy(mirror: Mirror, region: KafkaAddress, topic: str, records: int)
     middle = [sample for sample in samples if low <= sample[1] <= high]
     assert len(middle) >= 2, f"too fast to measure: {samples}"
     (began, first), (ended, last) = middle[0], middle[-1]
-    return Pace((last - first) * RECORD_BYTES / (ended - began), _cpu_s(mirror.pid))
+    return Pace((last - first) * RECORD_BYTES / (ended - began), ProcessTree(mirror.pid).cpu_s())
 
 
 def wait_s(load: Load, seconds: float) -> None:
@@ -73,10 +72,3 @@ def wait_s(load: Load, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         load.wait_acked(1)
-
-
-def _cpu_s(pid: int) -> float:
-    """Return what a process and those that it started have used."""
-    stats = (Path(f"/proc/{each}/stat").read_text(encoding="ascii") for each in tree_of(pid))
-    fields = [stat.rsplit(")", 1)[1].split() for stat in stats]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")

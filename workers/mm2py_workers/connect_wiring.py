@@ -122,7 +122,6 @@ class _Worker:
     ) -> HerderParts:
         """Return what the worker's herder is made of."""
         node, cluster = self.node, connections.cluster
-        settings = connection_settings(self.file.props, scope=self.file.path)
 
         def on_topic(task: TaskId, topic: str) -> None:
             status.put_topic(TopicUse(topic, task.connector, task.number, self.clock.now_ms()))
@@ -131,7 +130,7 @@ class _Worker:
             flow=None,
             worker_id=node.worker_id,
             cluster_id=lambda: cluster.cluster_id,
-            clusters={f"cluster at {settings.addresses}": cluster.connect},
+            clusters={f"cluster at {cluster.settings.addresses}": cluster.connect},
             prepare=prepare,
             config=config,
             status=status,
