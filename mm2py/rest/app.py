@@ -29,9 +29,9 @@ from mm2py.rest.parts import (
 )
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.routes import admin, connectors, internal, lifecycle, offsets, plugins, root
-from mm2py.runtime.aggregated_herder import AggregatedHerder
-from mm2py.runtime.herder_api import Herder
-from mm2py.runtime.herder_errors import HerderError, NotFoundError
+from mm2py.runtime.herder.aggregated_herder import AggregatedHerder
+from mm2py.runtime.herder.api import Herder
+from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.types import ClusterAlias, FlowName
 
 __all__ = ["dialect_routes", "internal_app", "public_app"]

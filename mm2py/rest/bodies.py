@@ -10,8 +10,8 @@ from typing import Final, NoReturn, cast
 
 from starlette.requests import Request
 
-from mm2py.runtime.herder_api import JsonScalar, OffsetEntry
-from mm2py.runtime.herder_errors import BadRequestError, HerderError
+from mm2py.runtime.herder.api import JsonScalar, OffsetEntry
+from mm2py.runtime.herder.errors import BadRequestError, HerderError
 
 __all__ = [
     "MediaTypeError",

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.observability.logging import HIDDEN, SecretMask
-from mm2py.runtime.herder_api import ConnectorInfo, ConnectorState, OffsetEntry, WorkState
-from mm2py.runtime.plugin_catalog import PluginInfo
+from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, OffsetEntry, WorkState
+from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TaskId
 

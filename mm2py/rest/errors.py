@@ -18,7 +18,7 @@ from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.parts import RestParts
-from mm2py.runtime.herder_errors import ForwardError, HerderError
+from mm2py.runtime.herder.errors import ForwardError, HerderError
 
 __all__ = ["ErrorEdge", "install_handlers", "status_of"]
 

@@ -8,9 +8,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mm2py.flows.patches import SOURCE, Patches
 from mm2py.rest.bodies import text_of
-from mm2py.runtime.flow_patches import SOURCE, Patches
-from mm2py.runtime.herder_errors import HerderError
+from mm2py.runtime.herder.errors import HerderError
 
 __all__ = ["ErrorBody", "FlowCreation", "FlowPatch", "NewFlow", "flow_creation", "flow_patch"]
 

@@ -20,9 +20,10 @@ from mm2py.rest.answers import json_response
 from mm2py.rest.internal_gate import FLOW_HEADER, caller_text, flow_text
 from mm2py.rest.parts import caller_of
 from mm2py.rest.raw_path import canonical_target
-from mm2py.runtime.aggregated_herder import FlowForwardError
-from mm2py.runtime.herder_api import Herder
-from mm2py.runtime.herder_errors import (
+from mm2py.runtime.group.request_signing import sign_request
+from mm2py.runtime.herder.aggregated_herder import FlowForwardError
+from mm2py.runtime.herder.api import Herder
+from mm2py.runtime.herder.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
     ConflictError,
@@ -30,7 +31,6 @@ from mm2py.runtime.herder_errors import (
     HerderError,
     SignatureError,
 )
-from mm2py.runtime.request_signing import sign_request
 from mm2py.storage.config_state import SessionKey
 
 __all__ = ["NO_SESSION_KEY", "USER_AGENT", "Forwarder", "http_client", "reply_error"]

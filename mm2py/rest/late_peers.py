@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import final
 
 from mm2py.observability.metrics import NodeSnapshot
-from mm2py.runtime.herder_api import PeerClient
+from mm2py.runtime.herder.api import PeerClient
 from mm2py.storage.config_state import SessionKey
 
 __all__ = ["LatePeerClient"]

@@ -20,10 +20,10 @@ from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.bodies import check_media_types, flag
 from mm2py.rest.raw_path import plain_segment
-from mm2py.runtime.aggregated_herder import AggregatedHerder
-from mm2py.runtime.herder_api import Herder, Validator
-from mm2py.runtime.herder_errors import BadRequestError, ForwardError
-from mm2py.runtime.plugin_catalog import PluginCatalog
+from mm2py.runtime.herder.aggregated_herder import AggregatedHerder
+from mm2py.runtime.herder.api import Herder, Validator
+from mm2py.runtime.herder.errors import BadRequestError, ForwardError
+from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 

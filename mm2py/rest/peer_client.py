@@ -16,8 +16,8 @@ from mm2py.rest.forwarding import reply_error
 from mm2py.rest.internal_gate import FLOW_HEADER, SignedCaller, caller_text, flow_text
 from mm2py.rest.parts import RESERVED_ALIASES
 from mm2py.rest.routes.internal import NODE_SNAPSHOT
-from mm2py.runtime.herder_errors import HerderError
-from mm2py.runtime.request_signing import sign_body, sign_request
+from mm2py.runtime.group.request_signing import sign_body, sign_request
+from mm2py.runtime.herder.errors import HerderError
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
 

@@ -57,7 +57,7 @@ def _nothing_secret(key: str) -> bool:
 
 @final
 class FlowOverridesStore:
-    """Implements ``mm2py.runtime.herder_api.Overrides``.
+    """Implements ``mm2py.runtime.herder.api.Overrides``.
 
     Args:
         open_log: makes the log; it is given the handler of records.

@@ -15,14 +15,14 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.child_host import ChildTaskHost
-from mm2py.runtime.host_pool import HostLink, HostPool
-from mm2py.runtime.host_process import spawn_host
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_assembly import FlowReports
-from mm2py.runtime.task_context import NoLedger
-from mm2py.runtime.task_host import TaskSpec
+from mm2py.runtime.hosts.child_host import ChildTaskHost
+from mm2py.runtime.hosts.pool import HostLink, HostPool
+from mm2py.runtime.hosts.process import spawn_host
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_context import NoLedger
+from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.host_wiring import child_host, host_pool
 

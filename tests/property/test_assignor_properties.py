@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2py.runtime.assignor import FRESH, NO_WORK, AssignorState, MemberView, Plan, assign
+from mm2py.runtime.group.assignor import FRESH, NO_WORK, AssignorState, MemberView, Plan, assign
 from mm2py.types import TaskId, Work
 from tests.property.effort import examples
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mm2py.api.context import LossEvent
 from mm2py.errors import ProtocolError
 from mm2py.observability.metrics import PartitionSnapshot
-from mm2py.runtime.host_frames import HEADER, Envelope, body_size, decode_body, encode_frame
-from mm2py.runtime.host_messages import (
+from mm2py.runtime.hosts.frames import HEADER, Envelope, body_size, decode_body, encode_frame
+from mm2py.runtime.hosts.messages import (
     FlowSpec,
     Hold,
     Incarnation,
@@ -24,7 +24,7 @@ from mm2py.runtime.host_messages import (
     Suspend,
     TaskStatus,
 )
-from mm2py.runtime.task_host import TaskSpec
+from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import TaskId, TopicPartition
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

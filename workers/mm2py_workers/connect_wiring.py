@@ -19,20 +19,20 @@ from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.rest.credentials import Credentials
-from mm2py.runtime import herder_api
-from mm2py.runtime.distributed_herder import DistributedHerder
-from mm2py.runtime.herder_api import HerderParts
-from mm2py.runtime.host_pool import HostPool
-from mm2py.runtime.membership import WorkerMembership
-from mm2py.runtime.offset_committer import OffsetStore
-from mm2py.runtime.offset_editing import OffsetEditor
-from mm2py.runtime.plugin_catalog import InstalledPlugins
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.standalone_herder import SoloMembership, StandaloneHerder
-from mm2py.runtime.task_assembly import FlowReports
-from mm2py.runtime.task_context import NoLedger
-from mm2py.runtime.task_host import TaskSpec, TaskWatcher
-from mm2py.runtime.validation import ConfigValidator
+from mm2py.runtime.group.membership import WorkerMembership
+from mm2py.runtime.herder import api as herder_api
+from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.offset_editing import OffsetEditor
+from mm2py.runtime.herder.standalone_herder import SoloMembership, StandaloneHerder
+from mm2py.runtime.hosts.pool import HostPool
+from mm2py.runtime.plugins.catalog import InstalledPlugins
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.validation import ConfigValidator
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_context import NoLedger
+from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.file_offsets import FileOffsetBackingStore

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, final
 
-from mm2py.runtime import herder_api
+from mm2py.runtime.herder import api as herder_api
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal

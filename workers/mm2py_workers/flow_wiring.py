@@ -16,10 +16,10 @@ from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.connect_membership import ConnectMembership
-from mm2py.runtime.herder_api import HerderParts
-from mm2py.runtime.offset_editing import OffsetEditor
-from mm2py.runtime.task_assembly import FlowReports
+from mm2py.runtime.group.connect_membership import ConnectMembership
+from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.offset_editing import OffsetEditor
+from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.storage.config_log_store import KafkaConfigBackingStore
 from mm2py.storage.flow_overrides_store import FlowOverridesStore, kafka_flow_overrides
 from mm2py.storage.ledger_store import LedgerStore

@@ -14,14 +14,14 @@ from typing import Final
 from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.runtime.child_host import ChildTaskHost
-from mm2py.runtime.host_messages import FlowSpec
-from mm2py.runtime.host_pool import HostLink, HostPool
-from mm2py.runtime.host_process import spawn_host
-from mm2py.runtime.offset_committer import OffsetStore
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_assembly import FlowReports
-from mm2py.runtime.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.hosts.child_host import ChildTaskHost
+from mm2py.runtime.hosts.messages import FlowSpec
+from mm2py.runtime.hosts.pool import HostLink, HostPool
+from mm2py.runtime.hosts.process import spawn_host
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.node_parts import NodeParts

@@ -20,13 +20,13 @@ from mm2py.config.jaas import jaas_secrets
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.host_messages import FlowSpec
-from mm2py.runtime.host_service import FlowPorts
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_assembly import FlowReports
-from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec
-from mm2py.runtime.worker_task import WorkerTask
+from mm2py.runtime.hosts.messages import FlowSpec
+from mm2py.runtime.hosts.service import FlowPorts
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import ensure_topic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py_workers.offset_topic import offset_topic, store_producer
@@ -94,7 +94,7 @@ class HostedOffsets:
 
 @final
 class _HostedFlow:
-    """Implements ``mm2py.runtime.host_service.HostedFlow``."""
+    """Implements ``mm2py.runtime.hosts.service.HostedFlow``."""
 
     def __init__(self, host: InProcessTaskHost, offsets: HostedOffsets) -> None:
         self.host = host

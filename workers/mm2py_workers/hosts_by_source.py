@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.task_host import TaskHost, TaskSpec
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_host import TaskHost, TaskSpec
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.types import TaskId, TopicPartition
 

@@ -11,10 +11,10 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.herder_api import PeerClient, Validator
-from mm2py.runtime.host_pool import HostPool
-from mm2py.runtime.plugin_catalog import PluginCatalog
-from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.herder.api import PeerClient, Validator
+from mm2py.runtime.hosts.pool import HostPool
+from mm2py.runtime.plugins.catalog import PluginCatalog
+from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from mm2py.config.rest_settings import RestSettings, advertised_url
 from mm2py.errors import ConfigError, Mm2pyError
+from mm2py.flows.fleet import FlowFleet
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.listening import BoundListener, Listener, bind
-from mm2py.runtime.flow_fleet import FlowFleet
-from mm2py.runtime.herder_api import Herder, PeerClient
+from mm2py.runtime.herder.api import Herder, PeerClient
 from mm2py.types import FlowName
 from mm2py_workers.node_parts import NodeParts
 

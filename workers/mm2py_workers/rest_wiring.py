@@ -13,6 +13,7 @@ from fastapi import APIRouter
 
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
+from mm2py.flows.service import FlowParts
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import Forwarder
@@ -22,7 +23,6 @@ from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
 from mm2py.rest.security import BodyLimit, gate_for
 from mm2py.rest.server import RestServer
-from mm2py.runtime.flow_service import FlowParts
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 from mm2py_workers.rest_node import RestNode, Served

@@ -13,8 +13,8 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.task_host import TaskSpec
-from mm2py.runtime.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
+from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 from mm2py.types import TopicPartition
 
 __all__ = ["TargetLink", "TargetLinks"]

@@ -16,13 +16,13 @@ from typing import Final, final
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.host_messages import FlowSpec, LogLine
-from mm2py.runtime.host_pipe import HostPipe
-from mm2py.runtime.host_process import ENDS
-from mm2py.runtime.host_reports import PipeLogHandler
-from mm2py.runtime.host_service import FlowPorts, HostedFlow, HostService
-from mm2py.runtime.host_thaw import ThawSelector
-from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.hosts.messages import FlowSpec, LogLine
+from mm2py.runtime.hosts.pipe import HostPipe
+from mm2py.runtime.hosts.process import ENDS
+from mm2py.runtime.hosts.reports import PipeLogHandler
+from mm2py.runtime.hosts.service import FlowPorts, HostedFlow, HostService
+from mm2py.runtime.hosts.thaw import ThawSelector
+from mm2py.runtime.plugins.plugins import Plugins
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.hosted_flow import open_flow
 

@@ -9,10 +9,10 @@ from functools import partial
 
 from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
-from mm2py.runtime.offset_committer import OffsetStore
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.record_task import Conversion
-from mm2py.runtime.task_assembly import FlowReports, TaskAssembly, TaskParts
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.record_task import Conversion
+from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
 from mm2py.types import FlowName
 from mm2py_workers.target_link import TargetLinks
 

@@ -18,17 +18,17 @@ from mm2py.config.override_policy import ALL_OVERRIDES
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.flows.patches import SOURCE
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
-from mm2py.runtime.distributed_herder import DistributedHerder
-from mm2py.runtime.flow_fleet import FleetParts, FlowFleet, FlowRunner
-from mm2py.runtime.flow_patches import SOURCE
-from mm2py.runtime.herder_api import PeerClient
-from mm2py.runtime.mirror_maker import MirrorMaker
-from mm2py.runtime.plugin_catalog import InstalledPlugins
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.validation import ConfigValidator
+from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.mirror_maker import MirrorMaker
+from mm2py.runtime.plugins.catalog import InstalledPlugins
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName

@@ -15,23 +15,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from mm2py.rest.bodies import check_media_types, read_json
-from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
-from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
-from mm2py.rest.raw_path import SLASH, plain_segment
-from mm2py.runtime.flow_changes import ChangeResult, FlowChanges
-from mm2py.runtime.flow_changes import Request as Asked
-from mm2py.runtime.flow_making import FlowMaking
-from mm2py.runtime.flow_service import FlowParts, FlowService
-from mm2py.runtime.flow_views import (
+from mm2py.flows.changes import ChangeResult, FlowChanges
+from mm2py.flows.changes import Request as Asked
+from mm2py.flows.making import FlowMaking
+from mm2py.flows.service import FlowParts, FlowService
+from mm2py.flows.views import (
     ConfigView,
     FlowView,
     HistoryView,
     PartitionView,
     TopicView,
 )
-from mm2py.runtime.herder_api import Herder
-from mm2py.runtime.herder_errors import BadRequestError, ForwardError, HerderError, NotFoundError
+from mm2py.rest.bodies import check_media_types, read_json
+from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
+from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
+from mm2py.rest.raw_path import SLASH, plain_segment
+from mm2py.runtime.herder.api import Herder
+from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.types import FlowName, TaskId, TopicPartition
 
 __all__ = ["router"]

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from mm2py.rest.answers import empty
 from mm2py.rest.bodies import config_map, read_json
 from mm2py.rest.parts import Call, RouteSpec
-from mm2py.runtime.herder_errors import BadRequestError
-from mm2py.runtime.request_signing import verify_body
+from mm2py.runtime.group.request_signing import verify_body
+from mm2py.runtime.herder.errors import BadRequestError
 
 __all__ = ["NODE_SNAPSHOT", "ROUTES"]
 

@@ -9,15 +9,15 @@ import httpx
 from starlette.types import ASGIApp
 
 from mm2py.config.connect_definitions import ConfigInfos
+from mm2py.flows.fleet import FlowNode, Since
+from mm2py.flows.service import FlowParts
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.flow_fleet import FlowNode, Since
-from mm2py.runtime.flow_service import FlowParts
-from mm2py.runtime.herder_api import Herder
-from mm2py.runtime.herder_errors import ForwardError, HerderError
+from mm2py.runtime.herder.api import Herder
+from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryLog, MemoryTopic

@@ -16,19 +16,19 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import ConfigModel
 from mm2py.config.override_policy import override_policy
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
+from mm2py.flows.fleet import FlowNode, Since
+from mm2py.flows.service import FlowParts
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.distributed_herder import DistributedHerder
-from mm2py.runtime.flow_fleet import FlowNode, Since
-from mm2py.runtime.flow_service import FlowParts
-from mm2py.runtime.herder_errors import RebalanceExpectedError
-from mm2py.runtime.offset_editing import OffsetEditor
-from mm2py.runtime.plugin_catalog import InstalledPlugins
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.validation import ConfigValidator
+from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.errors import RebalanceExpectedError
+from mm2py.runtime.herder.offset_editing import OffsetEditor
+from mm2py.runtime.plugins.catalog import InstalledPlugins
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryLog, MemoryOffsetBackingStore, MemoryTopic

@@ -15,7 +15,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
-from mm2py.runtime.herder_api import (
+from mm2py.runtime.herder.api import (
     ConnectorInfo,
     ConnectorState,
     Health,
@@ -24,8 +24,8 @@ from mm2py.runtime.herder_api import (
     PutResult,
     WorkState,
 )
-from mm2py.runtime.herder_errors import AlreadyExistsError, NotFoundError
-from mm2py.runtime.plugin_catalog import PluginInfo
+from mm2py.runtime.herder.errors import AlreadyExistsError, NotFoundError
+from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId

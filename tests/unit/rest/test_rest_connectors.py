@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.rest.app import public_app
-from mm2py.runtime.herder_api import Herder
-from mm2py.runtime.herder_errors import RebalanceExpectedError
+from mm2py.runtime.herder.api import Herder
+from mm2py.runtime.herder.errors import RebalanceExpectedError
 from mm2py.types import FlowName, TargetState
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
 

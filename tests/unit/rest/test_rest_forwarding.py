@@ -15,14 +15,14 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.peer_client import HttpPeerClient
-from mm2py.runtime.herder_api import Herder, PeerClient
-from mm2py.runtime.herder_errors import (
+from mm2py.runtime.group.request_signing import sign_body, sign_request
+from mm2py.runtime.herder.api import Herder, PeerClient
+from mm2py.runtime.herder.errors import (
     ForwardError,
     HerderError,
     NotFoundError,
     RebalanceExpectedError,
 )
-from mm2py.runtime.request_signing import sign_body, sign_request
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
 from tests.unit.rest.rest_fakes import BASE, KEY, FakeHerder, Reply, ask, flow, parts_of, state

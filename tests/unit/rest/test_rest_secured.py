@@ -12,7 +12,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.app import DIALECT, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
-from mm2py.runtime.herder_api import Herder
+from mm2py.runtime.herder.api import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state

@@ -16,15 +16,15 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
-from mm2py.runtime.assignor import FRESH, MemberView, assign, configured_work
-from mm2py.runtime.distributed_herder import DistributedHerder
-from mm2py.runtime.herder_api import HerderParts, OffsetEntry
-from mm2py.runtime.herder_errors import NotFoundError
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.membership import Lost, MembershipLostError, Rejoin, Round
-from mm2py.runtime.plugin_catalog import PluginInfo
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
+from mm2py.runtime.herder.api import HerderParts, OffsetEntry
+from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.plugins.catalog import PluginInfo
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.memory import (
     MemoryConfigBackingStore,

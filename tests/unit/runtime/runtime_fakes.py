@@ -10,8 +10,8 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.memory import MemoryOffsetBackingStore
 from mm2py.types import TopicPartition
 

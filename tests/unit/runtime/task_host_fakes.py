@@ -5,12 +5,12 @@ from typing import ClassVar
 
 from mm2py.api.context import TaskContext
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.host_service import FlowPorts
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
-from mm2py.runtime.task_context import NoLedger
-from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.hosts.service import FlowPorts
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_context import NoLedger
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,

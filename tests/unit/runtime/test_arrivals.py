@@ -3,7 +3,7 @@
 import asyncio
 
 from mm2py.api.task import Delivery, Run
-from mm2py.runtime.arrivals import Arrivals
+from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import a_batch
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, RetriableError
-from mm2py.runtime.assigned_work import STEADY_S
-from mm2py.runtime.herder_errors import HerderError
-from mm2py.runtime.task_host import TaskSpec
+from mm2py.runtime.herder.assigned_work import STEADY_S
+from mm2py.runtime.herder.errors import HerderError
+from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until

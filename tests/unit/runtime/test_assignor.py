@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mm2py.runtime.assignor import (
+from mm2py.runtime.group.assignor import (
     FRESH,
     NO_WORK,
     AssignorState,

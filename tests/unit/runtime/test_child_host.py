@@ -11,13 +11,13 @@ import pytest
 from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.errors import ConfigError, FatalError, PartitionError
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.child_host import ChildTaskHost
-from mm2py.runtime.host_messages import FlowSpec, LogLine
-from mm2py.runtime.host_pipe import HostPipe
-from mm2py.runtime.host_pool import SILENT_LOOKS, HostLink, HostPool
-from mm2py.runtime.host_service import FlowPorts, HostService
-from mm2py.runtime.lifecycle import Status
-from mm2py.runtime.task_assembly import FlowReports
+from mm2py.runtime.hosts.child_host import ChildTaskHost
+from mm2py.runtime.hosts.messages import FlowSpec, LogLine
+from mm2py.runtime.hosts.pipe import HostPipe
+from mm2py.runtime.hosts.pool import SILENT_LOOKS, HostLink, HostPool
+from mm2py.runtime.hosts.service import FlowPorts, HostService
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.runtime import runtime_fakes

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
-from mm2py.runtime.herder_errors import ForeignMemberError, ForwardError
+from mm2py.runtime.herder.errors import ForeignMemberError, ForwardError
 from mm2py.types import State, TargetState, TaskId, TopicPartition
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector, until
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from mm2py.errors import RetriableError
+from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.flows.patches import created, deleted
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
-from mm2py.runtime.flow_fleet import FleetParts, FlowFleet, FlowRunner
-from mm2py.runtime.flow_patches import created, deleted
-from mm2py.runtime.herder_api import PeerClient
-from mm2py.runtime.herder_errors import ForwardError
+from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.errors import ForwardError
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryLog, MemoryTopic
 from mm2py.testing.clock import FakeClock

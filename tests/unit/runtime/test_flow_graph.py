@@ -3,7 +3,7 @@
 import pytest
 
 from mm2py.errors import ConfigError
-from mm2py.runtime.flow_graph import new_cycles, same_name_cycles
+from mm2py.flows.graph import new_cycles, same_name_cycles
 from mm2py.types import ClusterAlias, FlowName
 
 IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"

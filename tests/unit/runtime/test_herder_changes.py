@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mm2py.errors import FatalError
-from mm2py.runtime.herder_api import Herder, OffsetEntry
-from mm2py.runtime.herder_errors import (
+from mm2py.runtime.herder.api import Herder, OffsetEntry
+from mm2py.runtime.herder.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
     AlreadyExistsError,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
-from mm2py.runtime.host_thaw import ThawSelector
-from mm2py.runtime.lease import Lease
+from mm2py.runtime.hosts.lease import Lease
+from mm2py.runtime.hosts.thaw import ThawSelector
 
 
 class FreezingLoop(asyncio.SelectorEventLoop):

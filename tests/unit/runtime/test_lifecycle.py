@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from mm2py.errors import FatalError
-from mm2py.runtime.lifecycle import Lifecycle
+from mm2py.runtime.tasks.lifecycle import Lifecycle
 from mm2py.types import State
 from tests.unit.runtime.runtime_fakes import Statuses
 

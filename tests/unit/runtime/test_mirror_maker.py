@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from mm2py.errors import ConfigError
-from mm2py.runtime.mirror_maker import MirrorMaker
-from mm2py.runtime.plugins import Plugins
+from mm2py.runtime.herder.mirror_maker import MirrorMaker
+from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.types import ClusterAlias, FlowName
 from tests.unit.runtime.herder_fakes import Cluster, until
 

@@ -7,7 +7,7 @@ import pytest
 
 from mm2py.api.records import SourcePartition
 from mm2py.errors import ConnectionFailedError
-from mm2py.runtime.offset_committer import OffsetCommitter, offset_of
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import FakeStore
 

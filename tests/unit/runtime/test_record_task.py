@@ -10,7 +10,7 @@ from mm2py.api.records import SourceRecord
 from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import FatalError
 from mm2py.protocol.records import decode_batches
-from mm2py.runtime.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
+from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
 

@@ -4,8 +4,7 @@ from base64 import b64encode
 
 import pytest
 
-from mm2py.runtime.herder_errors import SignatureError
-from mm2py.runtime.request_signing import (
+from mm2py.runtime.group.request_signing import (
     new_session_key,
     rotation_due,
     sign_body,
@@ -13,6 +12,7 @@ from mm2py.runtime.request_signing import (
     verify_body,
     verify_request,
 )
+from mm2py.runtime.herder.errors import SignatureError
 from mm2py.storage.config_state import SessionKey
 
 # RFC 4231, test case 2.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mm2py.runtime.herder_api import ConnectorState, WorkState
-from mm2py.runtime.restart_plan import merge_restarts, plan_restart, with_restarting
+from mm2py.runtime.herder.api import ConnectorState, WorkState
+from mm2py.runtime.herder.restart_plan import merge_restarts, plan_restart, with_restarting
 from mm2py.storage.config_state import RestartRequest
 from mm2py.types import State, TaskId
 

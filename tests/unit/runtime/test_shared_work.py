@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mm2py.errors import ConnectionFailedError
-from mm2py.runtime.membership import Lost, MembershipLostError
+from mm2py.runtime.group.membership import Lost, MembershipLostError
 from mm2py.types import TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from mm2py.runtime.herder_errors import AlreadyExistsError, BadRequestError, NotFoundError
-from mm2py.runtime.standalone_herder import SoloMembership, StandaloneHerder
+from mm2py.runtime.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from mm2py.runtime.herder.standalone_herder import SoloMembership, StandaloneHerder
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TargetState, TaskId, Work
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until

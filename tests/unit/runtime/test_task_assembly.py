@@ -9,9 +9,9 @@ import pytest
 from mm2py.api.records import SourceRecord
 from mm2py.errors import ConfigError, FatalError
 from mm2py.observability.metrics import Metrics
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.task_assembly import TaskAssembly, TaskParts
-from mm2py.runtime.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,

@@ -8,7 +8,7 @@ from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, S
 from mm2py.errors import FatalError, PartitionError, ProtocolError
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
-from mm2py.runtime.task_context import LossPolicies, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
 

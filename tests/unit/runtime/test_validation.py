@@ -10,10 +10,10 @@ from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.override_policy import ALL_OVERRIDES, OverridePolicy, override_policy
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.herder_errors import BadRequestError, NotFoundError
-from mm2py.runtime.plugin_catalog import InstalledPlugins, PluginInfo
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.validation import ConfigValidator
+from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.plugins.catalog import InstalledPlugins, PluginInfo
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.validation import ConfigValidator
 
 SOURCE = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 HEARTBEAT = "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector"

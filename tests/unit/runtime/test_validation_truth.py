@@ -15,8 +15,8 @@ import pytest
 from mm2py.config.connect_definitions import ConfigInfos
 from mm2py.config.override_policy import override_policy
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.plugins import Plugins
-from mm2py.runtime.validation import ConfigValidator
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.validation import ConfigValidator
 
 SOURCE = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 GOOD: Mapping[str, str | None] = {

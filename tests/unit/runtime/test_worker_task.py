@@ -9,10 +9,10 @@ from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.task import Outgoing, Run
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
 from mm2py.observability.metrics import Metrics
-from mm2py.runtime.offset_committer import OffsetCommitter, offset_of
-from mm2py.runtime.stall_log import StallLog
-from mm2py.runtime.task_context import LossPolicies, WorkerTaskContext
-from mm2py.runtime.worker_task import HOLD_ABOVE_BYTES, TaskSettings, WorkerTask
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
+from mm2py.runtime.tasks.stall_log import StallLog
+from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
+from mm2py.runtime.tasks.worker_task import HOLD_ABOVE_BYTES, TaskSettings, WorkerTask
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from mm2py.runtime.flow_views import FlowView, TopicView
+from mm2py.flows.views import FlowView, TopicView
 from tests.unit.workers.cli_api import FLOW, PATH, TOPIC, FakeApi
 
 

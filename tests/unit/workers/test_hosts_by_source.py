@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mm2py.runtime.task_host import TaskSpec
+from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import State, TaskId
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from tests.unit.runtime.herder_fakes import ObedientHost

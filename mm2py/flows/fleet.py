@@ -1,0 +1,244 @@
+"""The flows of one node while it runs: those of its file, and those that people add and delete.
+
+Flow: ``mm2py-flows`` of pairs that nobody runs here -> ``added`` -> herder built and started; flow deleted, its
+connectors gone -> herder stopped. Looks once a second, and for flows that other nodes added each five.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError, Mm2pyError, RetriableError
+from mm2py.flows.connectors import work_state
+from mm2py.mirror.flow_overrides import Presence
+from mm2py.runtime.herder.api import Herder, PeerClient
+from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.mirror_maker import FlowHerder, MirrorMaker
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.types import FlowName
+
+__all__ = ["FleetParts", "FlowFleet", "FlowNode", "FlowRunner", "Since"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+LOOK_FAR: Final = 5
+"""Every so many looks also at flows that do not run here."""
+
+OPEN_S: Final = 45.0
+"""How long a new herder may take until it knows who leads its group; a broker may hold a new group for some."""
+
+OPEN_LOOK_S: Final = 0.05
+SPARE_S: Final = 60.0
+"""How long a herder that was started for a creation is kept although there is no such flow yet."""
+
+STOP_S: Final = 20.0
+BY_WORKER: Final = "mm2py"
+"""Who completes what a worker that is gone has begun."""
+
+
+class FlowRunner(Herder, FlowHerder, Protocol):
+    """A herder as REST and the process see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """One flow on this node; ``peers`` asks its other members."""
+
+    herder: Herder
+    overrides: FlowOverridesStore
+    peers: PeerClient
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A state, and when this node saw it first (ms since the epoch)."""
+
+    state: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetParts:
+    """What the fleet is given.
+
+    ``pairs`` are all flows that may run here, ``by_file`` those that do without anybody's word. ``build``
+    makes one; ``file`` says what the file has of its connectors. ``added`` returns which of some pairs
+    people have added (``RetriableError``: not known now).
+    """
+
+    pairs: Collection[FlowName]
+    by_file: Collection[FlowName]
+    build: Callable[[FlowName], tuple[FlowRunner, FlowOverridesStore, PeerClient]]
+    file: Callable[[FlowName], Mapping[str, Mapping[str, str]]]
+    added: Callable[[Sequence[FlowName]], Awaitable[Collection[FlowName]]]
+
+
+@final
+class FlowFleet:
+    """Builds the flows of the file; ``start`` begins to look for others.
+
+    Raises:
+        ConfigError: a flow of the file cannot be run.
+    """
+
+    def __init__(self, parts: FleetParts, *, clock: Clock) -> None:
+        self._parts, self._clock = parts, clock
+        self.herders: dict[FlowName | None, Herder] = {}
+        """Of all flows that run here; always the same object."""
+        self.nodes: dict[FlowName, FlowNode] = {}
+        """The same, with what ``/flows`` needs; always the same object."""
+        self._since: dict[FlowName, Since] = {}
+        self._spare_until: dict[FlowName, float] = {}
+        self._unfinished: set[FlowName] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self.maker = MirrorMaker({flow: self._built(flow) for flow in parts.by_file})
+
+    @property
+    def pairs(self) -> Collection[FlowName]:
+        """All flows that may run here."""
+        return self._parts.pairs
+
+    def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
+        """Return the connectors' configs as the file says them.
+
+        Raises:
+            ConfigError: the file's lines for this flow cannot be run.
+        """
+        return self._parts.file(flow)
+
+    def since(self, flow: FlowName) -> Since | None:
+        """Return the state of a flow's work and since when it is there."""
+        return self._since.get(flow)
+
+    def start(self) -> None:
+        """Launch the file's flows and begin to look for others; returns at once."""
+        self.maker.start()
+        self._looking = asyncio.create_task(self._look(), name="flows that people add")
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Stop every flow in parallel; False if one had to be cut off after ``timeout_s``."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        return await self.maker.stop(timeout_s)
+
+    async def open(self, flow: FlowName) -> FlowNode:
+        """Return a flow of ``pairs``, started if it does not run yet, as soon as it knows who leads.
+
+        Where no such flow comes of it, it is stopped again after a while.
+
+        Raises:
+            ConfigError: the file's lines for this flow cannot be run.
+            RetriableError: a cluster is away.
+        """
+        self._spare_until[flow] = self._clock.monotonic() + SPARE_S
+        node = self.nodes.get(flow)
+        if node is not None and flow in self.maker.ended and flow not in self._parts.by_file:
+            await self._end(flow)
+            node = None
+        if node is None:
+            log.info("flow is prepared, it is to be created flow=%s", flow)
+            node = self._started(flow)
+        deadline = self._clock.monotonic() + OPEN_S
+        while not _knows_its_leader(node.herder):
+            if flow in self.maker.ended or self._clock.monotonic() > deadline:
+                cause = (
+                    "; ".join(self.maker.problems(flow)) or "its clusters or group do not answer"
+                )
+                raise RetriableError(
+                    f"flow {flow} cannot be run now: {cause}",
+                    remedy="look whether both clusters can be reached, and try again",
+                )
+            await self._clock.sleep(OPEN_LOOK_S)
+        return node
+
+    # ---- looking
+
+    async def _look(self) -> None:
+        looks = 0
+        while True:
+            try:
+                if looks % LOOK_FAR == 0:
+                    await self._take_added()
+                for flow in list(self.nodes):
+                    self._note(flow)
+                    await self._tidy(flow)
+            except Exception:  # the edge: the flows run on, and the next look may go well
+                log.exception("looking for flows that people added or deleted failed")
+            looks += 1
+            await self._clock.sleep(LOOK_S)
+
+    async def _take_added(self) -> None:
+        absent = [flow for flow in self._parts.pairs if flow not in self.nodes]
+        if not absent:
+            return
+        with contextlib.suppress(RetriableError):  # whoever asks has logged it
+            for flow in await self._parts.added(absent):
+                if flow in self.nodes:
+                    continue
+                log.info("flow was added over REST and starts here flow=%s", flow)
+                try:
+                    self._started(flow)
+                except ConfigError as error:
+                    log.error("flow cannot be started flow=%s cause=%s", flow, error)  # noqa: TRY400 - one line
+
+    async def _tidy(self, flow: FlowName) -> None:
+        """Complete a deletion whose worker is gone; stop what nobody wants any more."""
+        node = self.nodes[flow]
+        herder, store = node.herder, node.overrides
+        if not store.live or store.present or flow in self.maker.ended:
+            self._unfinished.discard(flow)
+            return
+        names = herder.connectors()
+        if store.presence is Presence.DELETED and names:
+            if flow not in self._unfinished:
+                self._unfinished.add(flow)  # whoever deletes it is probably at it
+                return
+            for name in names:
+                # A leader that is busy, or elsewhere, does it; the next look sees whether.
+                with contextlib.suppress(Mm2pyError):
+                    await herder.delete(name, actor=BY_WORKER)
+            return
+        spare = self._clock.monotonic() < self._spare_until.get(flow, 0)
+        if flow not in self._parts.by_file and not spare:
+            log.info("flow ends here, it was deleted over REST or never created flow=%s", flow)
+            await self._end(flow)
+
+    def _note(self, flow: FlowName) -> None:
+        state = work_state(self.nodes[flow].herder)
+        there = self._since.get(flow)
+        if there is None or there.state != state:
+            self._since[flow] = Since(state, self._clock.now_ms())
+
+    # ---- one flow
+
+    def _started(self, flow: FlowName) -> FlowNode:
+        self.maker.add(flow, self._built(flow))
+        return self.nodes[flow]
+
+    def _built(self, flow: FlowName) -> FlowRunner:
+        herder, store, peers = self._parts.build(flow)
+        self.herders[flow] = herder
+        self.nodes[flow] = FlowNode(herder, store, peers)
+        return herder
+
+    async def _end(self, flow: FlowName) -> None:
+        self.nodes.pop(flow, None)
+        self.herders.pop(flow, None)
+        self._since.pop(flow, None)
+        self._unfinished.discard(flow)
+        await self.maker.remove(flow, STOP_S)
+
+
+def _knows_its_leader(herder: Herder) -> bool:
+    try:
+        herder.member_urls()
+    except ForwardError as error:
+        return error.url is not None
+    return True

@@ -1,0 +1,231 @@
+"""Flows as people see them: what ``/flows`` answers.
+
+Flow: request -> herder, overrides and members of the flow -> views. Numbers of all members are the leader's to
+collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, final
+from urllib.parse import urlsplit
+
+from mm2py.clock import Clock
+from mm2py.flows.fleet import FlowNode, Since
+from mm2py.flows.views import (
+    ConfigView,
+    FlowView,
+    HistoryView,
+    Members,
+    PartitionView,
+    PropertyView,
+    TopicView,
+    flow_view,
+    history_view,
+    partition_views,
+    shown_value,
+    topic_views,
+)
+from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import NodeSnapshot
+from mm2py.runtime.herder.api import Validator
+from mm2py.runtime.herder.errors import HerderError, NotFoundError
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.types import FlowName
+
+__all__ = ["Fleet", "FlowParts", "FlowService"]
+
+MEMBER_S: Final = 1.0
+"""How long a member may take to say what it copies; who takes longer is named as missing."""
+
+
+class Fleet(Protocol):
+    """The flows of this node; ``mm2py.flows.fleet.FlowFleet``."""
+
+    @property
+    def nodes(self) -> Mapping[FlowName, FlowNode]:
+        """Those that run."""
+        ...
+
+    @property
+    def pairs(self) -> Collection[FlowName]:
+        """Those that may run."""
+        ...
+
+    def file(self, flow: FlowName, /) -> Mapping[str, Mapping[str, str]]:
+        """Return the connectors' configs as the file says them."""
+        ...
+
+    def since(self, flow: FlowName, /) -> Since | None:
+        """Return the state of a flow's work and since when it is there."""
+        ...
+
+    async def open(self, flow: FlowName, /) -> FlowNode:
+        """Return a flow of ``pairs``, started if it does not run yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowParts:
+    """What ``/flows`` needs.
+
+    ``remote_refusal(flow, connector, properties)`` says why properties may not come from outside;
+    ``names_a_secret`` looks at a key alone. ``elsewhere`` has the source connectors' configs of the file's
+    flows that other nodes run, for the graph.
+    """
+
+    fleet: Fleet
+    validator: Validator
+    mask: SecretMask
+    clock: Clock
+    names_a_secret: Callable[[str], bool]
+    remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
+    elsewhere: Mapping[FlowName, Mapping[str, str]]
+
+
+@final
+class FlowService:
+    """Reads the flows of this process."""
+
+    def __init__(self, parts: FlowParts) -> None:
+        self._parts = parts
+
+    def flows(self) -> Mapping[FlowName, FlowNode]:
+        """Return the flows of this node by name, but for deleted ones."""
+        nodes = self._parts.fleet.nodes
+        return {flow: node for flow, node in nodes.items() if node.overrides.present}
+
+    def find(self, name: str) -> FlowName:
+        """Return the flow that is written ``A->B``.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        for flow in self.flows():
+            if str(flow) == name:
+                return flow
+        known = ", ".join(sorted(str(flow) for flow in self.flows())) or "none"
+        raise NotFoundError(f"No flow {name}; flows of this worker: {known}")
+
+    # ---- reading; numbers of all members are the leader's to collect
+
+    async def describe(self, flow: FlowName) -> FlowView:
+        """Return one flow; ``ForwardError`` where another worker leads it."""
+        return self._view(flow, await self._members(flow))
+
+    def describe_here(self, flow: FlowName, missing: str) -> FlowView:
+        """Return one flow with the numbers of this node alone, and why there are no others."""
+        own = self._node(flow).herder.node_snapshot()
+        return self._view(flow, Members(snapshots=(own,), incomplete=(missing,)))
+
+    async def partitions(self, flow: FlowName) -> list[PartitionView]:
+        """Return every partition; ``ForwardError`` where another worker leads the flow."""
+        return partition_views(flow, await self._members(flow), self._parts.mask)
+
+    async def topics(self, flow: FlowName) -> list[TopicView]:
+        """Return lag and rates by topic; ``ForwardError`` where another worker leads the flow."""
+        return topic_views(flow, await self._members(flow))
+
+    def topics_here(self, flow: FlowName) -> list[TopicView]:
+        """Return lag and rates by topic of this node alone."""
+        own = self._node(flow).herder.node_snapshot()
+        return topic_views(flow, Members(snapshots=(own,)))
+
+    def history(self, flow: FlowName) -> list[HistoryView]:
+        """Return who changed what, newest first."""
+        return [
+            history_view(entry, self._parts.mask) for entry in self._node(flow).overrides.history()
+        ]
+
+    def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
+        """Return every property in force, or that was after a revision, and where it comes from.
+
+        Secrets are hidden.
+
+        Raises:
+            NotFoundError: the history does not reach that revision.
+        """
+        herder = self._node(flow).herder
+        if revision is not None:
+            return self._config_at(flow, revision)
+        infos = (herder.info_now(name) for name in sorted(herder.connectors()))
+        return [self._config_view(flow, it.name, it.config) for it in infos if it is not None]
+
+    def _config_at(self, flow: FlowName, revision: int) -> list[ConfigView]:
+        store = self._node(flow).overrides
+        then = store.picture_at(revision)
+        if then is None:
+            raise NotFoundError(f"Flow {flow} has no revision {revision} that is known")
+        views: list[ConfigView] = []
+        for name, config in sorted(then.configs.items()):
+            file = store.file_config(name) or {}
+            properties = tuple(
+                PropertyView(
+                    key=key,
+                    value=self._shown(key, config.get(key)),
+                    file_value=self._shown(key, file.get(key)),
+                    changed_by=None,
+                    changed_at_ms=None,
+                    revision=None,
+                )
+                for key in sorted({*config, *file})
+            )
+            views.append(ConfigView(connector=name, properties=properties))
+        return views
+
+    def _view(self, flow: FlowName, members: Members) -> FlowView:
+        node = self._node(flow)
+        view = flow_view(flow, node.herder, members, node.overrides, self._parts.mask)
+        since = self._parts.fleet.since(flow)
+        known = since is not None and since.state == view.state
+        return replace(view, since_ms=since.at_ms) if since is not None and known else view
+
+    def _config_view(self, flow: FlowName, name: str, config: ConnectorConfig) -> ConfigView:
+        store = self._node(flow).overrides
+        file, changed = store.file_config(name) or {}, store.overrides(name)
+        properties: list[PropertyView] = []
+        for key in sorted({*config, *changed}):
+            entry = changed.get(key)
+            properties.append(
+                PropertyView(
+                    key=key,
+                    value=self._shown(key, config.get(key)),
+                    file_value=self._shown(key, file.get(key)),
+                    changed_by=None if entry is None else entry.revision.by,
+                    changed_at_ms=None if entry is None else entry.revision.at_ms,
+                    revision=None if entry is None else entry.revision.number,
+                )
+            )
+        return ConfigView(connector=name, properties=tuple(properties))
+
+    async def _members(self, flow: FlowName) -> Members:
+        herder, peers = self._node(flow).herder, self._node(flow).peers
+        urls = [url for url in herder.member_urls() if urlsplit(url).netloc != herder.worker_id]
+        key = herder.session_key()
+        own = herder.node_snapshot()
+        if key is None:
+            return Members(snapshots=(own,), incomplete=tuple(urls))
+
+        async def ask(url: str) -> NodeSnapshot | str:
+            try:
+                async with asyncio.timeout(MEMBER_S):
+                    return await peers.node_snapshot(url, key)
+            except (TimeoutError, HerderError):
+                return url
+
+        answers = await asyncio.gather(*(ask(url) for url in urls))
+        found = {own.worker: own}
+        for answer in answers:
+            if not isinstance(answer, str):
+                found.setdefault(answer.worker, answer)
+        missing = tuple(answer for answer in answers if isinstance(answer, str))
+        return Members(snapshots=tuple(found.values()), incomplete=missing)
+
+    def _node(self, flow: FlowName) -> FlowNode:
+        node = self.flows().get(flow)
+        if node is None:
+            raise NotFoundError(f"No flow {flow}")
+        return node
+
+    def _shown(self, key: str, value: str | None) -> str | None:
+        return shown_value(key, value, self._parts.names_a_secret, self._parts.mask)

@@ -1,0 +1,446 @@
+"""What people see of a flow: states, lag, rates, the last error, history and configs.
+
+Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown numbers are None.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mm2py.flows.connectors import enabled, source_connector
+from mm2py.mirror.flow_overrides import (
+    Change,
+    HistoryEntry,
+    parse_hold_key,
+    parse_override_key,
+)
+from mm2py.observability.logging import HIDDEN, SecretMask
+from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
+from mm2py.runtime.herder.api import ConnectorInfo, Herder, WorkState
+from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.types import FlowName, State, TaskId, TopicPartition
+
+__all__ = [
+    "ChangeView",
+    "ConfigView",
+    "ConnectorView",
+    "ErrorView",
+    "FlowView",
+    "HistoryView",
+    "Members",
+    "PartitionView",
+    "PropertyView",
+    "TaskView",
+    "TopicView",
+    "change_view",
+    "flow_view",
+    "history_view",
+    "partition_views",
+    "shown_value",
+    "topic_views",
+]
+
+UNKNOWN_STATE: Final = "UNASSIGNED"
+_NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
+"""States of a node that say more than those of its tasks."""
+_WHOLE_TOPIC: Final = -1
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """What the members of a flow copy, and which of them did not answer."""
+
+    snapshots: Sequence[NodeSnapshot]
+    incomplete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorView:
+    """What is wrong with what (a connector, task or partition); the message says what to do."""
+
+    where: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """One task."""
+
+    number: int
+    state: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorView:
+    """One connector of a flow."""
+
+    name: str
+    state: str
+    worker: str
+    tasks: tuple[TaskView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowView:
+    """One flow; sums over its partitions, ``lag_ms`` is the largest.
+
+    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
+    ``enabled`` only heartbeats run. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
+    state was first seen (ms since the epoch).
+    """
+
+    flow: str
+    source: str
+    target: str
+    enabled: bool
+    state: str
+    since_ms: int | None
+    revision: int
+    workers: tuple[str, ...]
+    partitions: int
+    failed_partitions: int
+    paused: tuple[str, ...]
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+    records_lost: int
+    errors: tuple[ErrorView, ...]
+    connectors: tuple[ConnectorView, ...]
+    incomplete: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """One source partition."""
+
+    flow: str
+    topic: str
+    partition: int
+    target_topic: str | None
+    task: str
+    worker: str
+    state: str
+    cause: str
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """One source topic; sums over its partitions, ``lag_ms`` is the largest."""
+
+    flow: str
+    topic: str
+    target_topic: str | None
+    partitions: int
+    failed_partitions: int
+    paused_partitions: int
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeView:
+    """One thing before and after; null is absent."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryView:
+    """Who changed what and when (ms since the epoch)."""
+
+    revision: int
+    at_ms: int
+    by: str
+    action: str
+    target: str
+    changes: tuple[ChangeView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyView:
+    """One property in force; ``file_value`` is what the properties file says of it.
+
+    ``changed_by``, ``changed_at_ms`` and ``revision`` are null where the file is in force.
+    """
+
+    key: str
+    value: str | None
+    file_value: str | None
+    changed_by: str | None
+    changed_at_ms: int | None
+    revision: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigView:
+    """The config of one connector."""
+
+    connector: str
+    properties: tuple[PropertyView, ...]
+
+
+# -- one flow ---------------------------------------------------------------------------------------
+
+
+def flow_view(
+    flow: FlowName,
+    herder: Herder,
+    members: Members,
+    overrides: FlowOverridesStore,
+    mask: SecretMask,
+) -> FlowView:
+    """Return everything about one flow."""
+    parts = [it for node in members.snapshots for it in node.partitions]
+    partitions = [it for it in parts if _is_of_topic(it)]
+    # A Java worker may have left connectors here that nobody can run: they say nothing of the flow.
+    infos = (herder.info_now(name) for name in sorted(herder.connectors()))
+    states = {it.name: _states(herder, it) for it in infos if it and it.type != "unknown"}
+    connectors = tuple(_connector(name, work) for name, work in states.items())
+    source = source_connector(herder)
+    copying = None if source is None else herder.info_now(source)
+    return FlowView(
+        flow=str(flow),
+        source=flow.source,
+        target=flow.target,
+        enabled=copying is not None and enabled(copying.config),
+        since_ms=None,
+        revision=overrides.revision,
+        state=_state(connectors, members.snapshots, parts),
+        workers=_workers(connectors),
+        partitions=len(partitions),
+        failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
+        paused=tuple(sorted(_held_name(it) for it in overrides.held())),
+        lag_records=_sum(it.lag_records for it in partitions),
+        lag_ms=_largest_lag(partitions),
+        records_per_s=_rate(it.records_per_s for it in partitions),
+        bytes_per_s=_rate(it.bytes_per_s for it in partitions),
+        records_lost=sum(node.records_lost for node in members.snapshots),
+        errors=tuple(_errors(states, parts, mask)),
+        connectors=connectors,
+        incomplete=members.incomplete,
+    )
+
+
+_States = tuple[WorkState | None, Mapping[int, WorkState | None]]
+"""Of a connector and of the tasks that it is configured to have."""
+
+
+def _states(herder: Herder, info: ConnectorInfo) -> _States:
+    numbers = [task.number for task in info.tasks]
+    try:
+        found = herder.status(info.name)
+    except NotFoundError:
+        return None, dict.fromkeys(numbers)
+    return found.connector, {number: found.tasks.get(number) for number in numbers}
+
+
+def _connector(name: str, work: _States) -> ConnectorView:
+    state, tasks = work
+    return ConnectorView(
+        name=name,
+        state=UNKNOWN_STATE if state is None else state.state.value,
+        worker="" if state is None else state.worker_id,
+        tasks=tuple(
+            TaskView(
+                number=number,
+                state=UNKNOWN_STATE if task is None else task.state.value,
+                worker="" if task is None else task.worker_id,
+            )
+            for number, task in tasks.items()
+        ),
+    )
+
+
+def _state(
+    connectors: Sequence[ConnectorView],
+    snapshots: Sequence[NodeSnapshot],
+    partitions: Sequence[PartitionSnapshot],
+) -> str:
+    """Return the worst state: a flow runs only when all of it does."""
+    nodes = {node.state for node in snapshots}
+    for word in _NOT_AT_WORK:
+        if word in nodes:
+            return word
+    words = [it.state for it in connectors]
+    words += [task.state for it in connectors for task in it.tasks]
+    for word in (State.FAILED, State.RESTARTING, State.UNASSIGNED):
+        if word in words:
+            return word.value
+    whole = {it.state for it in connectors}
+    if len(whole) == 1 and whole != {State.RUNNING.value}:
+        return whole.pop()
+    if any(it.state == State.FAILED for it in partitions):
+        return "DEGRADED"
+    return State.RUNNING.value if connectors else UNKNOWN_STATE
+
+
+def _workers(connectors: Sequence[ConnectorView]) -> tuple[str, ...]:
+    found = {it.worker for it in connectors} | {t.worker for it in connectors for t in it.tasks}
+    return tuple(sorted(found - {""}))
+
+
+def _errors(
+    states: Mapping[str, _States], partitions: Iterable[PartitionSnapshot], mask: SecretMask
+) -> Iterable[ErrorView]:
+    for name, (connector, tasks) in states.items():
+        works = [(name, connector)]
+        works += [(str(TaskId(name, number)), task) for number, task in tasks.items()]
+        for where, work in works:
+            if work is not None and work.state is State.FAILED:
+                yield ErrorView(where=where, message=mask.apply(_plain(work.trace or "")))
+    for it in partitions:
+        if it.state == State.FAILED:
+            yield ErrorView(where=str(it.source), message=mask.apply(it.cause))
+
+
+def _plain(trace: str) -> str:
+    """Return the first line of a trace without the name of the exception."""
+    line = trace.split("\n", 1)[0]
+    name, colon, text = line.partition(": ")
+    return text if colon and " " not in name else line
+
+
+def _held_name(held: TopicPartition) -> str:
+    return held.topic if held.partition == _WHOLE_TOPIC else str(held)
+
+
+# -- partitions and topics --------------------------------------------------------------------------
+
+
+def partition_views(flow: FlowName, members: Members, mask: SecretMask) -> list[PartitionView]:
+    """Return every partition of a flow, in order."""
+    found = [
+        PartitionView(
+            flow=str(flow),
+            topic=it.source.topic,
+            partition=it.source.partition,
+            target_topic=None if it.target is None else it.target.topic,
+            task=it.task,
+            worker=node.worker,
+            state=it.state,
+            cause=mask.apply(it.cause),
+            lag_records=_known(it.lag_records),
+            lag_ms=_known(it.lag_ms) if it.lag_records >= 0 else None,
+            records_per_s=_known_rate(it.records_per_s),
+            bytes_per_s=_known_rate(it.bytes_per_s),
+        )
+        for node in members.snapshots
+        for it in node.partitions
+        if _is_of_topic(it)
+    ]
+    return sorted(found, key=lambda it: (it.topic, it.partition))
+
+
+def topic_views(flow: FlowName, members: Members) -> list[TopicView]:
+    """Return every topic of a flow, the largest lag in time first."""
+    topics: dict[str, list[PartitionSnapshot]] = {}
+    for node in members.snapshots:
+        for it in filter(_is_of_topic, node.partitions):
+            topics.setdefault(it.source.topic, []).append(it)
+    found = [
+        TopicView(
+            flow=str(flow),
+            topic=topic,
+            target_topic=next((it.target.topic for it in parts if it.target is not None), None),
+            partitions=len(parts),
+            failed_partitions=sum(1 for it in parts if it.state == State.FAILED),
+            paused_partitions=sum(1 for it in parts if it.state == State.PAUSED),
+            lag_records=_sum(it.lag_records for it in parts),
+            lag_ms=_largest_lag(parts),
+            records_per_s=_rate(it.records_per_s for it in parts),
+            bytes_per_s=_rate(it.bytes_per_s for it in parts),
+        )
+        for topic, parts in topics.items()
+    ]
+    return sorted(found, key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.topic))
+
+
+def _is_of_topic(part: PartitionSnapshot) -> bool:
+    """Heartbeats and third parties' sources count under a name that no topic can have."""
+    return _TOPIC.fullmatch(part.source.topic) is not None
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def _known_rate(rate: float) -> float | None:
+    return round(rate, 1) if rate >= 0 else None
+
+
+def _sum(numbers: Iterable[int]) -> int | None:
+    known = [number for number in numbers if number >= 0]
+    return sum(known) if known else None
+
+
+def _rate(rates: Iterable[float]) -> float | None:
+    known = [rate for rate in rates if rate >= 0]
+    return round(sum(known), 1) if known else None
+
+
+def _largest_lag(partitions: Iterable[PartitionSnapshot]) -> int | None:
+    return max((it.lag_ms for it in partitions if it.lag_records >= 0), default=None)
+
+
+# -- changes ----------------------------------------------------------------------------------------
+
+
+def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
+    """Return one line of the history."""
+    return HistoryView(
+        revision=entry.revision.number,
+        at_ms=entry.revision.at_ms,
+        by=entry.revision.by,
+        action=entry.action,
+        target=entry.target,
+        changes=tuple(
+            ChangeView(
+                key=it.key,
+                before=None if it.before is None else mask.apply(it.before),
+                after=None if it.after is None else mask.apply(it.after),
+            )
+            for it in entry.changes
+        ),
+    )
+
+
+def change_view(
+    flow: FlowName, change: Change, names_a_secret: Callable[[str], bool], mask: SecretMask
+) -> ChangeView:
+    """Return one thing that a request changes, under the name that people know it by."""
+    kind, _, rest = change.key.partition(":")
+    texts = change.before, change.after
+    if kind == "override":
+        connector, key = parse_override_key(change.key)
+        name = f"{connector}.{key}"
+        texts = (
+            shown_value(key, change.before, names_a_secret, mask),
+            shown_value(key, change.after, names_a_secret, mask),
+        )
+    elif kind == "hold":
+        name = _held_name(parse_hold_key(rest))
+    else:
+        name = rest or str(flow)
+    return ChangeView(key=name, before=texts[0], after=texts[1])
+
+
+def shown_value(
+    key: str, value: str | None, names_a_secret: Callable[[str], bool], mask: SecretMask
+) -> str | None:
+    """Return a property's text as everybody may see it."""
+    if not value:
+        return value
+    return HIDDEN if names_a_secret(key) else mask.apply(value)

@@ -1,0 +1,1 @@
+"""The worker group: membership, rounds, assignments, signed requests."""

@@ -1,0 +1,323 @@
+"""A worker's membership with Connect's group protocol, beside other mm2py workers only.
+
+Flow: owned work and config offset -> ``GroupMember`` -> (as leader: ``RoundLeader``) -> ``Round``; then ``signal``.
+A member that is not mm2py's (Java, or an older one) shows in the protocol name that the broker picks: such a
+round is not synced, so that the foreign leader waits until the caller has stopped its work and left.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from mm2py.client.group_coordinator import InconsistentProtocolError, MembershipEndedError
+from mm2py.client.group_member import GroupMember
+from mm2py.clock import Clock
+from mm2py.errors import ProtocolError, RetriableError
+from mm2py.protocol.connect_group import (
+    PROTOCOL_TYPE,
+    Assignment,
+    WorkerMetadata,
+    connector_tasks,
+    decode_assignment,
+    is_ours,
+    offers,
+    work_of,
+)
+from mm2py.protocol.groups import DescribedGroup, GroupProtocol
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
+from mm2py.runtime.group.round_leader import RoundLeader
+from mm2py.runtime.herder.errors import ForeignMemberError
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.types import TaskId, Work
+
+__all__ = ["ConnectMembership"]
+
+log = logging.getLogger(__name__)
+
+_REPORT_S: Final = 10.0
+"""How often the others are named while we wait for them."""
+
+_FOLLOWER_LAG_S: Final = 0.3
+"""When a delay is over only the leader's join starts a round: a follower whose metadata is the same gets the
+old assignment again. A little later it finds the round begun, and need not wait for a heartbeat to say so."""
+
+_FREE: Final = frozenset({"Empty", "Dead"})
+_REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
+_UNFINISHED: Final = "the last round did not complete"
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+@final
+class ConnectMembership:
+    """The ``WorkerMembership`` of real groups; used by one task, properties by anybody.
+
+    ``url`` is what other workers reach us at. ``runnable`` says of a connector's class whether it is to be
+    assigned at all (the dedicated mode leaves out what it does not have).
+    """
+
+    def __init__(
+        self,
+        member: GroupMember,
+        store: ConfigBackingStore,
+        *,
+        url: str,
+        connect_protocol: str,
+        max_delay_ms: int,
+        clock: Clock,
+        runnable: Callable[[str], bool] = _everything,
+    ) -> None:
+        self._member = member
+        self._url = url
+        self._connect_protocol = connect_protocol.strip().lower()
+        self._max_delay_ms = max_delay_ms
+        self._clock = clock
+        self._leader = RoundLeader(
+            store, url=url, max_delay_ms=max_delay_ms, clock=clock, runnable=runnable
+        )
+        self._last: Round | None = None
+        self._leader_url: str | None = None
+        self._requested = asyncio.Event()
+        self._unfinished = False
+        self._due_at: float | None = None
+        self._end: Lost | None = None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the last round, -1 while there is none."""
+        return -1 if self._last is None else self._last.generation
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker leads the last round."""
+        return self._last is not None and self._last.leader
+
+    @property
+    def leader_url(self) -> str | None:
+        """Where the leader listens; None while joining or unknown."""
+        return self._leader_url
+
+    def owner_url(self, work: str | TaskId) -> str | None:
+        """Return where the owner of a connector or task listens; known to the leader only."""
+        return self._leader.owner_url(work) if self.is_leader else None
+
+    def member_urls(self) -> tuple[str, ...]:
+        """Return where all members listen; known to the leader only."""
+        return self._leader.member_urls() if self.is_leader else ()
+
+    def listen(
+        self,
+        suspend: Callable[[], None],
+        resume: Callable[[], None],
+        confirmed: Callable[[int], None],
+    ) -> None:
+        """Name who stops and goes on sending; stays in force, ``suspend`` may be called twice."""
+        self._member.listen(suspend, resume, confirmed)
+
+    def request_rejoin(self) -> None:
+        """Make ``signal`` ask for a new round."""
+        self._requested.set()
+
+    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+        """Take part in one round; see ``WorkerMembership``."""
+        if owned and self._member.over:
+            raise MembershipLostError(self._lost(self._member.over))
+        outside = bool(self._member.over)
+        self._requested.clear()  # what is asked for from here on needs the round after this one
+        self._unfinished, self._leader_url = True, None
+        try:
+            if outside:
+                await self._look_from_outside()
+            done = await self._round(owned, config_offset)
+        except MembershipEndedError as error:
+            raise MembershipLostError(self._lost(error.message)) from error
+        except (InconsistentProtocolError, ProtocolError) as error:
+            raise ForeignMemberError(
+                f"group {self._group_id} has a member that is not an mm2py worker: {error.message}",
+                remedy="give every Connect cluster, and every flow, a group.id of its own",
+            ) from error
+        self._unfinished, self._last, self._leader_url = False, done, done.leader_url
+        self._end = None
+        self._due_at = self._clock.monotonic() + done.delay_ms / 1000 if done.delay_ms > 0 else None
+        log.info(
+            "%s group=%s member=%s generation=%d leader=%s assigned=%d revoked=%d delay_ms=%d",
+            "group joined" if outside else "group round done",
+            self._group_id,
+            done.member_id,
+            done.generation,
+            done.leader_url,
+            len(done.assigned),
+            len(done.revoked),
+            done.delay_ms,
+        )
+        return done
+
+    async def signal(self) -> Rejoin | Lost:
+        """Wait for the next reason to act; it stays until the ``rejoin`` that answers it."""
+        over = self._member.over
+        if over:
+            return self._lost(over)
+        if self._unfinished:
+            return Rejoin(_UNFINISHED)
+        reasons = {
+            asyncio.create_task(self._round_due()): "a worker joined or left the group",
+            asyncio.create_task(self._round_requested()): "a round was requested",
+        }
+        if self._due_at is not None:
+            delay = asyncio.create_task(self._clock.sleep(self._due_at - self._clock.monotonic()))
+            reasons[delay] = "the delay for a departed worker is over"
+        try:
+            done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in reasons:
+                waiting.cancel()
+        over = self._member.over
+        return self._lost(over) if over else Rejoin(next(reasons[task] for task in done))
+
+    async def until_ours(self) -> None:
+        """Leave, and wait until nobody foreign is in the group."""
+        await self.leave()
+        reported_at = self._clock.monotonic()
+        named = False  # a group that is just being decided may turn out to be ours
+        while True:
+            try:
+                group = await self._member.coordinator.describe()
+            except RetriableError as error:
+                log.debug("the group cannot be seen now group=%s cause=%s", self._group_id, error)
+            else:
+                if not group.members and group.state in _FREE:
+                    return
+                if group.state == "Stable" and not _foreign(group):
+                    return
+                now = self._clock.monotonic()
+                if now >= reported_at + _REPORT_S or (_foreign(group) and not named):
+                    reported_at, named = now, True
+                    self._report(group)
+            await self._clock.sleep(self._member.heartbeat_interval_ms / 1000)
+
+    async def leave(self) -> None:
+        """Leave the group; safe twice."""
+        self._gone()
+        self._end = None
+        await self._member.leave()
+
+    # ---- one round ----
+
+    @property
+    def _group_id(self) -> str:
+        return self._member.coordinator.group_id
+
+    async def _look_from_outside(self) -> None:
+        """Join only what is empty, ours, or just being decided (then the answer tells)."""
+        group = await self._member.coordinator.describe()
+        if _foreign(group):
+            raise self._foreign_members(group)
+
+    async def _round(self, owned: Work, config_offset: int) -> Round:
+        while True:
+            joined = await self._member.join(self._offers(owned, config_offset))
+            if not is_ours(joined.protocol):
+                raise self._foreign_members(await self._described())
+            told: Mapping[str, bytes] = {}
+            if joined.leads:
+                told = await self._leader.plan(joined)
+            else:
+                self._leader.forget()
+            data = await self._member.sync(joined, told)
+            if data is not None:
+                break
+        if joined.leads:
+            self._leader.completed()
+        ours = decode_assignment(data)
+        return Round(
+            member_id=joined.member_id,
+            generation=joined.generation,
+            leader=ours.leader == joined.member_id,
+            leader_url=ours.leader_url,
+            config_offset=ours.config_offset,
+            assigned=work_of(ours.assigned),
+            revoked=work_of(ours.revoked),
+            delay_ms=ours.delay_ms,
+            failed=ours.error != 0,
+            incremental=ours.version > 0,
+            signed=ours.version > 1,
+        )
+
+    def _offers(self, owned: Work, config_offset: int) -> tuple[GroupProtocol, ...]:
+        allocation = None
+        if owned:
+            last = self._last
+            allocation = Assignment(
+                0,  # each offer writes its own
+                last.member_id if last is not None else self._member.member_id,
+                last.leader_url if last is not None else self._url,
+                config_offset,
+                connector_tasks(owned),
+            )
+        return offers(
+            self._connect_protocol, WorkerMetadata(0, self._url, config_offset, allocation)
+        )
+
+    async def _described(self) -> DescribedGroup | None:
+        try:
+            return await self._member.coordinator.describe()
+        except RetriableError:
+            return None  # only the names of the others are missing
+
+    def _foreign_members(self, group: DescribedGroup | None) -> ForeignMemberError:
+        return ForeignMemberError(
+            f"group {self._group_id} has a member that is not an mm2py worker of this version:"
+            f" {'unknown' if group is None else self._named(group)}",
+            remedy="stop it, or give the two different groups; this flow waits for it meanwhile",
+        )
+
+    def _named(self, group: DescribedGroup) -> str:
+        others = [m for m in group.members if m.member_id != self._member.member_id]
+        return ", ".join(f"{m.client_id} at {m.client_host}" for m in others)
+
+    def _report(self, group: DescribedGroup) -> None:
+        log.warning(
+            "waiting for the other members of the group to leave: not all of them are mm2py workers"
+            " group=%s state=%s protocol=%s members=[%s]",
+            self._group_id,
+            group.state,
+            group.protocol_name or group.protocol_type or "none",
+            self._named(group),
+        )
+
+    async def _round_due(self) -> None:
+        await self._member.changed()
+
+    async def _round_requested(self) -> None:
+        await self._requested.wait()
+
+    # ---- the end ----
+
+    def _lost(self, reason: str) -> Lost:
+        """Describe the end; nobody else has our work before our session and then the delay are over."""
+        if self._end is not None:
+            return self._end
+        safe_ms = self._member.session_timeout_ms
+        if not self.is_leader:
+            safe_ms += self._max_delay_ms  # a new leader knows of no delay
+        age_ms = (self._clock.monotonic() - self._member.confirmed_s) * 1000
+        self._gone()
+        self._end = Lost(reason, may_commit=age_ms < safe_ms)
+        return self._end
+
+    def _gone(self) -> None:
+        self._last = self._leader_url = self._due_at = None
+        self._unfinished = False
+        self._leader.forget()
+
+
+def _foreign(group: DescribedGroup) -> bool:
+    """Whether a group that has settled has members that are not ours."""
+    if group.state in _FREE or not group.members:
+        return False
+    if group.protocol_type not in ("", PROTOCOL_TYPE):
+        return True
+    return group.state not in _REBALANCING and not is_ours(group.protocol_name)

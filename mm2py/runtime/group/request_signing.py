@@ -1,0 +1,197 @@
+"""Requests between workers are signed with the group's session key.
+
+Flow: leader makes a key -> config topic -> ``sign_...`` at the sender -> ``verify_...`` at the receiver.
+``..._body`` is Java's form (``InternalRequestSignature``), for task configs and fencing; ``..._request`` is ours,
+for what is forwarded for a user: it covers method, path, query and who asked, too.
+"""
+
+import hmac
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Mapping
+from string import ascii_letters, digits
+from typing import Final
+
+from mm2py.runtime.herder.errors import SignatureError
+from mm2py.storage.config_state import SessionKey
+
+__all__ = [
+    "ALGORITHM_HEADER",
+    "BODY_HEADER",
+    "CALLER_HEADER",
+    "REQUEST_HEADER",
+    "is_available",
+    "new_session_key",
+    "rotation_due",
+    "sign_body",
+    "sign_request",
+    "verify_body",
+    "verify_request",
+]
+
+BODY_HEADER: Final = "X-Connect-Authorization"
+ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
+REQUEST_HEADER: Final = "X-Mm2py-Authorization"
+CALLER_HEADER: Final = "X-Mm2py-Caller"
+
+_ALGORITHMS: Final = {
+    "hmacmd5": ("md5", 512),
+    "hmacsha1": ("sha1", 512),
+    "hmacsha224": ("sha224", 224),
+    "hmacsha256": ("sha256", 256),
+    "hmacsha384": ("sha384", 384),
+    "hmacsha512": ("sha512", 512),
+}
+"""Java's names, which it reads in any case: digest, and bits of a key that its ``KeyGenerator`` makes."""
+
+_DIGITS: Final = frozenset(ascii_letters + digits + "+/")
+_REQUEST_ALGORITHM: Final = "HmacSHA256"
+_STILL_STARTING: Final = (
+    "This worker is still starting up and has not been able to read a session key from the config"
+    " topic yet"
+)
+_INVALID: Final = "Internal request contained invalid signature."
+
+
+def is_available(algorithm: str) -> bool:
+    """Return whether we can sign with an algorithm of Java's name."""
+    return algorithm.lower() in _ALGORITHMS
+
+
+def new_session_key(
+    now_ms: int, algorithm: str = "HmacSHA256", size_bits: int | None = None
+) -> SessionKey:
+    """Make a random key; ``size_bits`` None takes the algorithm's own size.
+
+    Raises:
+        ValueError: the algorithm is unknown.
+    """
+    if not is_available(algorithm):
+        raise ValueError(f"no key algorithm: {algorithm}")
+    bits = _ALGORITHMS[algorithm.lower()][1] if size_bits is None else size_bits
+    return SessionKey(secrets.token_bytes((bits + 7) // 8), algorithm, now_ms)
+
+
+def rotation_due(
+    key: SessionKey | None,
+    now_ms: int,
+    ttl_ms: int,
+    algorithm: str,
+    size_bits: int | None = None,
+) -> bool:
+    """Return whether the leader has to make a new key: none, too old, or not as configured."""
+    if key is None or key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms:
+        return True
+    return size_bits is not None and len(key.key) != (size_bits + 7) // 8
+
+
+def sign_body(key: SessionKey, body: bytes, algorithm: str = "HmacSHA256") -> dict[str, str]:
+    """Return Java's two headers for a request with this body."""
+    return {
+        BODY_HEADER: b64encode(_mac(key, algorithm, body)).decode(),
+        ALGORITHM_HEADER: algorithm,
+    }
+
+
+def verify_body(
+    headers: Mapping[str, str], body: bytes, key: SessionKey | None, allowed: Collection[str]
+) -> None:
+    """Check Java's signature; ``allowed`` is ``inter.worker.verification.algorithms``.
+
+    Raises:
+        SignatureError: 400, 403 or 503 with Connect's texts.
+    """
+    signature, algorithm = _header(headers, BODY_HEADER), _header(headers, ALGORITHM_HEADER)
+    if signature is None or algorithm is None:
+        raise SignatureError("Internal request missing required signature", status=400)
+    if not is_available(algorithm):
+        raise SignatureError(f"Algorithm {algorithm} not available", status=400)
+    problem = _base64_problem(signature)
+    if problem:
+        raise SignatureError(problem, status=400)
+    if algorithm not in allowed:
+        raise SignatureError(
+            f"This worker does not support the '{algorithm}' key signing algorithm used by other"
+            f" workers. This worker is currently configured to use: [{', '.join(allowed)}]. Check"
+            " that all workers' configuration files permit the same set of signature algorithms, and"
+            " correct any misconfigured worker and restart it.",
+            status=400,
+        )
+    if key is None:
+        raise SignatureError(_STILL_STARTING, status=503)
+    if not hmac.compare_digest(_decoded(signature), _mac(key, algorithm, body)):
+        raise SignatureError(_INVALID, status=403)
+
+
+def sign_request(
+    key: SessionKey, method: str, raw_target: str, caller: str, body: bytes
+) -> dict[str, str]:
+    """Return our two headers; ``raw_target`` is path and query as sent, ``caller`` ``name;role``.
+
+    Raises:
+        ValueError: ``caller`` cannot stand in a header.
+    """
+    if not caller.isprintable():
+        raise ValueError("a caller's name holds control characters")
+    return {
+        REQUEST_HEADER: b64encode(_request_mac(key, method, raw_target, caller, body)).decode(),
+        CALLER_HEADER: caller,
+    }
+
+
+def verify_request(
+    headers: Mapping[str, str], method: str, raw_target: str, body: bytes, key: SessionKey | None
+) -> None:
+    """Check our signature; after it the caller header may be trusted.
+
+    Raises:
+        SignatureError: 403, or 503 while no session key is known.
+    """
+    signature, caller = _header(headers, REQUEST_HEADER), _header(headers, CALLER_HEADER)
+    if signature is None or caller is None:
+        raise SignatureError("Internal request missing required signature", status=403)
+    if key is None:
+        raise SignatureError(_STILL_STARTING, status=503)
+    expected = _request_mac(key, method, raw_target, caller, body)
+    if _base64_problem(signature) or not hmac.compare_digest(_decoded(signature), expected):
+        raise SignatureError(_INVALID, status=403)
+
+
+def _mac(key: SessionKey, algorithm: str, data: bytes) -> bytes:
+    return hmac.new(key.key, data, _ALGORITHMS[algorithm.lower()][0]).digest()
+
+
+def _request_mac(key: SessionKey, method: str, raw_target: str, caller: str, body: bytes) -> bytes:
+    # Only the body may hold a newline, and it comes last: no two requests have the same text.
+    head = f"{method.upper()}\n{raw_target}\n{caller}\n".encode()
+    return _mac(key, _REQUEST_ALGORITHM, head + body)
+
+
+def _header(headers: Mapping[str, str], name: str) -> str | None:
+    found = headers.get(name)
+    if found is not None:
+        return found
+    return next((value for key, value in headers.items() if key.lower() == name.lower()), None)
+
+
+def _base64_problem(text: str) -> str:
+    """Say what Java's ``Base64.getDecoder()`` says of a text that it refuses, "" where it reads it."""
+    if len(text) == 1:
+        return "Input byte[] should at least have 2 bytes for base64 bytes"
+    end = next((at for at, character in enumerate(text) if character not in _DIGITS), len(text))
+    left, rest = end % 4, text[end:]
+    if rest and not rest.startswith("="):
+        return f"Illegal base64 character {ord(rest[0]):x}"
+    if left == 1:
+        return "Last unit does not have enough valid bits"
+    padding = {2: "==", 3: "="}.get(left)
+    if rest and (padding is None or not rest.startswith(padding)):
+        return "Input byte array has wrong 4-byte ending unit"
+    if rest and rest != padding:
+        return f"Input byte array has incorrect ending byte at {end + 4 - left}"
+    return ""
+
+
+def _decoded(text: str) -> bytes:
+    unpadded = text.rstrip("=")
+    return b64decode(unpadded + "=" * (-len(unpadded) % 4))

@@ -1,0 +1,175 @@
+"""The leader's part of a round: from what all members said to what each of them is told.
+
+Flow: metadata of all members -> config snapshot that is new enough -> ``assign`` -> bytes per member.
+Remembers the last completed plan, for the next round and for who asks where something runs. No group I/O.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, final
+
+from mm2py.client.group_coordinator import Joined
+from mm2py.clock import Clock
+from mm2py.errors import RetriableError
+from mm2py.protocol.connect_group import (
+    CONFIG_MISMATCH,
+    Assignment,
+    WorkerMetadata,
+    connector_tasks,
+    decode_metadata,
+    encode_assignment,
+    version_of,
+    work_of,
+)
+from mm2py.runtime.group.assignor import (
+    FRESH,
+    NO_WORK,
+    AssignorState,
+    MemberView,
+    assign,
+    assign_eager,
+    configured_work,
+)
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import ConfigSnapshot
+from mm2py.types import TaskId, Work
+
+__all__ = ["RoundLeader"]
+
+log = logging.getLogger(__name__)
+
+_REFRESH_S: Final = 3.0
+"""How long a leader that is behind its members reads the config topic (``worker.sync.timeout.ms``)."""
+
+
+@final
+class RoundLeader:
+    """Plans rounds while this worker is the group's leader."""
+
+    def __init__(
+        self,
+        store: ConfigBackingStore,
+        *,
+        url: str,
+        max_delay_ms: int,
+        clock: Clock,
+        runnable: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._url = url
+        self._max_delay_ms = max_delay_ms
+        self._clock = clock
+        self._runnable = runnable
+        self._state = FRESH
+        self._planned = FRESH
+        self._urls: Mapping[str, str] = {}
+        self._owners: Mapping[str, Work] = {}
+
+    async def plan(self, joined: Joined) -> Mapping[str, bytes]:
+        """Return what to hand out; call ``completed`` when that was done.
+
+        Raises:
+            ProtocolError: a member's metadata is not Connect's.
+        """
+        views = {who: _view(decode_metadata(data)) for who, data in joined.members.items()}
+        version = version_of(joined.protocol)
+        self._urls = {who: view.url for who, view in views.items()}
+        needed = max(view.config_offset for view in views.values())
+        snapshot = await self._snapshot_at(needed)
+        if snapshot is None:
+            log.warning(
+                "the leader cannot read the config topic as far as its members, the round assigns"
+                " nothing needed_offset=%d own_offset=%d",
+                needed,
+                self._store.snapshot().offset,
+            )
+            self._planned = replace(self._state, previous_generation=joined.generation)
+            refusal = Assignment(
+                version, joined.leader_id, self._url, needed, error=CONFIG_MISMATCH
+            )
+            return dict.fromkeys(views, encode_assignment(refusal))
+        told = Assignment(version, joined.leader_id, self._url, snapshot.offset)
+        work = configured_work(snapshot, self._runnable)
+        return {
+            who: encode_assignment(assignment)
+            for who, assignment in self._dealt(told, joined.generation, views, work).items()
+        }
+
+    def completed(self) -> None:
+        """Note that every member can have got the last plan."""
+        self._state = self._planned
+
+    def forget(self) -> None:
+        """Somebody else leads, or nobody: what was remembered says nothing any more."""
+        self._state = self._planned = FRESH
+        self._urls, self._owners = {}, {}
+
+    def owner_url(self, work: str | TaskId) -> str | None:
+        """Return where the owner of a connector or task listens, by the last plan."""
+        wanted = (
+            Work(tasks=frozenset({work}))
+            if isinstance(work, TaskId)
+            else Work(connectors=frozenset({work}))
+        )
+        for who, owned in self._owners.items():
+            if owned & wanted:
+                return self._urls.get(who)
+        return None
+
+    def member_urls(self) -> tuple[str, ...]:
+        """Return where the members of the last plan listen."""
+        return tuple(sorted(self._urls.values()))
+
+    def _dealt(
+        self, told: Assignment, generation: int, views: Mapping[str, MemberView], work: Work
+    ) -> dict[str, Assignment]:
+        if told.version == 0:
+            self._owners = assign_eager(views, work)
+            self._planned = AssignorState(previous_generation=generation)
+            return {
+                who: replace(told, assigned=connector_tasks(owned))
+                for who, owned in self._owners.items()
+            }
+        plan = assign(
+            self._state,
+            views,
+            work,
+            generation=generation,
+            now_ms=int(self._clock.monotonic() * 1000),
+            max_delay_ms=self._max_delay_ms,
+        )
+        self._owners, self._planned = plan.owners, plan.state
+        log.info(
+            "round planned generation=%d members=%d assigned=%d revoked=%d delay_ms=%d",
+            generation,
+            len(views),
+            sum(map(len, plan.assigned.values())),
+            sum(map(len, plan.revoked.values())),
+            plan.delay_ms,
+        )
+        return {
+            who: replace(
+                told,
+                assigned=connector_tasks(plan.assigned[who]),
+                revoked=connector_tasks(plan.revoked[who]),
+                delay_ms=plan.delay_ms,
+            )
+            for who in views
+        }
+
+    async def _snapshot_at(self, offset: int) -> ConfigSnapshot | None:
+        """Return a snapshot that holds at least what each member has read, None where that fails."""
+        if self._store.snapshot().offset < offset:
+            try:
+                await self._store.refresh(_REFRESH_S)
+            except RetriableError as error:
+                log.warning("reading the config topic on failed cause=%s", error)
+        snapshot = self._store.snapshot()
+        return snapshot if snapshot.offset >= offset else None
+
+
+def _view(metadata: WorkerMetadata) -> MemberView:
+    allocation = metadata.allocation
+    owned = NO_WORK if allocation is None else work_of(allocation.assigned)
+    return MemberView(metadata.url, metadata.config_offset, owned)

@@ -1,0 +1,411 @@
+"""Connectors and tasks that are assigned to this node: start, stop, restart, and their states.
+
+Flow: herder -> ``start`` / ``stop`` -> connectors here, tasks in the task host -> states -> status store. A
+failed task is FAILED with its trace first, and runs again after a growing pause (``task.auto.restart``). It
+decides nothing about assignment and writes no config.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, final
+
+from mm2py.api.connector import Connector
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError, Mm2pyError, PartitionError
+from mm2py.observability.logging import log_scope
+from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.worker_connector import WorkerConnector
+from mm2py.runtime.tasks.lifecycle import Status, trace_of
+from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
+from mm2py.storage.status_records import StoredStatus
+from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
+
+__all__ = ["STEADY_S", "AssignedWork", "Publish"]
+
+log = logging.getLogger(__name__)
+
+FIRST_RESTART_S: Final = 1.0
+LONGEST_RESTART_S: Final = 60.0
+SHORTEST_RESTART_S: Final = 0.1
+STEADY_S: Final = 300.0
+"""A task that ran this long before it failed starts again with the shortest pause."""
+
+Publish = Callable[[str, ConnectorConfig, Sequence[Mapping[str, str]]], Awaitable[None]]
+"""Takes a connector's name, its raw config and the task configs it made of it."""
+
+_SAFE: Final = frozenset({State.UNASSIGNED, State.FAILED})
+"""States that must not overwrite what a newer owner wrote (Connect's ``putSafe``)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """One assigned task: raw configs for comparing, and when it may run again after a failure."""
+
+    config: ConnectorConfig
+    connector: ConnectorConfig
+    refused: Status | None = None
+    failures: int = 0
+    running_since: float = math.inf  # it has not run yet
+    timer: asyncio.Task[None] | None = field(default=None)
+
+
+@final
+class AssignedWork:
+    """The work of this node in its group.
+
+    Args:
+        parts: the herder's.
+        publish: takes task configs of connectors that run here.
+        on_change: called when the state of a connector or task changed.
+    """
+
+    def __init__(
+        self,
+        parts: HerderParts,
+        publish: Publish,
+        *,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._parts = parts
+        self._publish = publish
+        self._clock = clock
+        self._on_change = on_change
+        self._graceful_s = parts.settings.task_shutdown_graceful_timeout_ms / 1000
+        self._connectors: dict[str, WorkerConnector] = {}
+        self._configs: dict[str, ConnectorConfig] = {}
+        self._tasks: dict[TaskId, _Task] = {}
+        self._paused: set[str] = set()
+        self._silent = False
+        self._in_doubt = False
+        self._host = parts.hosts(self._task_changed)
+
+    @property
+    def running(self) -> Work:
+        """Connectors and tasks that were started and not stopped, failed ones included."""
+        return Work(frozenset(self._connectors), frozenset(self._tasks))
+
+    async def start(self, work: Work, snapshot: ConfigSnapshot) -> None:
+        """Launch what is configured of ``work``; failures are states."""
+        for name in sorted(work.connectors & snapshot.connectors.keys()):
+            self._start_connector(name, snapshot)
+        await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(work.tasks)))
+
+    async def abandon(self, snapshot: ConfigSnapshot) -> None:
+        """Stop everything without a word: others may have it by now, and their states count.
+
+        A worker that was frozen knows nothing newer than its own states, so that ``putSafe`` lets it by.
+        """
+        self._silent = True
+        try:
+            await self.stop(self.running, snapshot)
+        finally:
+            self._silent = False
+
+    async def stop(self, work: Work, snapshot: ConfigSnapshot) -> None:
+        """Stop and forget work, all in parallel within the graceful time.
+
+        Topics in use are forgotten for connectors that are not configured any more.
+        """
+        work &= self.running
+        for task in work.tasks:
+            self._cancel_restart(self._tasks[task])
+        await asyncio.gather(
+            *(self._host.stop_task(task, self._graceful_s) for task in sorted(work.tasks)),
+            *(self._connectors[name].stop() for name in work.connectors),
+        )
+        for task in work.tasks:
+            if self._tasks.pop(task).refused is not None:
+                self._put(task, Status(State.UNASSIGNED))
+        for name in work.connectors:
+            del self._connectors[name], self._configs[name]
+            if name not in snapshot.connectors:
+                self._parts.status.delete_topics(name)
+        self._on_change()
+
+    def changed(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> Work:
+        """Return the tasks that a commit has changed or taken away; unchanged ones run on."""
+        names = frozenset(connectors)
+        current = {task for name in names for task in snapshot.tasks(name)}
+        stale = (
+            task
+            for task, entry in self._tasks.items()
+            if task.connector in names
+            and (
+                task not in current
+                or snapshot.task_configs.get(task) != entry.config
+                or _in_force(task.connector, snapshot) != entry.connector
+            )
+        )
+        return Work(tasks=frozenset(stale))
+
+    def outdated(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> list[str]:
+        """Return which of these connectors run here with a config that was written again since."""
+        configs = snapshot.connectors
+        return [
+            name
+            for name in sorted(connectors)
+            # An equal config counts too, as in Connect; one that was read before the start does not.
+            if name in self._configs
+            and name in configs
+            and self._configs[name] is not configs[name]
+        ]
+
+    async def restart_connector(
+        self, name: str, snapshot: ConfigSnapshot, *, announced: bool = False
+    ) -> None:
+        """Stop a connector that runs here and start it with its config of now."""
+        await self._connectors[name].stop()
+        del self._connectors[name], self._configs[name]
+        if announced:
+            self._put(name, Status(State.RESTARTING))
+        if name in snapshot.connectors:
+            self._start_connector(name, snapshot)
+
+    async def comes_up(self, name: str, within_s: float) -> bool:
+        """Tell whether a connector that was just started here does not fail; a slow one counts as up."""
+        connector = self._connectors.get(name)
+        if connector is None:
+            return True
+        settling = asyncio.ensure_future(connector.settled())
+        timer = asyncio.ensure_future(self._clock.sleep(within_s))
+        waits: set[asyncio.Future[State] | asyncio.Future[None]] = {settling, timer}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return connector.status.state is not State.FAILED
+        finally:
+            timer.cancel()
+            settling.cancel()
+
+    async def restart_tasks(
+        self, tasks: Iterable[TaskId], snapshot: ConfigSnapshot, *, announced: bool = False
+    ) -> None:
+        """Stop tasks that run here and start them with their configs of now."""
+        chosen = Work(tasks=frozenset(tasks)) & self.running
+        await self.stop(chosen, snapshot)
+        for task in chosen.tasks if announced else ():
+            self._put(task, Status(State.RESTARTING))
+        await self.start(chosen, snapshot)
+
+    async def set_target(self, name: str, target: TargetState) -> None:
+        """Start, pause or stop a connector that runs here; its tasks here pause and go on."""
+        self._note_target(name, target)
+        if name in self._connectors:
+            self._connectors[name].set_target(target)
+            # A stop and a resume that were read at once leave it running, but took its tasks away.
+            self._connectors[name].request_reconfiguration()
+        paused = target is TargetState.PAUSED
+        if target is TargetState.STOPPED:
+            return  # the commit of no tasks stops them
+        tasks = [t for t, entry in self._tasks.items() if t.connector == name and not entry.refused]
+        await asyncio.gather(*(self._host.pause_task(task, paused=paused) for task in tasks))
+
+    def suspend(self) -> None:
+        """Let no task poll, send or commit until ``resume``; connectors go on looking around."""
+        self._in_doubt = True
+        self._host.suspend()
+
+    def resume(self) -> None:
+        """Let tasks go on."""
+        self._in_doubt = False
+        self._host.resume()
+
+    def lease(self, valid_ms: int) -> None:
+        """Pass on for how long the membership is proven."""
+        self._host.lease(valid_ms)
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Pause exactly these source partitions, -1 for whole topics."""
+        self._host.hold(partitions)
+
+    async def close(self) -> None:
+        """Close the task host; the work was stopped before."""
+        await self._host.close()
+
+    def connector_status(self) -> Mapping[str, Status]:
+        """State of each connector by name."""
+        return {name: connector.status for name, connector in self._connectors.items()}
+
+    def task_status(self) -> Mapping[TaskId, Status]:
+        """State of each task."""
+        states = (
+            (task, entry.refused or self._host.status(task)) for task, entry in self._tasks.items()
+        )
+        return {task: status for task, status in states if status is not None}
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong now, one line each: failed connectors and tasks, and what connectors tell."""
+        found = [f"task {task}: {s.cause}" for task, s in self.task_status().items() if s.cause]
+        for name, connector in self._connectors.items():
+            if connector.status.cause is not None:
+                found.append(f"{name}: {connector.status.cause}")
+            found += [f"{name}: {what}: {cause}" for what, cause in connector.problems().items()]
+        return found
+
+    def state(self) -> State:
+        """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
+        states = {status.state for status in self.connector_status().values()}
+        states |= {status.state for status in self.task_status().values()}
+        if State.FAILED in states:
+            return State.FAILED
+        if not states or not states <= {State.RUNNING, State.PAUSED, State.STOPPED}:
+            return State.UNASSIGNED
+        return next(s for s in (State.RUNNING, State.PAUSED, State.STOPPED) if s in states)
+
+    # ---- connectors
+
+    def _start_connector(self, name: str, snapshot: ConfigSnapshot) -> None:
+        config, target = snapshot.connectors[name], snapshot.target(name)
+        self._note_target(name, target)
+
+        def changed(status: Status) -> None:
+            if self._connectors.get(name) is connector:  # else it was cut off, and says so too late
+                self._put(name, status)
+                self._on_change()
+
+        with log_scope(name, below=1):
+            connector = WorkerConnector(
+                self._build,
+                config,
+                apply=partial(self._publish, name, config),
+                on_status=changed,
+                clock=self._clock,
+                target=target,
+                resolve=self._parts.resolve,
+                rates=self._rates,
+            )
+            self._connectors[name], self._configs[name] = connector, config
+            connector.start()
+
+    def _rates(self) -> Mapping[TopicPartition, float]:
+        seen = self._parts.meter.node_snapshot(self._parts.worker_id).partitions
+        return {each.source: each.bytes_per_s for each in seen if each.bytes_per_s >= 0}
+
+    def _build(self, config: Mapping[str, str]) -> Connector:
+        return self._parts.plugins.find(config.get("connector.class", ""))(config)
+
+    def _note_target(self, name: str, target: TargetState) -> None:
+        if target is TargetState.PAUSED:
+            self._paused.add(name)
+        else:
+            self._paused.discard(name)
+
+    # ---- tasks
+
+    async def _start_task(self, task: TaskId, snapshot: ConfigSnapshot) -> None:
+        config = snapshot.task_configs.get(task)
+        if config is None or task not in snapshot.tasks(task.connector):
+            return
+        self._note_target(task.connector, snapshot.target(task.connector))
+        entry = self._tasks[task] = _Task(config, _in_force(task.connector, snapshot))
+        await self._launch(task, entry)
+
+    async def _launch(self, task: TaskId, entry: _Task) -> None:
+        entry.refused = None
+        try:
+            connector = self._parts.resolve(entry.connector)
+            spec = TaskSpec(
+                id=task,
+                connector_config=connector,
+                config=self._parts.resolve(entry.config),
+                paused=task.connector in self._paused,
+                generation=self._parts.membership.generation,
+                version=self._version(connector) or "",
+            )
+            await self._host.start_task(spec)
+        except (
+            Mm2pyError
+        ) as error:  # a placeholder that cannot be resolved, a host that cannot start
+            entry.refused = Status(State.FAILED, error)
+            self._task_changed(task, entry.refused)
+
+    def _task_changed(self, task: TaskId, status: Status) -> None:
+        entry = self._tasks.get(task)
+        if entry is None:
+            return
+        self._put(task, status)
+        self._on_change()
+        if status.state is State.RUNNING:
+            entry.running_since = self._clock.monotonic()
+        elif status.state is State.FAILED and self._may_restart(status.cause):
+            self._plan_restart(task, entry)
+
+    def _may_restart(self, cause: Exception | None) -> bool:
+        # A wrong config or a refused record is still there after a restart.
+        return self._parts.auto_restart and not isinstance(cause, ConfigError | PartitionError)
+
+    def _plan_restart(self, task: TaskId, entry: _Task) -> None:
+        self._cancel_restart(entry)
+        if self._clock.monotonic() - entry.running_since > STEADY_S:
+            entry.failures = 0
+        entry.running_since = math.inf
+        pause = min(_longest_pause(entry.connector), FIRST_RESTART_S * 2 ** min(entry.failures, 10))
+        entry.failures += 1
+        log.info(
+            "task will be restarted task=%s pause_s=%.0f failures=%d", task, pause, entry.failures
+        )
+        entry.timer = asyncio.ensure_future(self._restart_after(task, entry, pause))
+
+    async def _restart_after(self, task: TaskId, entry: _Task, pause_s: float) -> None:
+        await self._clock.sleep(pause_s)
+        if self._tasks.get(task) is not entry:
+            return
+        entry.timer = None
+        # Whoever looks while it starts still sees what happened.
+        last = self._parts.status.get(task)
+        self._put(task, Status(State.RESTARTING), trace=None if last is None else last.trace)
+        await self._launch(task, entry)
+
+    def _cancel_restart(self, entry: _Task) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+
+    # ---- states
+
+    def _put(self, work: str | TaskId, status: Status, *, trace: str | None = None) -> None:
+        if self._silent:
+            return
+        if status.cause is not None:
+            trace = self._parts.mask.apply(trace_of(status.cause))
+        stored = StoredStatus(
+            state=status.state,
+            trace=trace,
+            worker_id=self._parts.worker_id,
+            generation=self._parts.membership.generation,
+            version=self._version_of(work) if status.state is State.RUNNING else None,
+        )
+        # Who may have lost its membership gives way to whoever has the work by now.
+        safe = status.state in _SAFE or self._in_doubt
+        self._parts.status.put(work, stored, safe=safe)
+
+    def _version_of(self, work: str | TaskId) -> str | None:
+        name = work.connector if isinstance(work, TaskId) else work
+        config = self._parts.config.snapshot().connectors.get(name)
+        return None if config is None else self._version(config)
+
+    def _version(self, config: ConnectorConfig) -> str | None:
+        try:
+            factory: object = self._parts.plugins.find(config.get("connector.class") or "")
+        except ConfigError:
+            return None
+        version: object = getattr(factory, "plugin_version", None)
+        return version if isinstance(version, str) else None
+
+
+def _in_force(connector: str, snapshot: ConfigSnapshot) -> ConnectorConfig:
+    """Return the connector config that the task configs were made of."""
+    applied = snapshot.applied.get(connector)
+    return snapshot.connectors.get(connector, {}) if applied is None else applied
+
+
+def _longest_pause(connector: ConnectorConfig) -> float:
+    text = (connector.get("errors.retry.delay.max.ms") or "").strip()
+    if not (text.isascii() and text.isdigit()):
+        return LONGEST_RESTART_S
+    return max(int(text) / 1000, SHORTEST_RESTART_S)

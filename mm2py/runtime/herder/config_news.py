@@ -1,0 +1,107 @@
+"""What the config topic told since the herder looked last.
+
+Flow: config store -> ``ConfigListener`` methods (note and wake, nothing more) -> the herder's loop takes it.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import final
+
+from mm2py.errors import ConfigError
+from mm2py.observability.loggers import LoggerRegistry
+from mm2py.runtime.herder.queue import HerderQueue
+from mm2py.runtime.herder.restart_plan import merge_restarts
+from mm2py.storage.config_state import RestartRequest, SessionKey
+
+__all__ = ["ConfigNews"]
+
+log = logging.getLogger(__name__)
+
+
+@final
+class ConfigNews:
+    """Collects changes until they are taken; implements ``ConfigListener``."""
+
+    def __init__(self, queue: HerderQueue, loggers: LoggerRegistry) -> None:
+        self._queue = queue
+        self._loggers = loggers
+        self._known: set[str] = set()
+        self._updated: set[str] = set()
+        self._targets: set[str] = set()
+        self._committed: set[str] = set()
+        self._restarts: dict[str, RestartRequest] = {}
+        self.rebalance_expected = False
+        """A change was read that needs a round, which was not asked for yet."""
+
+    @property
+    def committed(self) -> bool:
+        """Whether commits of task configs wait to be taken."""
+        return bool(self._committed)
+
+    def know(self, connectors: Iterable[str]) -> None:
+        """Note which connectors were there at the start."""
+        self._known.update(connectors)
+
+    def take_updated(self) -> set[str]:
+        """Return connectors whose config was written again."""
+        taken, self._updated = self._updated, set()
+        return taken
+
+    def take_targets(self) -> set[str]:
+        """Return connectors whose target state changed."""
+        taken, self._targets = self._targets, set()
+        return taken
+
+    def take_committed(self) -> set[str]:
+        """Return connectors with newly committed task configs."""
+        taken, self._committed = self._committed, set()
+        return taken
+
+    def take_restarts(self) -> dict[str, RestartRequest]:
+        """Return the widest restart request of each connector."""
+        taken, self._restarts = self._restarts, {}
+        return taken
+
+    # ---- ConfigListener
+
+    def connector_changed(self, name: str) -> None:
+        """A config was read: it acts in place where the connector runs; a new one needs a round."""
+        self._updated.add(name)
+        if name not in self._known:
+            self._known.add(name)
+            self.rebalance_expected = True
+        self._queue.wake()
+
+    def connector_removed(self, name: str) -> None:
+        """A connector is gone: a round takes its work away."""
+        self._known.discard(name)
+        self._updated.discard(name)
+        self.rebalance_expected = True
+        self._queue.wake()
+
+    def tasks_changed(self, connector: str) -> None:
+        """Task configs were committed: changed tasks stop, a round starts them again."""
+        self._committed.add(connector)
+        self.rebalance_expected = True
+        self._queue.wake()
+
+    def target_changed(self, connector: str) -> None:
+        """A connector is to pause, stop or run; no round."""
+        self._targets.add(connector)
+        self._queue.wake()
+
+    def session_key_changed(self, key: SessionKey) -> None:
+        """Whoever signs or verifies reads the snapshot."""
+
+    def restart_requested(self, request: RestartRequest) -> None:
+        """Somebody asked for a restart; each worker does its part."""
+        waiting = self._restarts.get(request.connector)
+        self._restarts[request.connector] = merge_restarts(waiting, request)
+        self._queue.wake()
+
+    def logger_level_changed(self, namespace: str, level: str) -> None:
+        """Somebody set a level on every worker."""
+        try:
+            self._loggers.set(namespace, level)
+        except ConfigError as error:
+            log.warning("log level is not set logger=%s cause=%s", namespace, error)

@@ -1,0 +1,150 @@
+"""What the leader of a group does beside assigning: derived configs, leftover states, the session key.
+
+Flow: a round -> ``enter`` -> states of what is gone become tombstones; on winning leadership configs that
+differ from file and overrides are written at once, so that no connector starts with what the file said
+once. A session key where one is due, and later changes, run in the queue.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.runtime.group.membership import Round
+from mm2py.runtime.group.request_signing import is_available, new_session_key, rotation_due
+from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.queue import HerderQueue
+from mm2py.storage.config_state import ConfigSnapshot, SessionKey
+from mm2py.storage.status_records import StoredStatus
+from mm2py.types import State, TaskId
+
+__all__ = ["LeaderDuties"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+SHORTEST_KEY_LIFE_S: Final = 1.0
+
+
+@final
+class LeaderDuties:
+    """Duties of one herder; idle while another worker leads."""
+
+    def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
+        self._parts, self._queue, self._clock = parts, queue, clock
+        self._leads = False
+        self._planned: set[str] = set()
+        self._timed: SessionKey | None = None
+
+    async def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
+        """Note who leads since a round, and do what falls to the leader; this may write to the config topic."""
+        won = outcome.leader and not self._leads
+        self._leads = outcome.leader
+        if not outcome.leader:
+            self._timed = None
+            return
+        self._forget_states(snapshot)
+        # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
+        self._plan("session key", self._rotate_key)
+        if won:
+            log.info("this worker leads the group generation=%d", outcome.generation)
+            await self._carry_out("derived configs", self._write_derived)
+
+    def resign(self) -> None:
+        """The membership is over: the next round decides anew."""
+        self._leads = False
+        self._timed = None
+
+    def derive_again(self) -> None:
+        """Write what file and overrides say now, where this worker leads and the topic differs."""
+        if self._leads:
+            self._plan("derived configs", self._write_derived)
+
+    def _forget_states(self, snapshot: ConfigSnapshot) -> None:
+        """Remove the states of connectors and tasks that are not configured any more."""
+        status = self._parts.status
+        for name in status.connectors():
+            configured = set(snapshot.tasks(name)) if name in snapshot.connectors else set[TaskId]()
+            for number in status.tasks(name):
+                task = TaskId(name, number)
+                if task not in configured:
+                    self._forget(task)
+            if name not in snapshot.connectors:
+                self._forget(name)
+
+    def _forget(self, work: str | TaskId) -> None:
+        parts = self._parts
+        gone = StoredStatus(
+            state=State.DESTROYED,
+            worker_id=parts.worker_id,
+            generation=parts.membership.generation,
+        )
+        parts.status.put(work, gone)
+
+    async def _write_derived(self) -> None:
+        overrides, config = self._parts.overrides, self._parts.config
+        if overrides is None:
+            return
+        for name, wanted in overrides.effective().items():
+            stored = config.snapshot().connectors.get(name)
+            if stored is not None and dict(stored) == dict(wanted):
+                continue
+            if not self._parts.membership.is_leader:
+                log.info("leadership was lost meanwhile, the stored configs stay as they are")
+                return
+            with self._queue.stage(f"writing a config for connector {name} to the config topic"):
+                await config.put_connector(name, wanted)
+            log.info(
+                "config written as the file and its changes say connector=%s new=%s",
+                name,
+                stored is None,
+            )
+
+    async def _rotate_key(self) -> None:
+        settings, config = self._parts.settings, self._parts.config
+        algorithm = settings.inter_worker_key_generation_algorithm
+        ttl_ms, now_ms = settings.inter_worker_key_ttl_ms, self._clock.now_ms()
+        key = config.snapshot().session_key
+        if not self._parts.membership.is_leader:
+            return
+        if key is None or rotation_due(key, now_ms, ttl_ms, algorithm):
+            key = _new_key(now_ms, algorithm)
+            with self._queue.stage("writing a new session key to the config topic"):
+                await config.put_session_key(key)
+        if self._timed == key:
+            return  # one timer per key, however many rounds there are
+        self._timed = key
+        left_s = (key.created_ms + ttl_ms - self._clock.now_ms()) / 1000
+        self._plan("session key", self._rotate_key, delay_s=max(left_s, SHORTEST_KEY_LIFE_S))
+
+    def _plan(self, what: str, duty: Callable[[], Awaitable[None]], *, delay_s: float = 0) -> None:
+        """Let the loop do a duty once; what cannot be written now is tried again."""
+        now = delay_s <= 0
+        if now and what in self._planned:
+            return
+        if now:
+            self._planned.add(what)
+
+        async def run() -> None:
+            self._planned.discard(what)
+            if self._leads:
+                await self._carry_out(what, duty)
+
+        self._queue.post(run, delay_s=delay_s)
+
+    async def _carry_out(self, what: str, duty: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await duty()
+        except RetriableError as error:
+            log.warning("%s cannot be written now, tried again cause=%s", what, error)
+            self._plan(what, duty, delay_s=RETRY_S)
+
+
+def _new_key(now_ms: int, algorithm: str) -> SessionKey:
+    if not is_available(algorithm):
+        raise ConfigError(
+            f"inter.worker.key.generation.algorithm={algorithm}: not available",
+            remedy="use HmacSHA256",
+        )
+    return new_session_key(now_ms, algorithm)

@@ -1,0 +1,95 @@
+"""All flows of one properties file on one node (Java's ``MirrorMaker``).
+
+Flow: ``start`` -> one herder per flow, side by side -> ``stop`` in parallel. A flow that fails for good
+leaves the others running; the process ends by itself only when none is left.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, final
+
+from mm2py.runtime.herder.api import RunnableHerder
+from mm2py.types import FlowName
+
+__all__ = ["FlowHerder", "MirrorMaker"]
+
+log = logging.getLogger(__name__)
+
+
+class FlowHerder(RunnableHerder, Protocol):
+    """A herder that tells what is wrong."""
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong on this node now, one line each."""
+        ...
+
+
+@final
+class MirrorMaker:
+    """Runs herders."""
+
+    def __init__(self, herders: Mapping[FlowName, FlowHerder]) -> None:
+        self._herders = dict(herders)
+        self._running: dict[FlowName, asyncio.Task[None]] = {}
+
+    @property
+    def herders(self) -> Mapping[FlowName, FlowHerder]:
+        """Herders by flow."""
+        return self._herders
+
+    def problems(self, flow: FlowName) -> Sequence[str]:
+        """What is wrong with a flow now, one line each."""
+        return self._herders[flow].problems()
+
+    def start(self) -> None:
+        """Launch every flow; returns at once."""
+        for flow, herder in self._herders.items():
+            self._launch(flow, herder)
+
+    @property
+    def ended(self) -> Collection[FlowName]:
+        """Flows that run no more."""
+        return [flow for flow, task in self._running.items() if task.done()]
+
+    def add(self, flow: FlowName, herder: FlowHerder) -> None:
+        """Launch one more flow; returns at once."""
+        self._herders[flow] = herder
+        self._launch(flow, herder)
+
+    async def remove(self, flow: FlowName, timeout_s: float) -> None:
+        """Stop one flow and forget it."""
+        herder, task = self._herders.pop(flow), self._running.pop(flow, None)
+        herder.stop()
+        if task is not None:
+            await _ended([task], timeout_s)
+
+    async def wait(self) -> Mapping[FlowName, Exception]:
+        """Wait until no flow runs any more; return what failed."""
+        while running := [task for task in self._running.values() if not task.done()]:
+            await asyncio.wait(running)
+        return {
+            flow: herder.error for flow, herder in self._herders.items() if herder.error is not None
+        }
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Stop every flow in parallel; False if one had to be cut off after ``timeout_s``."""
+        for herder in self._herders.values():
+            herder.stop()
+        return await _ended(list(self._running.values()), timeout_s)
+
+    def _launch(self, flow: FlowName, herder: FlowHerder) -> None:
+        self._running[flow] = asyncio.create_task(herder.run(), name=str(flow))
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]], timeout_s: float) -> bool:
+    running = [task for task in tasks if not task.done()]
+    if not running:
+        return True
+    _, late = await asyncio.wait(running, timeout=timeout_s)
+    for task in late:
+        log.error("flow did not stop in time and is cut off flow=%s", task.get_name())
+        task.cancel()
+    if late:
+        await asyncio.wait(late, timeout=1.0)
+    return not late

@@ -1,0 +1,183 @@
+"""Requests of one herder, run one after the other on its loop (Connect's herder thread).
+
+Flow: a caller -> ``submit`` (waits for the result, 90 s) -> ``run_due`` in the herder's loop, in the order
+of submission -> the caller. Internal work comes by ``post``, also for later. ``stage`` notes what the loop
+is busy with, which is what a caller is told that had to wait too long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, TypeVar, final
+
+from mm2py.clock import Clock
+from mm2py.runtime.herder.errors import HerderError, HerderTimeoutError
+
+__all__ = ["HEALTH_TIMEOUT_S", "REQUEST_TIMEOUT_S", "HerderQueue"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S: Final = 90.0
+"""Java's ``RestServer.DEFAULT_REST_REQUEST_TIMEOUT_MS``."""
+
+HEALTH_TIMEOUT_S: Final = 10.0
+
+_FIRST_STAGE: Final = "awaiting startup"
+
+
+@dataclass(slots=True)
+class _Stage:
+    text: str
+    began_ms: int
+    completed_ms: int | None = None
+
+    def summary(self) -> str:
+        if self.completed_ms is None:
+            return f"The worker is currently {self.text}, which began at {_instant(self.began_ms)}."
+        return (
+            f"The last operation the worker completed was {self.text}, which began at"
+            f" {_instant(self.began_ms)} and completed at {_instant(self.completed_ms)}."
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    run: Callable[[], Awaitable[None]]
+    due_s: float
+    wanted: Callable[[], bool] = lambda: True
+    refuse: Callable[[], None] = lambda: None
+
+
+@final
+class HerderQueue:
+    """What waits for the herder's loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._requests: list[_Request] = []
+        self._woken = asyncio.Event()
+        self._closed = False
+        self._stage = _Stage(_FIRST_STAGE, clock.now_ms())
+
+    @property
+    def stage_summary(self) -> str:
+        """What the loop is doing, or did last, as one sentence."""
+        return self._stage.summary()
+
+    @contextmanager
+    def stage(self, text: str) -> Generator[None]:
+        """Note what the loop is busy with while the block runs."""
+        stage = self._stage = _Stage(text, self._clock.now_ms())
+        try:
+            yield
+        finally:
+            stage.completed_ms = self._clock.now_ms()
+
+    async def submit(
+        self, work: Callable[[], Awaitable[T]], *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> T:
+        """Run ``work`` on the loop and return its result; one that was not begun in time never runs.
+
+        Raises:
+            HerderTimeoutError: it took too long.
+            HerderError: the worker is shutting down.
+        """
+        if self._closed:
+            raise _closing()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def run() -> None:
+            try:
+                value = await work()
+            except Exception as error:  # noqa: BLE001 - handed to the caller
+                if result.done():
+                    log.warning("a request failed after its caller had gone cause=%s", error)
+                else:
+                    result.set_exception(error)
+            else:
+                if not result.done():
+                    result.set_result(value)
+            finally:
+                refuse()  # the loop was cancelled
+
+        def refuse() -> None:
+            if not result.done():
+                result.set_exception(_closing())
+
+        now = self._clock.monotonic()
+        self._add(_Request(run, now, lambda: not result.done(), refuse))
+        timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            waits: set[asyncio.Future[T] | asyncio.Future[None]] = {result, timer}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not result.done():
+                raise HerderTimeoutError(self.stage_summary)
+            return result.result()
+        finally:
+            timer.cancel()
+            result.cancel()
+
+    def post(self, work: Callable[[], Awaitable[None]], *, delay_s: float = 0.0) -> None:
+        """Let the loop run ``work`` when ``delay_s`` have passed; it handles its own errors."""
+        self._add(_Request(work, self._clock.monotonic() + delay_s))
+
+    def wake(self) -> None:
+        """Let the loop make a round now."""
+        self._woken.set()
+
+    async def run_due(self) -> None:
+        """Run what was due when this was called, in the order it came."""
+        self._woken.clear()
+        now = self._clock.monotonic()
+        due = [request for request in self._requests if request.due_s <= now]
+        self._requests = [request for request in self._requests if request.due_s > now]
+        while due:
+            request = due.pop(0)
+            if request.wanted():
+                try:
+                    await request.run()
+                except asyncio.CancelledError:
+                    self._requests = due + self._requests
+                    raise
+
+    async def wait(self) -> None:
+        """Return when there is something to do: a request, a wake-up, a delay that is over."""
+        if not self._requests:
+            await self._woken.wait()
+            return
+        pause = min(request.due_s for request in self._requests) - self._clock.monotonic()
+        if pause <= 0 or self._woken.is_set():
+            return
+        timer = asyncio.ensure_future(self._clock.sleep(pause))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            woken.cancel()
+
+    def close(self) -> None:
+        """Refuse what waits and what comes."""
+        self._closed = True
+        refused, self._requests = self._requests, []
+        for request in refused:
+            request.refuse()
+
+    def _add(self, request: _Request) -> None:
+        self._requests.append(request)
+        self._woken.set()
+
+
+def _closing() -> HerderError:
+    return HerderError("Worker is shutting down")
+
+
+def _instant(at_ms: int) -> str:
+    """Write a time as ``java.time.Instant`` prints it."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{at_ms % 1000:03d}Z" if at_ms % 1000 else "Z")

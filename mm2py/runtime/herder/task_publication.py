@@ -1,0 +1,146 @@
+"""From a connector's task configs to the config topic (kcr 3.3).
+
+Flow: connector -> ``publish`` -> completed, compared with what is stored -> the leader writes, another worker
+sends them to the leader, signed -> commit record -> every worker. It raises what went wrong; the connector
+tries again.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.errors import BadRequestError, ForwardError, NotFoundError
+from mm2py.runtime.herder.queue import HerderQueue
+from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
+from mm2py.types import TargetState
+
+__all__ = ["TaskPublication"]
+
+LEADER_WAIT_S: Final = 10.0
+LEADER_LOOK_S: Final = 0.1
+
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
+"""Of a config provider (Java's ``ConfigTransformer.DEFAULT_PATTERN``)."""
+
+
+@final
+class TaskPublication:
+    """Publishes the task configs of connectors that run on this node; as leader, also of others.
+
+    ``in_doubt`` tells whether another worker may lead by now.
+    """
+
+    def __init__(
+        self,
+        parts: HerderParts,
+        queue: HerderQueue,
+        in_doubt: Callable[[], bool],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._parts = parts
+        self._queue = queue
+        self._in_doubt = in_doubt
+        self._clock = clock
+
+    async def publish(
+        self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Bring task configs into force if they differ from those that are.
+
+        ``made_of`` is the raw config of the connector that made them: when another one is in force by
+        now, or the connector is not to run, nothing is written.
+        """
+        parts = self._parts
+        await self._until_led()
+        snapshot = parts.config.snapshot()
+        wanted = [self._completed(made_of, config) for config in configs]
+        if not _current(name, made_of, snapshot) or not _differs(name, wanted, snapshot):
+            return
+        if parts.membership.is_leader:
+
+            async def write() -> None:
+                if _current(name, made_of, parts.config.snapshot()):
+                    await self.store(name, wanted)
+
+            await self._queue.submit(write)
+            return
+        url, key = parts.membership.leader_url, snapshot.session_key
+        if url is None or key is None:
+            raise RetriableError("the leader of the group is not known yet")
+        await parts.peers.post_tasks(url, name, wanted, key)
+
+    async def store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        """Write task configs as the leader; runs in the queue.
+
+        Raises:
+            ForwardError: another worker leads.
+            NotFoundError: no such connector.
+            BadRequestError: it is STOPPED.
+        """
+        parts = self._parts
+        if self._in_doubt():
+            raise ForwardError(None)
+        if not parts.membership.is_leader:
+            raise ForwardError(parts.membership.leader_url)
+        snapshot = parts.config.snapshot()
+        if name not in snapshot.connectors:
+            raise NotFoundError(f"Connector {name} not found")
+        if configs and snapshot.target(name) is TargetState.STOPPED:
+            raise BadRequestError(
+                f"Cannot submit non-empty set of task configs for stopped connector {name}"
+            )
+        if not _differs(name, configs, snapshot):
+            return
+        what = f"writing {len(configs)} task configs for connector {name} to the config topic"
+        with self._queue.stage(what):
+            await parts.config.put_tasks(name, configs)
+
+    async def _until_led(self) -> None:
+        """Wait for the end of a round, and for the first session key: neither is worth a warning."""
+        parts = self._parts
+        waited_s = 0.0
+        while waited_s < LEADER_WAIT_S and not parts.membership.is_leader:
+            if parts.membership.leader_url is not None and parts.config.snapshot().session_key:
+                return
+            await self._clock.sleep(LEADER_LOOK_S)
+            waited_s += LEADER_LOOK_S
+
+    def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
+        """Add Java's task class, and put placeholders back where resolved secrets would be stored."""
+        whole = dict(config)
+        if "task.class" not in whole:
+            task_class = self._task_class(raw)
+            if task_class is not None:
+                whole["task.class"] = task_class
+        for key, text in raw.items():
+            if key in whole and text is not None and _PLACEHOLDER.search(text):
+                whole[key] = text
+        return whole
+
+    def _task_class(self, raw: ConnectorConfig) -> str | None:
+        try:
+            java_class = self._parts.plugins.find(raw.get("connector.class") or "").java_class
+        except ConfigError:
+            return None
+        stem, found, rest = java_class.rpartition("Connector")
+        return f"{stem}Task{rest}" if found else java_class
+
+
+def _current(name: str, made_of: ConnectorConfig, snapshot: ConfigSnapshot) -> bool:
+    stored = snapshot.connectors.get(name)
+    return stored == made_of and snapshot.target(name) is TargetState.STARTED
+
+
+def _differs(name: str, wanted: Sequence[Mapping[str, str]], snapshot: ConfigSnapshot) -> bool:
+    """Whether tasks, or the connector config they run with, are not the committed ones."""
+    stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
+    if name in snapshot.inconsistent or stored != [dict(config) for config in wanted]:
+        return True
+    if name not in snapshot.generations:  # nothing was ever committed
+        return bool(wanted)
+    # Converters and other keys of the framework reach tasks by the connector config alone.
+    return snapshot.applied.get(name) != snapshot.connectors.get(name)

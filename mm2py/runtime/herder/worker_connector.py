@@ -1,0 +1,263 @@
+"""One connector of this node: started, paused or stopped as its target state says.
+
+Flow: ``start`` -> connector's loops -> ``request_reconfiguration`` -> ``task_configs`` -> ``apply``.
+Start and publication are tried again without end; FAILED is final but for STOPPED. A connector that fails
+takes no other with it; it is cut off when it does not stop within Connect's 5 s.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol, final, runtime_checkable
+
+from mm2py.api.connector import Connector
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.runtime.herder.patience import Patience, wait_or_stop
+from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
+from mm2py.types import State, TargetState, TopicPartition
+
+__all__ = ["WorkerConnector"]
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S: Final = 5.0
+"""Fixed in Connect too (``Worker.CONNECTOR_GRACEFUL_SHUTDOWN_TIMEOUT_MS``)."""
+
+FIRST_RETRY_S: Final = 0.25
+LONGEST_RETRY_S: Final = 60.0
+"""Pauses between attempts to publish task configs (Java's ``ExponentialBackoff(250, 2, 60000, 0)``)."""
+
+TaskConfigs = Sequence[Mapping[str, str]]
+Resolve = Callable[[Mapping[str, str | None]], Mapping[str, str]]
+ApplyTasks = Callable[[TaskConfigs], Awaitable[None]]
+
+
+@runtime_checkable
+class _TellsProblems(Protocol):
+    """A connector that knows what is wrong while it runs."""
+
+    def problems(self) -> Mapping[str, str]: ...
+
+
+@final
+class WorkerConnector:
+    """Runs one connector; implements ``mm2py.api.context.ConnectorContext`` for it.
+
+    Args:
+        build: makes the connector from its config; ``ConfigError`` makes it FAILED.
+        config: complete config; ``resolve`` makes it what the connector gets, at each start.
+        apply: takes the task configs after each (re)configuration; what it raises is tried again with
+            growing pauses (250 ms to 60 s), a ``ConfigError`` fails the connector.
+        on_status: told each change of state.
+        target: the state it is to have; ``set_target`` changes it.
+        rates: tells bytes per second by source partition.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Mapping[str, str]], Connector],
+        config: Mapping[str, str | None],
+        *,
+        apply: ApplyTasks,
+        on_status: Callable[[Status], None],
+        clock: Clock,
+        target: TargetState = TargetState.STARTED,
+        resolve: Resolve | None = None,
+        rates: Callable[[], Mapping[TopicPartition, float]] = dict,
+    ) -> None:
+        self._build = build
+        self._config = config
+        self._resolve = resolve or _as_it_is
+        self._resolved: Mapping[str, str] = {}
+        self._target = target
+        self._apply = apply
+        self._rates = rates
+        self._clock = clock
+        self._on_status = on_status
+        self._lifecycle = Lifecycle("connector", self._said)
+        self._settled = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._connector: Connector | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self._clock
+
+    @property
+    def status(self) -> Status:
+        """State of the connector."""
+        return self._lifecycle.status
+
+    async def settled(self) -> State:
+        """Return the first state that it reaches after ``start``."""
+        await self._settled.wait()
+        return self.status.state
+
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong though the connector runs, with the cause; none where it cannot tell."""
+        connector: object = self._connector
+        return connector.problems() if isinstance(connector, _TellsProblems) else {}
+
+    def request_reconfiguration(self) -> None:
+        """Ask for new task configs; several requests before the next look are one."""
+        self._wanted.set()
+
+    def partition_rates(self) -> Mapping[TopicPartition, float]:
+        """Bytes per second of source partitions that this node copies."""
+        return self._rates()
+
+    def fail(self, error: Exception) -> None:
+        """Make the connector FAILED; its tasks go on with what they have (Connect's rule)."""
+        self._lifecycle.to(State.FAILED, error)
+
+    def set_target(self, target: TargetState) -> None:
+        """Start, pause or stop it in the background; a FAILED one takes only STOPPED (Connect's rule)."""
+        if target is not self._target:
+            self._target = target
+            self._changed.set()
+
+    def start(self) -> None:
+        """Launch it; returns at once."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the loops and close the connector; cut off after Connect's 5 s."""
+        running = self._running
+        self._stopping = True
+        self._changed.set()
+        if running is None:
+            return
+        done, _ = await asyncio.wait({running}, timeout=STOP_TIMEOUT_S)
+        if not done:
+            log.warning(
+                "connector did not stop in time and is cut off timeout_s=%.0f", STOP_TIMEOUT_S
+            )
+            running.cancel()
+            await asyncio.wait({running}, timeout=1.0)
+            self._lifecycle.to(State.UNASSIGNED)
+
+    def _said(self, status: Status) -> None:
+        self._settled.set()
+        self._on_status(status)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._changed.clear()
+            if self._target is TargetState.STARTED and self.status.state is not State.FAILED:
+                await self._run_started()
+                continue
+            if self._target is TargetState.STOPPED:
+                self._lifecycle.to(State.STOPPED)
+            elif self.status.state is not State.FAILED:
+                self._lifecycle.to(State.PAUSED)
+            await self._changed.wait()
+        if self.status.state is not State.FAILED:
+            self._lifecycle.to(State.UNASSIGNED)
+
+    async def _run_started(self) -> None:
+        """One life of the connector object: until it fails, is stopped, or its target state changes."""
+        try:
+            self._resolved = self._resolve(self._config)
+            self._connector = self._build(self._resolved)
+            if await self._start(self._connector):
+                self._lifecycle.to(State.RUNNING)
+                self._wanted.set()
+                await self._reconfigure(self._connector)
+        except Exception as error:  # noqa: BLE001 - the worker's edge: fails the connector visibly
+            self._lifecycle.to(State.FAILED, error)
+        finally:
+            await self._close()
+
+    async def _start(self, connector: Connector) -> bool:
+        patience = Patience(self._clock, "the connector's start", self._changed)
+        while not self._changed.is_set():
+            try:
+                await connector.start(self)
+            except RetriableError as error:
+                await patience.wait(error)
+            else:
+                patience.succeeded()
+                return True
+        return False
+
+    async def _reconfigure(self, connector: Connector) -> None:
+        failures = 0
+        while not self._changed.is_set():
+            await self._or_changed(self._wanted.wait())
+            self._wanted.clear()
+            if self._changed.is_set() or self.status.state is not State.RUNNING:
+                continue
+            try:
+                await self._or_changed(self._apply(self._task_configs(connector)))
+            except ConfigError:
+                raise
+            except Exception as error:  # noqa: BLE001 - Connect's rule: tried again without end
+                pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
+                failures += 1
+                log.warning(
+                    "task configs are not published yet, tried again retry_s=%.2f cause=%s",
+                    pause,
+                    error,
+                )
+                await wait_or_stop(self._clock, pause, self._changed)
+                self._wanted.set()
+            else:
+                failures = 0
+
+    async def _or_changed(self, work: Awaitable[object]) -> None:
+        """Wait for ``work``; it is cancelled when the connector is to stop or to change its state."""
+        running = asyncio.ensure_future(work)
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            changed.cancel()
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
+
+    def _task_configs(self, connector: Connector) -> TaskConfigs:
+        limit = _tasks_max(self._resolved)
+        configs = connector.task_configs(limit)
+        if len(configs) <= limit:
+            return configs
+        text = (
+            f"the connector has generated {len(configs)} tasks, which is greater than {limit}, the"
+            " maximum number of tasks it is configured to create"
+        )
+        if self._resolved.get("tasks.max.enforce", "true").strip().lower() == "true":
+            raise ConfigError(text, remedy="raise tasks.max or repair the connector")
+        log.warning("%s; tasks.max.enforce=false lets them run", text)
+        return configs
+
+    async def _close(self) -> None:
+        connector, self._connector = self._connector, None
+        try:
+            if connector is not None:
+                await connector.stop()
+        except Exception as error:  # noqa: BLE001 - the worker's edge: an error in stop is a state
+            if self._target is TargetState.STOPPED and not self._stopping:
+                log.warning("connector did not stop in order cause=%s", error)
+            else:
+                self._lifecycle.to(State.FAILED, error)
+
+
+def _as_it_is(config: Mapping[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _tasks_max(config: Mapping[str, str]) -> int:
+    text = config.get("tasks.max", "1").strip()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigError(
+            f"tasks.max={text}: must be a whole number of at least 1", remedy="correct the property"
+        )
+    return int(text)

@@ -1,0 +1,1 @@
+"""Child processes that tasks live in, and the pipe to them."""

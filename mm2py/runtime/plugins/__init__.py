@@ -1,0 +1,1 @@
+"""Plug-ins by entry point, validation of their configs, converters."""

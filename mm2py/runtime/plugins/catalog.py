@@ -1,0 +1,171 @@
+"""What is installed, as Connect's ``/connector-plugins`` shows it.
+
+Flow: ``Plugins`` -> ``InstalledPlugins`` -> plug-ins and the keys of each, Connect's own among them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.api.connector import ConnectorFactory
+from mm2py.config.class_names import KAFKA_RELEASE, canonical_class
+from mm2py.config.connect_definitions import ConfigKey
+from mm2py.config.connect_values import Definition
+from mm2py.config.definitions import ConfigModel, options_of
+from mm2py.config.framework_definitions import (
+    COMMON_KEYS,
+    CONVERTER_KEYS,
+    CONVERTERS,
+    HEADER_CONVERTERS,
+    connector_keys,
+)
+from mm2py.config.mirror_definitions import own_keys
+from mm2py.errors import ConfigError
+from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.plugins.plugins import Plugins
+
+__all__ = [
+    "InstalledPlugins",
+    "PluginCatalog",
+    "PluginInfo",
+    "checked_keys",
+    "config_model",
+    "plugin_type",
+]
+
+_OTHER_KINDS: Final = frozenset(
+    {
+        "FileConfigProvider",
+        "DirectoryConfigProvider",
+        "EnvVarConfigProvider",
+        "AllConnectorClientConfigOverridePolicy",
+        "AllowlistConnectorClientConfigOverridePolicy",
+        "NoneConnectorClientConfigOverridePolicy",
+        "PrincipalConnectorClientConfigOverridePolicy",
+        "BasicAuthSecurityRestExtension",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One plug-in in one role (``source``, ``sink``, ``converter``, ...)."""
+
+    java_class: str
+    type: str
+    version: str | None
+
+
+class PluginCatalog(Protocol):
+    """Plug-ins by class name, simple name or alias."""
+
+    def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
+        """Return the plug-ins in Connect's order."""
+        ...
+
+    def definitions(self, plugin: str) -> Sequence[ConfigKey]:
+        """Return the keys of a plug-in, its own first.
+
+        Raises:
+            NotFoundError: ``Unknown plugin p.``
+        """
+        ...
+
+    def connector_type(self, config: Mapping[str, str | None]) -> str:
+        """Return ``source``, ``sink``, or ``unknown`` where the class is not installed."""
+        ...
+
+
+@final
+class InstalledPlugins:
+    """``PluginCatalog`` over the connectors that are installed and the built-in converters."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+
+    def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
+        """Return sinks, then sources, then converters and header converters."""
+        found = [
+            PluginInfo(it.java_class, plugin_type(it), _version(it))
+            for it in self._plugins.factories()
+        ]
+        found.sort(key=lambda it: it.type)
+        if not connectors_only:
+            found += [
+                PluginInfo(name, role, KAFKA_RELEASE)
+                for role, names in (
+                    ("converter", CONVERTERS),
+                    ("header_converter", HEADER_CONVERTERS),
+                )
+                for name in sorted(names)
+            ]
+        return found
+
+    def definitions(self, plugin: str) -> Sequence[ConfigKey]:
+        """Return the keys of a plug-in, its own first.
+
+        Raises:
+            NotFoundError: no such plug-in.
+            BadRequestError: a plug-in of a kind that has no keys here.
+        """
+        simple = plugin.rpartition(".")[2]
+        for name in HEADER_CONVERTERS:
+            if plugin in (name, name.rpartition(".")[2]):
+                return [definition.key for definition in CONVERTER_KEYS.get(name, ())]
+        if simple in _OTHER_KINDS:
+            raise BadRequestError(
+                f"Invalid plugin class {plugin}. Valid types are sink, source, converter,"
+                " header_converter, transformation, predicate."
+            )
+        try:
+            factory = self._plugins.find(plugin)
+        except ConfigError as error:
+            raise NotFoundError(f"Unknown plugin {plugin}.") from error
+        return [definition.key for definition in _listed(factory)]
+
+    def connector_type(self, config: Mapping[str, str | None]) -> str:
+        """Return ``source``, ``sink``, or ``unknown`` where the class is not installed."""
+        try:
+            return plugin_type(self._plugins.find(canonical_class(config["connector.class"] or "")))
+        except (ConfigError, KeyError):
+            return "unknown"
+
+
+def plugin_type(factory: ConnectorFactory) -> str:
+    """Return ``source`` or ``sink``."""
+    kind: object = getattr(factory, "plugin_type", None)
+    return kind if isinstance(kind, str) else "source"
+
+
+def config_model(factory: ConnectorFactory) -> type[ConfigModel] | None:
+    """Return the model of a connector's options, None where it has told of none."""
+    model: object = getattr(factory, "config_model", None)
+    return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
+
+
+def checked_keys(factory: ConnectorFactory) -> Sequence[Definition]:
+    """Return what a config of this connector is checked for: Connect's keys, then its own."""
+    framework = connector_keys(plugin_type(factory))
+    known = {definition.key.name for definition in framework}
+    return (*framework, *(it for it in _own(factory) if it.key.name not in known))
+
+
+def _listed(factory: ConnectorFactory) -> Sequence[Definition]:
+    """Return its own keys, then those of Connect that it does not define again, as Connect lists them."""
+    model, own = config_model(factory), _own(factory)
+    if model is not None and "name" in options_of(model):
+        # As Java's mirror connectors, which define the common keys again in front of theirs.
+        own = (*COMMON_KEYS, *own)
+    names = {definition.key.name for definition in own}
+    rest = connector_keys(plugin_type(factory))
+    return (*own, *(it for it in rest if it.key.name not in names))
+
+
+def _own(factory: ConnectorFactory) -> Sequence[Definition]:
+    model = config_model(factory)
+    return () if model is None else own_keys(model)
+
+
+def _version(factory: ConnectorFactory) -> str | None:
+    version: object = getattr(factory, "plugin_version", None)
+    return version if isinstance(version, str) else None

@@ -1,0 +1,151 @@
+"""Which converters a task's records pass: the connector's own, else the worker's (kcr 5.7).
+
+Flow: worker and connector config -> ``record_converters`` -> ``RecordConverters`` -> bytes of a ``SourceRecord``.
+Bytes without a schema are somebody's finished work and are passed on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, final
+
+from mm2py.api.records import SourceRecord
+from mm2py.api.schema import Schema, SchemaAndValue
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER
+from mm2py.config.connect_values import check_value
+from mm2py.config.framework_definitions import (
+    CONVERTER_KEYS,
+    JSON_CONVERTER,
+    NUMBER_CONVERTERS,
+    STRING_CONVERTER,
+    converter_class,
+    converter_problem,
+)
+from mm2py.errors import ConfigError
+from mm2py.runtime.plugins.converters.byte_array import ByteArrayConverter
+from mm2py.runtime.plugins.converters.converter import Converter, DataError
+from mm2py.runtime.plugins.converters.json import JsonConverter
+from mm2py.runtime.plugins.converters.number import NumberConverter
+from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
+from mm2py.runtime.plugins.converters.string import StringConverter
+
+__all__ = ["BYTES_ONLY", "Encoded", "RecordConverters", "record_converters"]
+
+
+class Encoded(NamedTuple):
+    """A record's bytes."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RecordConverters:
+    """The three converters of one task."""
+
+    key: Converter
+    value: Converter
+    header: Converter
+
+    def encoded(self, record: SourceRecord) -> Encoded:
+        """Return the bytes of a record.
+
+        Raises:
+            DataError: a part of it cannot be converted; says which.
+        """
+        headers: list[tuple[bytes, bytes | None]] = []
+        for name, value in record.headers:
+            schema = None
+            if isinstance(value, SchemaAndValue):
+                schema, value = value.schema, value.value  # noqa: PLW2901 - unpacked
+            raw = name if isinstance(name, bytes) else name.encode()
+            headers.append((raw, _bytes(self.header, schema, value, "a header")))
+        return Encoded(
+            _bytes(self.key, record.key_schema, record.key, "the key"),
+            _bytes(self.value, record.value_schema, record.value, "the value"),
+            tuple(headers),
+        )
+
+
+BYTES_ONLY: Final = RecordConverters(
+    ByteArrayConverter(), ByteArrayConverter(), ByteArrayConverter()
+)
+"""Where nobody says otherwise: bytes stay bytes."""
+
+
+def _bytes(converter: Converter, schema: Schema | None, value: object, what: str) -> bytes | None:
+    if schema is None and (value is None or isinstance(value, bytes)):
+        return value
+    try:
+        return converter.to_bytes(schema, value)
+    except DataError as error:
+        raise DataError(
+            f"{what} cannot be converted: {error.message}", remedy=error.remedy
+        ) from error
+
+
+def record_converters(worker: Mapping[str, str], connector: Mapping[str, str]) -> RecordConverters:
+    """Return the converters of a connector's tasks.
+
+    Raises:
+        ConfigError: a converter, or one of its keys, is wrong.
+    """
+    return RecordConverters(*(_converter(role, worker, connector) for role in _DEFAULTS))
+
+
+_DEFAULTS: Final = {
+    "key": BYTE_ARRAY_CONVERTER,
+    "value": BYTE_ARRAY_CONVERTER,
+    "header": SIMPLE_HEADER_CONVERTER,
+}
+
+
+def _converter(role: str, worker: Mapping[str, str], connector: Mapping[str, str]) -> Converter:
+    name = f"{role}.converter"
+    # A connector that names a converter brings its keys too; the worker's are not mixed in.
+    props = connector if connector.get(name, "").strip() else worker
+    wanted = props.get(name, "").strip() or _DEFAULTS[role]
+    problem = converter_problem(wanted, role)
+    if problem:
+        raise ConfigError(f"{name}={wanted}: {problem}", remedy="name a converter of Kafka Connect")
+    full = converter_class(wanted)
+    return _FACTORIES[full](_keys(full, role, props))
+
+
+def _keys(full: str, role: str, props: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the converter's keys with their defaults, checked."""
+    prefix = f"{role}.converter."
+    found: dict[str, str] = {}
+    for definition in CONVERTER_KEYS.get(full, ()):
+        key = definition.key.name
+        if key == "converter.type":
+            continue
+        own = {key: props[prefix + key]} if prefix + key in props else {}
+        value = check_value(definition, own)
+        if value.errors:
+            raise ConfigError(f"{prefix}{key}: {value.errors[0]}", remedy=f"correct {prefix}{key}")
+        found[key] = value.value or ""
+    return found
+
+
+def _json(keys: Mapping[str, str]) -> Converter:
+    return JsonConverter(
+        schemas=keys["schemas.enable"] == "true",
+        numeric_decimals=keys["decimal.format"].upper() == "NUMERIC",
+        fill_defaults=keys["replace.null.with.default"] == "true",
+    )
+
+
+def _number(full: str) -> Callable[[Mapping[str, str]], Converter]:
+    kind = full.rpartition(".")[2].removesuffix("Converter")
+    return lambda _keys: NumberConverter(kind)
+
+
+_FACTORIES: Final[Mapping[str, Callable[[Mapping[str, str]], Converter]]] = {
+    BYTE_ARRAY_CONVERTER: lambda _keys: ByteArrayConverter(),
+    STRING_CONVERTER: lambda keys: StringConverter(keys["converter.encoding"]),
+    JSON_CONVERTER: _json,
+    SIMPLE_HEADER_CONVERTER: lambda _keys: SimpleHeaderConverter(),
+    **{name: _number(name) for name in NUMBER_CONVERTERS},
+}

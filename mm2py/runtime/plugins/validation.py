@@ -1,0 +1,236 @@
+"""Checks connector configs as Connect does, in its order and words (``AbstractHerder.validateConnectorConfig``).
+
+Flow: config -> placeholders resolved -> keys of Connect and of the connector, one by one -> what the
+connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast, final
+
+from mm2py.api.connector import ConnectorFactory
+from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.config.connect_values import Definition, check_value, invalid, names_a_secret
+from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
+from mm2py.config.override_policy import OverridePolicy, override_key
+from mm2py.errors import ConfigError
+from mm2py.observability.logging import HIDDEN, SecretMask
+from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.plugins.catalog import checked_keys, config_model, plugin_type
+from mm2py.runtime.plugins.plugins import Plugins
+
+__all__ = ["ConfigValidator"]
+
+_ENDING: Final = "Connector"
+_NULL: Final = "Null value can not be supplied as the configuration value."
+_VERSIONS: Final = {
+    f"{which}.converter.plugin.version": f"{which}.converter"
+    for which in ("key", "value", "header")
+}
+
+_Props = Mapping[str, str | None]
+_Configs = list[tuple[ConfigKey | None, ConfigValue | None]]
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Values by name in the order of the definitions, and those that nobody defines."""
+
+    values: dict[str, ConfigValue]
+    undefined: list[ConfigValue]
+
+    def add(self, name: str, error: str) -> None:
+        value = self.values.get(name)
+        if value is None:
+            self.undefined.append(ConfigValue(name=name, value=None, errors=(error,)))
+        else:
+            self.values[name] = replace(value, errors=(*value.errors, error))
+
+    def count(self) -> int:
+        return sum(len(it.errors) for it in (*self.values.values(), *self.undefined))
+
+
+@final
+class ConfigValidator:
+    """``Validator`` over the connectors that are installed.
+
+    Args:
+        plugins: where connectors come from.
+        resolve: puts in what placeholders stand for, and what the connector is given besides (in the
+            dedicated mode the clusters of the file); the answer shows its values masked.
+        policy: which client properties a config may override.
+        mask: hides secrets in the answer.
+        build: also build the connector once its options are right; it refuses what only it can know.
+    """
+
+    def __init__(
+        self,
+        plugins: Plugins,
+        *,
+        resolve: Callable[[Mapping[str, str | None]], Mapping[str, str]],
+        policy: OverridePolicy,
+        mask: SecretMask,
+        build: bool = True,
+    ) -> None:
+        self._plugins = plugins
+        self._resolve = resolve
+        self._policy = policy
+        self._mask = mask
+        self._build = build
+
+    async def validate(self, config: _Props, *, plugin: str | None = None) -> ConfigInfos:
+        """Return what is wrong with a config; ``plugin`` is the name in the path, if there is one.
+
+        Raises:
+            BadRequestError: the config names no connector, an unknown one, or another than ``plugin``.
+        """
+        factory = self._connector(config, plugin)
+        props = self._resolved(config)
+        definitions = {it.key.name: it for it in checked_keys(factory)}
+        found = _each(definitions.values(), props)
+        _check_version(factory, props, found)
+        found.undefined += [
+            ConfigValue(name=name, value=None, errors=(_NULL,))
+            for name, value in props.items()
+            if value is None and name not in definitions
+        ]
+        texts = {name: value for name, value in props.items() if value is not None}
+        self._ask_connector(factory, texts, found)
+        behind = [*_converters(texts), *self._overrides(factory, texts)]
+        configs: _Configs = [(None, value) for value in found.undefined]
+        configs += [(it.key, found.values[name]) for name, it in definitions.items()]
+        configs += behind
+        return ConfigInfos(
+            name=config["connector.class"] or "",
+            error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
+            groups=_groups(definitions.values()),
+            configs=tuple((key, self._masked(value)) for key, value in configs),
+        )
+
+    def _connector(self, config: _Props, plugin: str | None) -> ConnectorFactory:
+        wanted = (config.get("connector.class") or "").strip()
+        if wanted and plugin is not None and not _ends_alike(wanted, plugin):
+            raise BadRequestError(
+                f"Included connector type {wanted} does not match request type {plugin}"
+            )
+        if not wanted:
+            shown = ", ".join(sorted(f"{name}={HIDDEN}" for name in config if name != "name"))
+            if "name" in config:
+                shown = f"name={config['name']}{shown and ', ' + shown}"
+            raise BadRequestError(f"Connector config {{{shown}}} contains no connector type")
+        try:
+            return self._plugins.find(wanted)
+        except ConfigError as error:
+            there = ", ".join(it.java_class for it in self._plugins.factories()) or "(none)"
+            raise BadRequestError(
+                "Failed to find any class that implements Connector and which name matches"
+                f" {wanted}, available connectors are: {there}"
+            ) from error
+
+    def _resolved(self, config: _Props) -> _Props:
+        try:
+            resolved = self._resolve(config)
+        except ConfigError as error:
+            raise BadRequestError(self._mask.apply(error.message)) from error
+        nulls = {name: None for name, value in config.items() if value is None}
+        return {**resolved, **nulls}
+
+    def _ask_connector(
+        self, factory: ConnectorFactory, texts: Mapping[str, str], found: _Findings
+    ) -> None:
+        if found.count():
+            return
+        model = config_model(factory)
+        for problem in [] if model is None else model.cross_check(texts):
+            reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
+            found.add(problem.name, invalid(problem.name, problem.value, reason))
+        if found.count() or not self._build:
+            return
+        try:
+            factory(texts)
+        except ConfigError as error:
+            # Our errors begin with `name=value:` where they are about one property.
+            name = error.message.partition(":")[0].partition("=")[0].strip()
+            found.add(name if name in found.values else "connector.class", str(error))
+
+    def _overrides(self, factory: ConnectorFactory, texts: Mapping[str, str]) -> _Configs:
+        """Return an entry for each override of a client that the connector uses."""
+        uses = ["consumer"]
+        if plugin_type(factory) == "source":
+            creates = any(name.startswith("topic.creation.") for name in texts)
+            uses = ["producer", "admin"] if creates else ["producer"]
+        entries: _Configs = []
+        for prefix in (f"{client}.override." for client in uses):
+            for name, text in texts.items():
+                if not name.startswith(prefix):
+                    continue
+                bare = name[len(prefix) :]
+                definition = override_key(prefix, bare)
+                refusal = self._policy.refusal(bare)
+                shown = HIDDEN if names_a_secret(name) else text
+                value = ConfigValue(name=name, value=shown)
+                if definition is not None:
+                    value = check_value(definition, texts)
+                if refusal:
+                    value = replace(value, errors=(*value.errors, refusal))
+                entries.append((None if definition is None else definition.key, value))
+        return entries
+
+    def _masked(self, value: ConfigValue | None) -> ConfigValue | None:
+        if value is None:
+            return None
+        return replace(
+            value,
+            value=None if value.value is None else self._mask.apply(value.value),
+            errors=tuple(self._mask.apply(error) for error in value.errors),
+        )
+
+
+def _each(definitions: Iterable[Definition], props: _Props) -> _Findings:
+    values = {it.key.name: check_value(it, props) for it in definitions}
+    for name, converter in _VERSIONS.items():
+        if name in values and not props.get(converter):
+            values[name] = replace(values[name], visible=False)
+    return _Findings(values, [])
+
+
+def _check_version(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+    """Refuse a wanted version that is not installed, at both keys as Java does; ranges pass."""
+    wanted = (props.get("connector.plugin.version") or "").strip()
+    there = cast("str | None", getattr(factory, "plugin_version", None))
+    if not wanted or wanted == there or wanted.startswith(("[", "(")):
+        return
+    for name in ("connector.class", "connector.plugin.version"):
+        found.add(
+            name,
+            f"Plugin {factory.java_class} not found that matches the version range"
+            f" [{wanted},{wanted}], available versions: [{there or ''}]",
+        )
+
+
+def _converters(texts: Mapping[str, str]) -> _Configs:
+    """Return the keys of the converters that a connector has of its own, under their prefix."""
+    entries: _Configs = []
+    for which in ("header", "key", "value"):
+        prefix = f"{which}.converter."
+        name = texts.get(prefix.rstrip("."))
+        for definition in CONVERTER_KEYS.get(converter_class(name or ""), ()):
+            key = definition.key
+            own = {key.name: texts[prefix + key.name]} if prefix + key.name in texts else {}
+            if key.name == "converter.type":
+                own.setdefault(key.name, which)
+            value = check_value(definition, own)
+            entries.append(
+                (replace(key, name=prefix + key.name), replace(value, name=prefix + key.name))
+            )
+    return entries
+
+
+def _groups(definitions: Collection[Definition]) -> tuple[str, ...]:
+    names: Sequence[str | None] = [it.key.group for it in definitions]
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def _ends_alike(connector_class: str, plugin: str) -> bool:
+    ours = connector_class.removesuffix(_ENDING)
+    return ours.endswith(plugin.removesuffix(_ENDING))

@@ -1,0 +1,1 @@
+"""One task: poll, send, acknowledge, commit."""

@@ -1,0 +1,289 @@
+"""Lets a task that returns ordinary records run in the batch loop.
+
+Flow: ``SourceTask.poll`` -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
+acknowledgement -> ``SourceTask.delivered`` per record. Numbers records itself, since a foreign source
+offset need not be a number; a position is committed when every earlier record of its source partition
+is acknowledged (Connect's ``SubmittedRecords``).
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, final
+
+from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
+from mm2py.api.task import Delivery, Outgoing, SourceTask
+from mm2py.clock import Clock
+from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.errors import FatalError
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.runtime.plugins.converters.converter import DataError
+from mm2py.runtime.plugins.converters.registry import (
+    BYTES_ONLY,
+    RecordConverters,
+    record_converters,
+)
+from mm2py.types import TopicPartition
+
+__all__ = ["Conversion", "RecordTaskAdapter"]
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES: Final = 512 << 10
+"""Below the default ``max.message.bytes``, so that one record decides whether a batch is too large."""
+
+IDLE_PAUSE_S: Final = 0.1
+"""After an empty answer: a task that does not block must not spin the loop."""
+
+BATCH_OVERHEAD_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``).
+
+    ``tolerant`` leaves it out; ``log_all`` says so of each, not only of the first.
+    """
+
+    converters: RecordConverters = BYTES_ONLY
+    tolerant: bool = False
+    log_all: bool = False
+
+    @classmethod
+    def of(cls, worker: Mapping[str, str], connector: Mapping[str, str]) -> "Conversion":
+        """Read it from the configs of worker and connector.
+
+        Raises:
+            ConfigError: a converter, or one of its keys, is wrong.
+        """
+        return cls(
+            record_converters(worker, connector),
+            tolerant=connector.get("errors.tolerance", "none").strip() == "all",
+            log_all=parse_boolean_leniently(connector.get("errors.log.enable"), absent=False),
+        )
+
+
+class _Numbered(NamedTuple):
+    """A record under way: its number, where it goes, and its bytes."""
+
+    number: int
+    target: TopicPartition
+    record: NewRecord
+
+
+class _Submitted:
+    """Records of one source partition that are sent and not yet committed, oldest first."""
+
+    __slots__ = ("acknowledged", "key", "offsets", "partition")
+
+    def __init__(self, key: TopicPartition, partition: SourcePartition) -> None:
+        self.key = key
+        self.partition = partition
+        self.offsets: dict[int, SourceOffset] = {}
+        self.acknowledged: set[int] = set()
+
+
+@final
+class RecordTaskAdapter:
+    """Implements ``BatchSourceTask`` over a ``SourceTask``, and knows its positions.
+
+    A source partition's records that go to several target partitions travel in several lanes; each
+    lane has a made-up source ``TopicPartition``, so that the worker sees one order per lane.
+    """
+
+    def __init__(
+        self, task: SourceTask, clock: Clock, conversion: Conversion | None = None
+    ) -> None:
+        self._task = task
+        self._clock = clock
+        self._conversion = conversion or Conversion()
+        self._left_out = 0
+        self._commit: Callable[[TopicPartition, int], None] | None = None
+        self._sources: dict[frozenset[tuple[str, str | int]], _Submitted] = {}
+        self._by_key: dict[TopicPartition, _Submitted] = {}
+        self._lanes: dict[TopicPartition, dict[int, SourceRecord]] = {}
+        self._lane_source: dict[TopicPartition, _Submitted] = {}
+        self._committed: dict[TopicPartition, SourceOffset] = {}
+        self._next = 0
+
+    def commit_through(self, acknowledged: Callable[[TopicPartition, int], None]) -> None:
+        """Name the committer that takes finished positions."""
+        self._commit = acknowledged
+
+    async def start(self) -> None:
+        """Start the task."""
+        await self._task.start()
+
+    async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        """Return the task's next records as batches; the budget is the task's own affair, as in Java."""
+        records = await self._task.poll()
+        if not records:
+            await self._clock.sleep(IDLE_PAUSE_S)
+            return ()
+        lanes: dict[TopicPartition, list[_Numbered]] = {}
+        for record in records:
+            encoded = self._encode(record)
+            lane = self._lane_of(record)
+            number = self._number(lane, record)
+            if encoded is None:
+                self._skip(lane, number)
+            else:
+                target = TopicPartition(record.topic, record.partition)
+                lanes.setdefault(lane, []).append(_Numbered(number, target, encoded))
+        return [self._batches(lane, numbered) for lane, numbered in lanes.items()]
+
+    def acknowledged(self, lane: TopicPartition, position: int) -> None:
+        """Take an acknowledgement of a lane; passes on what became a finished prefix."""
+        submitted = self._lane_source[lane]
+        waiting = self._lanes[lane]
+        for number in [number for number in waiting if number <= position]:
+            submitted.acknowledged.add(number)
+        self._advance(submitted)
+
+    def _advance(self, submitted: _Submitted) -> None:
+        """Commit the newest position before which everything is done."""
+        last = -1
+        for number in list(submitted.offsets):
+            if number not in submitted.acknowledged:
+                break
+            submitted.acknowledged.discard(number)
+            self._committed[submitted.key] = submitted.offsets.pop(number)
+            last = number
+        if last >= 0 and self._commit is not None:
+            self._commit(submitted.key, last)
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Tell the task about each record."""
+        waiting = self._lanes[delivery.source]
+        for run in delivery.runs:
+            numbers = [
+                n for n in waiting if run.source_offset <= n < run.source_offset + run.records
+            ]
+            for shift, number in enumerate(numbers):
+                self._task.delivered(waiting.pop(number), run.target_offset + shift)
+
+    def source_partition(self, partition: TopicPartition) -> SourcePartition:
+        """Return the task's own source partition behind a committed key."""
+        return self._by_key[partition].partition
+
+    def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
+        """Return the task's own source offset of the newest finished record."""
+        return self._committed[partition]
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Records cannot be held per partition: ``buffer.memory`` bounds what the task may add."""
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Nothing was held."""
+
+    def failed(self, partition: TopicPartition, error: Exception) -> None:
+        """Nothing to give up: a refused record fails a record task as a whole (Connect's rule)."""
+
+    async def commit(self) -> None:
+        """Pass the commit on."""
+        await self._task.commit()
+
+    async def stop(self) -> None:
+        """Stop the task."""
+        await self._task.stop()
+
+    def _lane_of(self, record: SourceRecord) -> TopicPartition:
+        identity = frozenset(record.source_partition.items())
+        submitted = self._sources.get(identity)
+        if submitted is None:
+            key = TopicPartition(f"source partition {dict(record.source_partition)}", 0)
+            submitted = self._sources[identity] = _Submitted(key, record.source_partition)
+            self._by_key[key] = submitted
+        lane = TopicPartition(f"{submitted.key.topic} to {record.topic}", record.partition)
+        if lane not in self._lanes:
+            self._lanes[lane] = {}
+            self._lane_source[lane] = submitted
+        return lane
+
+    def _number(self, lane: TopicPartition, record: SourceRecord) -> int:
+        number = self._next
+        self._next += 1
+        # In the order the task returned them, whatever lane they travel in.
+        self._lane_source[lane].offsets[number] = record.source_offset
+        self._lanes[lane][number] = record
+        return number
+
+    def _encode(self, record: SourceRecord) -> NewRecord | None:
+        """Return a record's bytes; None where it cannot be converted and may be left out."""
+        stamp = record.timestamp_ms if record.timestamp_ms >= 0 else self._clock.now_ms()
+        try:
+            encoded = self._conversion.converters.encoded(record)
+        except DataError as error:
+            where = f"record for {record.topic}"
+            if not self._conversion.tolerant:
+                raise FatalError(
+                    f"the task returned a {where} of which {error.message}",
+                    remedy=error.remedy
+                    or "name a converter that fits, or set errors.tolerance=all to leave it out",
+                ) from error
+            if self._conversion.log_all or not self._left_out:
+                log.warning("record is left out (errors.tolerance=all) %s cause=%s", where, error)
+            self._left_out += 1
+            return None
+        return NewRecord(encoded.key, encoded.value, encoded.headers, stamp)
+
+    def _skip(self, lane: TopicPartition, number: int) -> None:
+        submitted = self._lane_source[lane]
+        self._lanes[lane].pop(number)
+        submitted.acknowledged.add(number)
+        self._advance(submitted)
+
+    def _batches(self, lane: TopicPartition, numbered: list[_Numbered]) -> Outgoing:
+        batches: list[list[_Numbered]] = []
+        size = BATCH_BYTES
+        for each in numbered:
+            weight = _weight(each.record)
+            if size + weight > BATCH_BYTES:
+                batches.append([])
+                size = 0
+            batches[-1].append(each)
+            size += weight
+        return Outgoing(lane, numbered[0].target, [_encoded(batch) for batch in batches])
+
+
+def _encoded(numbered: list[_Numbered]) -> RecordBatch:
+    records = [each.record for each in numbered]
+    try:
+        data = encode_batch(records)
+    except (TypeError, ValueError) as error:
+        topic = numbered[0].target.topic
+        raise FatalError(
+            f"the task returned a record for {topic} that cannot be encoded: {error}"
+        ) from error
+    return RecordBatch(
+        data=data,
+        base_offset=numbered[0].number,
+        last_offset=numbered[-1].number,
+        count=len(numbered),
+        max_timestamp=max(record.timestamp for record in records),
+        leader_epoch=-1,
+        attributes=0,
+        runs=_runs([each.number for each in numbered]),
+        lease=None,
+    )
+
+
+def _weight(record: NewRecord) -> int:
+    return (
+        BATCH_OVERHEAD_BYTES
+        + len(record.key or b"")
+        + len(record.value or b"")
+        + sum(len(key) + len(value or b"") + 8 for key, value in record.headers)
+    )
+
+
+def _runs(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Group ascending numbers into stretches without holes: ``(first, count)``."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] + runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return tuple(runs)

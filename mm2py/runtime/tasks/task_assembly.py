@@ -1,0 +1,149 @@
+"""Puts one worker task together from its spec.
+
+Flow: ``TaskSpec`` -> connector (built anew, as a child process would) -> ``open_task`` -> adapter where it
+returns records -> ``WorkerTask``. It opens no connection.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import TypeGuard, cast, final
+
+from mm2py.api.context import EventSink
+from mm2py.api.task import BatchSourceTask, SourceTask
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError
+from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore, offset_of
+from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
+from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
+from mm2py.types import TaskId
+
+__all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
+
+
+def _nobody_asks(_task: TaskId, _topic: str) -> None:
+    """Target topics that a task uses concern nobody."""
+
+
+def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
+    return Conversion()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReports:
+    """Where a flow's tasks report to; ``events`` is the loss ledger."""
+
+    meter: FlowMeter
+    events: EventSink
+    on_topic: Callable[[TaskId, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskParts:
+    """What all tasks of one flow share.
+
+    ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
+    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
+    ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
+    connector's config how its ordinary records become bytes.
+    """
+
+    plugins: Plugins
+    store: OffsetStore
+    meter: FlowMeter
+    clock: Clock
+    sender: Callable[[TaskSpec], SenderFactory]
+    buffer_memory: Callable[[TaskSpec], int]
+    offset_flush_interval_ms: int
+    offset_flush_timeout_ms: int
+    graceful_timeout_ms: int
+    target_name: str
+    events: EventSink = field(default_factory=NoLedger)
+    on_topic: Callable[[TaskId, str], None] = _nobody_asks
+    conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
+
+
+@final
+class TaskAssembly:
+    """Builds tasks; an instance is a ``TaskBuilder``."""
+
+    def __init__(self, parts: TaskParts) -> None:
+        self._parts = parts
+
+    def __call__(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
+        """Build a task that is not started yet.
+
+        Raises:
+            Mm2pyError: its config is wrong.
+        """
+        parts, config = self._parts, spec.connector_config
+        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
+        context = WorkerTaskContext(
+            spec.id.connector,
+            str(spec.id),
+            store=parts.store,
+            meter=parts.meter,
+            clock=parts.clock,
+            events=parts.events,
+            policies=LossPolicies(
+                gap=_choice(config, "gap.policy", ("continue", "fail")),
+                recreate=_choice(config, "recreate.policy", ("continue", "stop")),
+                partition_failure=on_failure,
+            ),
+        )
+        connector = parts.plugins.find(config.get("connector.class", ""))(config)
+        opened = connector.open_task(spec.config, context)
+        adapter: RecordTaskAdapter | None = None
+        if _moves_batches(opened):
+            task: BatchSourceTask = opened
+        else:
+            task = adapter = RecordTaskAdapter(
+                cast("SourceTask", opened), parts.clock, parts.conversion(config)
+            )
+        committer = OffsetCommitter(
+            parts.store,
+            spec.id.connector,
+            source_partition=task.source_partition,
+            source_offset=adapter.source_offset if adapter is not None else offset_of,
+            timeout_ms=parts.offset_flush_timeout_ms,
+            withheld=parts.events.unwritten,
+        )
+        if adapter is not None:
+            adapter.commit_through(committer.acknowledged)
+            context.without_ledger()
+        settings = TaskSettings(
+            buffer_memory_bytes=parts.buffer_memory(spec),
+            offset_flush_interval_ms=parts.offset_flush_interval_ms,
+            graceful_timeout_ms=parts.graceful_timeout_ms,
+            # A refused record of a foreign task cannot be isolated: Connect fails the task.
+            fail_on_partition_failure=adapter is not None or on_failure == "fail",
+            target_name=parts.target_name,
+        )
+        return WorkerTask(
+            task,
+            context=context,
+            sender=parts.sender(spec),
+            committer=committer,
+            settings=settings,
+            on_status=on_status,
+            acknowledged=adapter.acknowledged if adapter is not None else None,
+            on_topic=lambda topic: parts.on_topic(spec.id, topic),
+        )
+
+
+def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
+    """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
+    return bool(signature(task.poll).parameters)
+
+
+def _choice(config: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
+    """Return one of ``choices``, the first where the config is silent."""
+    value = config.get(key, choices[0]).strip().lower()
+    if value not in choices:
+        raise ConfigError(f"{key}={value}: no such choice", remedy=f"use {' or '.join(choices)}")
+    return value

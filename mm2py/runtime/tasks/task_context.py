@@ -1,0 +1,339 @@
+"""What one task is lent: stored positions in, partition states, lag and loss events out.
+
+Flow: task -> ``WorkerTaskContext`` -> meters, log and ledger; failed partitions -> the worker task.
+It knows nothing of Kafka.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
+from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.clock import Clock
+from mm2py.errors import PartitionError, ProtocolError, ServerError
+from mm2py.mirror.source_offsets import parse_source_offset_value, source_offset_key
+from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.protocol import error_codes as codes
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.types import TopicPartition
+
+__all__ = ["LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
+
+log = logging.getLogger(__name__)
+
+HEADLINES: Final = {
+    EventKind.TRUNCATION: "the source lost records that were copied",
+    EventKind.RECREATED: "source topic was recreated, what was not copied of the old one is lost",
+}
+TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPolicies:
+    """What the connector's config says about losses; the words go into the ledger."""
+
+    gap: str = "continue"
+    recreate: str = "continue"
+    partition_failure: str = "isolate"
+
+    def decided(self, kind: EventKind) -> str:
+        """Return the property that decides how it goes on after such an event, with its value."""
+        if kind.stops:
+            return f"partition.failure.policy={self.partition_failure}"
+        if kind is EventKind.MAY_BE_DOUBLED:
+            return ""
+        if kind is EventKind.RECREATED and self.gap != "fail":
+            return f"recreate.policy={self.recreate}"
+        return f"gap.policy={self.gap}"
+
+    def stops_after(self, kind: EventKind) -> bool:
+        """Whether a gap of this kind ends the partition, by either policy."""
+        return self.gap == "fail" or (kind is EventKind.RECREATED and self.recreate == "stop")
+
+
+@final
+class NoLedger(EventSink):
+    """For tasks whose records are not copies: every event is new, and none is kept."""
+
+    def report(self, event: LossEvent) -> bool:
+        """Let the caller log it."""
+        return True
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        """Nothing waits."""
+        return ()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Nothing to wait for."""
+        return True
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Nothing is known."""
+        return {}
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Nothing is kept."""
+
+
+class PartitionListener(Protocol):
+    """Who acts when a task reports a failed partition."""
+
+    def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
+        """The task cannot go on with this partition."""
+        ...
+
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Nothing up to this offset is left to copy."""
+        ...
+
+    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
+        """Call ``done`` once a position that is not older than the last one reported is stored."""
+        ...
+
+    def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
+        """The partition lost records and ``gap.policy=fail`` stops it there."""
+        ...
+
+
+@final
+class WorkerTaskContext:
+    """Implements ``mm2py.api.context.TaskContext`` for one task."""
+
+    def __init__(
+        self,
+        connector: str,
+        task_id: str,
+        *,
+        store: OffsetStore,
+        meter: FlowMeter,
+        clock: Clock,
+        events: EventSink | None = None,
+        policies: LossPolicies | None = None,
+    ) -> None:
+        self._connector = connector
+        self._task_id = task_id
+        self._store = store
+        self._meter = meter
+        self._clock = clock
+        self._events: EventSink = events or NoLedger()
+        self._policies = policies or LossPolicies()
+        self._stopped_by_gap: set[TopicPartition] = set()
+        self._listener: PartitionListener | None = None
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._asked: tuple[TopicPartition | None, ...] = ()
+        self._metered: set[TopicPartition] = set()
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self._clock
+
+    @property
+    def task_id(self) -> str:
+        """``<connector>-<index>``."""
+        return self._task_id
+
+    @property
+    def partitions(self) -> int:
+        """How many source partitions the task has, as far as it said."""
+        return max(len(self._asked), len(self._states))
+
+    @property
+    def known(self) -> frozenset[TopicPartition]:
+        """Source partitions that the task asked positions for, or worked on."""
+        return frozenset(self._states).union(tp for tp in self._asked if tp is not None)
+
+    @property
+    def failed(self) -> int:
+        """How many of them are FAILED."""
+        return sum(state is PartitionState.FAILED for state in self._states.values())
+
+    def without_ledger(self) -> None:
+        """Keep failures out of the ledger: the task's records are not copies of a partition."""
+        self._events = NoLedger()
+
+    def listen(self, listener: PartitionListener) -> None:
+        """Name the worker task that acts on failures."""
+        self._listener = listener
+
+    def seen(self, partition: TopicPartition) -> None:
+        """Count a partition the task works on; one that it did not name itself is RUNNING."""
+        self._states.setdefault(partition, PartitionState.RUNNING)
+
+    async def committed_offsets(
+        self, partitions: Sequence[SourcePartition]
+    ) -> Sequence[SourceOffset | None]:
+        """Return stored offsets; an entry that is not a JSON object counts as none, with a warning."""
+        self._asked = tuple(map(_mirrored, partitions))
+        keys = [source_offset_key(self._connector, partition) for partition in partitions]
+        values = await self._store.get(keys)
+        return [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
+
+    def partition_state(
+        self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
+    ) -> None:
+        """Take a state that the task reports; the log gets one line per change."""
+        if self.note_state(partition, state, cause) and state is PartitionState.FAILED:
+            error = cause or PartitionError(
+                "failed without a cause", topic=partition.topic, partition=partition.partition
+            )
+            if isinstance(error, PartitionError) and error.offset >= 0:
+                self.report_failure(partition, error)
+            if self._listener is not None:
+                self._listener.partition_failed(partition, error)
+
+    def note_state(
+        self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
+    ) -> bool:
+        """Record and log a state; False when it is the one known already."""
+        before = self._states.get(partition)
+        if before is state:
+            return False
+        self._states[partition] = state
+        meter = self.meter(partition)
+        meter.state = state.value
+        meter.cause = str(cause) if cause is not None else ""
+        if state is PartitionState.FAILED:
+            log.error("partition failed, the others go on partition=%s cause=%s", partition, cause)
+        elif before is PartitionState.FAILED:
+            log.info("partition works again partition=%s state=%s", partition, state.value)
+        return True
+
+    def report_gap(self, gap: SourceGap) -> None:
+        """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
+        kind = EventKind(gap.cause)
+        if self._policies.stops_after(kind):
+            self._stopped_by_gap.add(gap.partition)
+        if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
+            log.error(
+                "%s partition=%s first_offset=%d last_offset=%d offsets=%d cause=%s detail=%s",
+                HEADLINES.get(kind, "records lost before they could be copied"),
+                gap.partition,
+                gap.first_offset,
+                gap.last_offset,
+                gap.count,
+                gap.cause,
+                gap.detail,
+            )
+        if self._policies.gap == "fail" and self._listener is not None:
+            error = PartitionError(
+                f"{gap.count} offsets up to {gap.last_offset} are gone ({gap.cause}: {gap.detail})",
+                topic=gap.partition.topic,
+                partition=gap.partition.partition,
+                offset=gap.first_offset,
+                remedy="set gap.policy=continue to go on behind the gap, or raise the source's"
+                " retention",
+            )
+            self._listener.gap_refused(gap.partition, error)
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return which topic id stored positions belong to, as far as that is known."""
+        return await self._events.incarnations()
+
+    def report_incarnation(
+        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
+    ) -> None:
+        """Keep which topic id a partition's stored position belongs to, as soon as it does."""
+        if stored:
+            self._events.note_incarnation(partition, topic_id)
+        elif self._listener is not None:
+            self._listener.after_commit(
+                partition, lambda: self._events.note_incarnation(partition, topic_id)
+            )
+
+    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Move the position behind what needs no copy."""
+        if self._listener is not None:
+            self._listener.partition_covered(partition, offset)
+
+    def report_failure(self, partition: TopicPartition, error: Exception) -> None:
+        """Put the record that a partition stopped at into the ledger; the state is logged already."""
+        if partition in self._stopped_by_gap:
+            return  # the gap is in the ledger
+        offset = error.offset if isinstance(error, PartitionError) else -1
+        self._report(_kind_of(error), partition, offset, offset, str(error))
+
+    def report_doubt(
+        self, partition: TopicPartition, first_offset: int, last_offset: int, cause: Exception
+    ) -> None:
+        """Log records that are sent again although the first attempt may have been written."""
+        kind, text = EventKind.MAY_BE_DOUBLED, f"the target's log may not be read: {cause}"
+        if self._report(kind, partition, first_offset, last_offset, text):
+            log.warning(
+                "records may be doubled partition=%s first_offset=%d last_offset=%d cause=%s",
+                partition,
+                first_offset,
+                last_offset,
+                text,
+            )
+
+    async def flush_events(self, timeout_s: float) -> bool:
+        """Wait until every event is in the ledger; False when time ran out."""
+        return await self._events.flush(timeout_s)
+
+    def _report(
+        self, kind: EventKind, partition: TopicPartition, first: int, last: int, cause: str
+    ) -> bool:
+        event = LossEvent(
+            kind=kind,
+            partition=partition,
+            first_offset=first,
+            last_offset=last,
+            policy=self._policies.decided(kind),
+            cause=cause,
+            task=self._task_id,
+        )
+        return self._events.report(event)
+
+    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+        """Pass a lag to the partition's meter."""
+        self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())
+
+    def meter(self, partition: TopicPartition) -> PartitionMeter:
+        """Return the meter of one of the task's partitions; it ends with the task."""
+        meter = self._meter.partition(partition)
+        if partition not in self._metered:
+            self._metered.add(partition)
+            meter.task = self._task_id
+        return meter
+
+    def close(self) -> None:
+        """Take the task's partitions out of the meters: another task may own them next."""
+        for partition in self._metered:
+            self._meter.forget(partition)
+        self._metered.clear()
+        self._states.clear()
+
+
+def _mirrored(partition: SourcePartition) -> TopicPartition | None:
+    """Return the Kafka partition behind a key, None for the key of another kind of source."""
+    topic, number = partition.get("topic"), partition.get("partition")
+    return (
+        TopicPartition(topic, number)
+        if isinstance(topic, str) and isinstance(number, int)
+        else None
+    )
+
+
+def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:
+    try:
+        return parse_source_offset_value(value)
+    except ProtocolError as error:
+        log.warning(
+            "stored offset is ignored, the partition starts as if nothing was stored key=%s cause=%s",
+            key.decode(errors="replace"),
+            error,
+        )
+        return None
+
+
+def _kind_of(error: Exception) -> EventKind:
+    """Tell failures apart by what they are or were raised from."""
+    cause = error.__cause__
+    if isinstance(error, ProtocolError) or isinstance(cause, ProtocolError):
+        return EventKind.POISONED
+    if isinstance(cause, ServerError) and cause.code in TOO_LARGE:
+        return EventKind.TOO_LARGE
+    return EventKind.REFUSED

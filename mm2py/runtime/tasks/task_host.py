@@ -1,0 +1,224 @@
+"""Where tasks live: the interface, and the host that runs them in this process.
+
+Flow: herder -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the herder. ``child_host`` puts
+hosts into child processes behind the same interface, so only plain data crosses it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from mm2py.errors import Mm2pyError
+from mm2py.observability.logging import log_scope
+from mm2py.runtime.hosts.lease import Lease
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.worker_task import WorkerTask
+from mm2py.types import State, TaskId, TopicPartition
+
+__all__ = [
+    "InProcessTaskHost",
+    "TaskBuilder",
+    "TaskHost",
+    "TaskRunner",
+    "TaskSpec",
+    "TaskWatcher",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """Everything a host needs to run a task; plain data, resolved texts.
+
+    ``generation`` and ``version`` are the connector's: the group's generation at the start, and the
+    plug-in's version for the status.
+    """
+
+    id: TaskId
+    connector_config: Mapping[str, str]
+    config: Mapping[str, str]
+    paused: bool = False
+    generation: int = 0
+    version: str = ""
+
+
+TaskWatcher = Callable[[TaskId, Status], None]
+"""Called on each change of a task's state."""
+
+TaskBuilder = Callable[[TaskSpec, Callable[[Status], None]], WorkerTask]
+"""Builds a task that is not started yet; raises ``Mm2pyError`` when its config is wrong."""
+
+
+class TaskRunner(Protocol):
+    """Runs tasks: what a flow on one node needs."""
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        """Launch a task; a task of that name that still runs is stopped first. Failures are states."""
+        ...
+
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        """Stop a task in order, cut it off after ``timeout_s``, and forget it."""
+        ...
+
+    def status(self, task: TaskId) -> Status | None:
+        """State of a task, None for one the host does not know."""
+        ...
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Tasks the host knows, failed ones included."""
+        ...
+
+    def suspend(self) -> None:
+        """No task polls, sends or commits from now on, those that start later included."""
+        ...
+
+    def resume(self) -> None:
+        """Tasks go on."""
+        ...
+
+
+class TaskHost(TaskRunner, Protocol):
+    """Runs tasks, pauses them, and suspends itself when nobody vouches for the membership."""
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        """Stop or go on polling; what is sent is acknowledged and committed (PAUSED / RUNNING)."""
+        ...
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Name all paused source partitions of the flow, -1 for a whole topic, for later tasks too."""
+        ...
+
+    def lease(self, valid_ms: int) -> None:
+        """Membership is proven for so long; without a new lease the host suspends itself."""
+        ...
+
+    async def close(self) -> None:
+        """Stop all tasks and the host."""
+        ...
+
+
+@final
+class InProcessTaskHost:
+    """Runs tasks on the event loop of this process.
+
+    Args:
+        build: makes tasks.
+        watcher: hears of their states.
+        graceful_s: how long a task may take to stop where nobody says.
+        stands: told whether tasks are suspended, whenever that may have changed.
+    """
+
+    def __init__(
+        self,
+        build: TaskBuilder,
+        watcher: TaskWatcher,
+        *,
+        graceful_s: float,
+        stands: Callable[[bool], None] | None = None,
+    ) -> None:
+        self._build = build
+        self._watcher = watcher
+        self._graceful_s = graceful_s
+        self._stands = stands
+        self._tasks: dict[TaskId, WorkerTask | None] = {}
+        self._refused: dict[TaskId, Status] = {}
+        self._turns: dict[TaskId, asyncio.Lock] = {}
+        self._suspended = False
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._lease = Lease(self._follow)
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        """Launch a task; one of that name that still runs is stopped first."""
+        with log_scope(spec.id.connector, f"task-{spec.id.number}", below=1):
+            async with self._turns.setdefault(spec.id, asyncio.Lock()):
+                await self._end(spec.id, self._graceful_s)
+                try:
+                    task = self._build(spec, lambda status: self._watcher(spec.id, status))
+                except Mm2pyError as error:
+                    self._tasks[spec.id] = None
+                    self._refused[spec.id] = Status(State.FAILED, error)
+                    log.exception("task cannot be built")
+                    self._watcher(spec.id, self._refused[spec.id])
+                    return
+                self._tasks[spec.id] = task
+                if self._suspended or self._lease.over:
+                    task.suspend()
+                task.hold(self._held)
+                task.pause(paused=spec.paused)
+                task.start()
+
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        """Stop a task in order and forget it."""
+        async with self._turns.setdefault(task, asyncio.Lock()):
+            await self._end(task, timeout_s)
+
+    def status(self, task: TaskId) -> Status | None:
+        """State of a task."""
+        running = self._tasks.get(task)
+        return running.status if running is not None else self._refused.get(task)
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Tasks the host knows."""
+        return tuple(self._tasks)
+
+    def suspend(self) -> None:
+        """Suspend every task, those that start later included."""
+        self._suspended = True
+        self._follow()
+
+    def resume(self, *, renews: bool = True) -> None:
+        """Let every task go on; who says so has proof of the membership, which ``renews`` the lease too."""
+        self._suspended = False
+        if renews:
+            self._lease.again()
+        self._follow()
+
+    def look(self) -> None:
+        """Suspend the tasks at once if the lease ran out while this process stood still."""
+        self._lease.look()
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        """Stop or go on polling; a failed task stays as it is."""
+        async with self._turns.setdefault(task, asyncio.Lock()):
+            running = self._tasks.get(task)
+            if running is not None:
+                running.pause(paused=paused)
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let every task read all but these, those that start later included."""
+        self._held = partitions
+        for task in self._running():
+            task.hold(partitions)
+
+    def lease(self, valid_ms: int) -> None:
+        """Suspend the tasks unless there is a new lease before ``valid_ms`` are over; it lets them go on."""
+        self._lease.renew(valid_ms)
+
+    async def close(self) -> None:
+        """Stop all tasks in order."""
+        await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
+        self._lease.end()
+
+    def _running(self) -> list[WorkerTask]:
+        return [task for task in self._tasks.values() if task is not None]
+
+    def _follow(self) -> None:
+        """Suspend or resume the tasks, as order and lease say."""
+        stands = self._suspended or self._lease.over
+        if self._stands is not None:
+            self._stands(stands)
+        for task in self._running():
+            if stands:
+                task.suspend()
+            else:
+                task.resume()
+
+    async def _end(self, task: TaskId, timeout_s: float) -> None:
+        running = self._tasks.get(task)
+        if running is not None:
+            await running.stop(timeout_s)
+        self._tasks.pop(task, None)
+        self._refused.pop(task, None)

@@ -1,0 +1,433 @@
+"""The loop of one source task: poll, send, acknowledge, commit.
+
+Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
+``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
+``buffer.memory``; a source partition whose target cannot drain is held alone. Suspended: no poll, no
+send, no commit until resumed. Paused: no poll; what is sent is acknowledged and committed. Knows no sockets.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.api.context import PartitionState
+from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError, PartitionError, RetriableError
+from mm2py.observability.metrics import PartitionMeter
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.runtime.herder.patience import Patience, wait_or_stop
+from mm2py.runtime.tasks.arrivals import Arrivals
+from mm2py.runtime.tasks.held_partitions import HOLD_ABOVE_BYTES, HeldPartitions
+from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.stall_log import StallLog
+from mm2py.runtime.tasks.target_sender import (
+    OnDelivered,
+    OnDoubt,
+    OnFailed,
+    OnStalled,
+    SenderFactory,
+    TargetSender,
+)
+from mm2py.runtime.tasks.task_context import WorkerTaskContext
+from mm2py.types import State, TopicPartition
+
+__all__ = [
+    "HOLD_ABOVE_BYTES",
+    "OnDelivered",
+    "OnDoubt",
+    "OnFailed",
+    "OnStalled",
+    "SenderFactory",
+    "TargetSender",
+    "TaskSettings",
+    "WorkerTask",
+]
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S: Final = 2.0
+"""How long a cancelled task may take to close its connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """How a worker treats its tasks (worker and connector properties)."""
+
+    buffer_memory_bytes: int = 32 << 20
+    offset_flush_interval_ms: int = 1_000
+    graceful_timeout_ms: int = 5_000
+    fail_on_partition_failure: bool = False
+    target_name: str = "target cluster"
+
+
+@final
+class WorkerTask:
+    """One running task; ``start`` launches its loop, ``stop`` ends it in order."""
+
+    def __init__(
+        self,
+        task: BatchSourceTask,
+        *,
+        context: WorkerTaskContext,
+        sender: SenderFactory,
+        committer: OffsetCommitter,
+        settings: TaskSettings,
+        on_status: Callable[[Status], None],
+        acknowledged: Callable[[TopicPartition, int], None] | None = None,
+        on_topic: Callable[[str], None] | None = None,
+    ) -> None:
+        self._task = task
+        self._context = context
+        self._committer = committer
+        self._settings = settings
+        self._clock: Clock = context.clock
+        self._lifecycle = Lifecycle("task", on_status)
+        # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
+        self._acknowledged = acknowledged or committer.acknowledged
+        self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
+        self._arrivals = Arrivals(self._report)
+        self._meters: dict[TopicPartition, PartitionMeter] = {}
+        self._sources: dict[TopicPartition, TopicPartition] = {}
+        self._holds = HeldPartitions(task, self._sender, settings.buffer_memory_bytes)
+        self._held = self._holds.full
+        self._topics: set[str] = set()
+        self._on_topic = on_topic
+        self._failed: set[TopicPartition] = set()
+        self._stalls = StallLog()
+        self._starved = False
+        self._suspended = False
+        self._paused = False
+        self._polls = False
+        self._room = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._error: Exception | None = None
+        self._deadline = float("inf")
+        self._running: asyncio.Task[None] | None = None
+        # Polling again for a few free KiB would shred the fetches; an eighth keeps both sides busy.
+        self._least_budget = max(1, settings.buffer_memory_bytes // 8)
+        context.listen(self)
+
+    @property
+    def status(self) -> Status:
+        """State of the task."""
+        return self._lifecycle.status
+
+    def start(self) -> None:
+        """Launch the loop; returns at once."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name=self._context.task_id)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Stop polling, flush, commit and close; what is left after ``timeout_s`` is cut off."""
+        running = self._running
+        if running is None or running.done():
+            return
+        self._deadline = self._clock.monotonic() + timeout_s
+        self._stop.set()
+        self._room.set()
+        done, _ = await asyncio.wait({running}, timeout=timeout_s)
+        if not done:
+            log.warning(
+                "task did not stop in time and is cut off timeout_s=%.1f; what is not committed"
+                " will be copied again",
+                timeout_s,
+            )
+            running.cancel()
+            await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
+
+    def suspend(self) -> None:
+        """Stop polling, sending and committing; everything that is in hand stays there."""
+        self._suspended = True
+        self._sender.suspend()
+
+    def resume(self) -> None:
+        """Go on after ``suspend``."""
+        self._suspended = False
+        self._sender.resume()
+        self._room.set()
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop polling, or go on; a task paused before its start opens nothing until it goes on (Connect)."""
+        self._paused = paused
+        self._room.set()
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read none of these source partitions and all others; -1 is a whole topic."""
+        self._holds.pause(partitions)
+        if self._polls:
+            self._look_at_holds()
+
+    def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
+        """Act on a failure the task reported: what it handed out before may still arrive."""
+        self._arrivals.flush()
+        self._after_failure(partition, error)
+
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Commit a position behind the last record: the task has nothing under way before it."""
+        if partition not in self._failed:
+            self._committer.acknowledged(partition, offset)
+
+    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
+        """Call ``done`` when the position of now, or a later one, is stored."""
+        self._arrivals.flush()
+        self._committer.after_commit(partition, done)
+
+    def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
+        """Stop a partition that lost records, as ``gap.policy=fail`` asks."""
+        self._arrivals.flush()
+        if self._context.note_state(partition, PartitionState.FAILED, error):
+            self._failed.add(partition)
+            self._task.failed(partition, error)
+            self._after_failure(partition, error)
+
+    # ---------------------------------------------------------------- the loop
+
+    async def _run(self) -> None:
+        commits: asyncio.Task[None] | None = None
+        try:
+            try:
+                await self._while_paused()
+                if await self._start():
+                    self._polls = True
+                    self._look_at_holds()
+                    self._lifecycle.to(State.RUNNING)
+                    commits = asyncio.create_task(self._commit_forever())
+                    await self._loop()
+            except Exception as error:  # noqa: BLE001 - the worker loop's edge: fails the task visibly
+                self._lifecycle.to(State.FAILED, error)
+            if commits is not None:
+                commits.cancel()
+                await self._drain()
+        finally:
+            if commits is not None:
+                commits.cancel()
+            await self._close()
+            if self.status.state is not State.FAILED:
+                self._lifecycle.to(State.UNASSIGNED)
+
+    async def _start(self) -> bool:
+        patience = Patience(self._clock, self._settings.target_name, self._stop)
+        if not await self._patiently(self._sender.start, patience):
+            return False
+        patience = Patience(self._clock, "the task's start", self._stop)
+        return await self._patiently(self._task.start, patience)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[None]], patience: Patience) -> bool:
+        while not self._stop.is_set():
+            try:
+                await attempt()
+            except RetriableError as error:
+                await patience.wait(error)
+            else:
+                patience.succeeded()
+                return True
+        return False
+
+    async def _loop(self) -> None:
+        poll, sender, limit = self._task.poll, self._sender, self._settings.buffer_memory_bytes
+        patience = Patience(self._clock, "the source", self._stop)
+        while not self._stop.is_set():
+            if self._error is not None:
+                raise self._error
+            if self._paused:
+                self._lifecycle.to(await self._while_paused())
+                continue
+            budget = limit - sender.buffered_bytes
+            if budget < self._least_budget or self._suspended:
+                await self._wait_for_room()
+                continue
+            try:
+                outgoing = await poll(budget)
+            except RetriableError as error:
+                await patience.wait(error)
+                continue
+            patience.succeeded()
+            if outgoing:
+                self._send(outgoing)
+
+    async def _while_paused(self) -> State:
+        while self._paused and self._error is None and not self._stop.is_set():
+            self._lifecycle.to(State.PAUSED)
+            self._room.clear()
+            await self._room.wait()
+        return State.PAUSED if self._paused else State.RUNNING
+
+    async def _wait_for_room(self) -> None:
+        self._starved = True
+        self._room.clear()
+        # Looked at again after clear(): an acknowledgement between the two would be missed.
+        if not self._has_room() and not self._stop.is_set():
+            await self._room.wait()
+        self._starved = False
+
+    def _has_room(self) -> bool:
+        if self._error is not None:
+            return True
+        free_bytes = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
+        return self._paused or (free_bytes >= self._least_budget and not self._suspended)
+
+    # ---------------------------------------------------------------- hot path, both ways
+
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
+        enqueue, meters, failed = self._sender.enqueue, self._meters, self._failed
+        for source, target, batches in outgoing:
+            if source not in meters:
+                self._open_meter(source, target)
+            if failed and source in failed:
+                for batch in batches:
+                    if batch.lease is not None:
+                        batch.lease.release()
+                continue
+            enqueue(source, target, batches)
+        if self._sender.buffered_bytes > HOLD_ABOVE_BYTES:
+            self._holds.hold_full({source: target for source, target, _ in outgoing})
+
+    def _delivered(
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
+    ) -> None:
+        self._arrivals.add(source, target, batch, base_offset)
+        if self._held:
+            self._holds.drained(source, target)
+        if self._starved and self._has_room():
+            self._room.set()
+
+    def _report(self, delivery: Delivery) -> None:
+        source, _, runs, size, newest = delivery
+        last = runs[-1]
+        self._acknowledged(source, last.source_offset + last.records - 1)
+        meter = self._meters[source]
+        if not meter.records:
+            self._first_record(delivery.target.topic)
+        meter.records += sum(run.records for run in runs)
+        meter.bytes += size
+        if newest > meter.newest_ms:
+            meter.newest_ms = newest
+        try:
+            self._task.delivered(delivery)
+        except Exception as error:  # noqa: BLE001 - plug-in code at the worker's edge: fails the task
+            self._crash(error)
+
+    def _first_record(self, topic: str) -> None:
+        if topic not in self._topics:
+            self._topics.add(topic)
+            if self._on_topic is not None:
+                self._on_topic(topic)
+
+    def _look_at_holds(self) -> None:
+        before = set(self._holds.paused)
+        self._holds.look(self._context.known)
+        for source in before.symmetric_difference(self._holds.paused):
+            self._context.meter(source).paused = source in self._holds.paused
+
+    # ---------------------------------------------------------------- failures
+
+    def _refused(self, source: TopicPartition, target: TopicPartition, error: Exception) -> None:
+        """The Sender gave a partition up: nothing behind this point may count as copied."""
+        self._arrivals.flush()
+        self._committer.failed(source)
+        self._failed.add(source)
+        self._holds.given_up(source)
+        if not isinstance(error, Mm2pyError):
+            error = PartitionError(
+                f"cannot be written to {target}: {error}",
+                topic=source.topic,
+                partition=source.partition,
+            )
+        if self._context.note_state(source, PartitionState.FAILED, error):
+            self._context.report_failure(source, error)
+            self._task.failed(source, error)
+            self._after_failure(source, error)
+
+    def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
+        """The target refuses a partition for now and the Sender goes on trying, or it takes it again."""
+        source = self._sources.get(target, target)
+        meter = self._context.meter(source)
+        if error is not None:
+            meter.state, meter.cause = PartitionState.HELD.value, str(error)
+            self._stalls.stalled(target, error)
+        elif source not in self._failed:
+            meter.state, meter.cause = PartitionState.RUNNING.value, ""
+            self._stalls.moving(target)
+
+    def _after_failure(self, source: TopicPartition, error: Exception) -> None:
+        self._room.set()
+        if self._settings.fail_on_partition_failure:
+            self._crash(error)
+        elif self._context.failed >= self._context.partitions:
+            self._crash(
+                PartitionError(
+                    f"all {self._context.partitions} partitions of the task failed, the last one"
+                    f" because: {error}",
+                    topic=source.topic,
+                    partition=source.partition,
+                    remedy="cure the causes above, then restart the process",
+                )
+            )
+
+    def _crash(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+        self._room.set()
+
+    # ---------------------------------------------------------------- positions and the end
+
+    async def _commit_forever(self) -> None:
+        pause_s = self._settings.offset_flush_interval_ms / 1000
+        try:
+            while not await wait_or_stop(self._clock, pause_s, self._stop):
+                if not self._suspended:
+                    await self._commit()
+        except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
+            self._crash(error)
+
+    async def _commit(self) -> None:
+        self._arrivals.flush()
+        if not await self._committer.commit():
+            return
+        try:
+            await self._task.commit()
+        except Mm2pyError as error:
+            # Connect logs it and goes on: the positions are stored already.
+            log.warning("task commit failed cause=%s", error)
+
+    async def _drain(self) -> None:
+        # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
+        graceful_s = self._settings.graceful_timeout_ms / 1000
+        remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
+        # A fifth of the time is kept for the last commit.
+        if not await self._sender.flush(remaining * 0.8):
+            log.warning(
+                "not everything was acknowledged before the end bytes=%d; it will be copied again",
+                self._sender.buffered_bytes,
+            )
+        # Positions behind a lost range wait for its ledger record.
+        await self._context.flush_events(remaining * 0.1)
+        try:
+            await self._commit()
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway
+            log.warning("last commit failed cause=%s", error)
+
+    async def _close(self) -> None:
+        for close in (self._task.stop, self._sender.close):
+            try:
+                await close()
+            except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
+                log.warning("closing a task's part failed cause=%s", error)
+        self._arrivals.close()
+        self._stalls.close()
+        self._context.close()
+
+    def _open_meter(self, source: TopicPartition, target: TopicPartition) -> None:
+        meter = self._context.meter(source)
+        meter.target = target
+        self._meters[source] = meter
+        self._sources[target] = source
+        if source not in self._context.known:
+            # A task that did not ask for its positions: it is paused as soon as it is known.
+            self._context.seen(source)
+            self._look_at_holds()
+        self._context.seen(source)
