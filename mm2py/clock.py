@@ -7,6 +7,11 @@ from typing import Final, Protocol, final
 __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
 
 
+# Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
+# macOS's does.
+_MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class Clock(Protocol):
     """What the product may know of time."""
 
@@ -15,7 +20,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back: for deadlines and rates."""
+        """Seconds that never go back and count the time a machine sleeps: for deadlines and rates."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -32,8 +37,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return monotonic seconds."""
-        return time.monotonic()
+        """Return monotonic seconds; all processes of one machine share them."""
+        return time.clock_gettime(_MONOTONIC)
 
     async def sleep(self, seconds: float) -> None:
         """Wait ``seconds``."""

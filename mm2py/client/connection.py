@@ -9,6 +9,7 @@ import asyncio
 import random
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -50,6 +51,9 @@ _RCVLOWAT_CAP_BYTES: Final = 512 * 1024
 """Waiting for more than this would idle the CPU while the kernel's receive window fills."""
 
 _UNLIMITED_MS: Final = 2**31 - 1
+
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 s: closing sends a reset, and what waits in the socket is dropped."""
 
 _SASL_HINT: Final = (
     " on the first request, as SASL listeners do without a login: check security.protocol"
@@ -320,6 +324,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         else:
             assert isinstance(self._transport, asyncio.WriteTransport)
             self._transport.abort()
+
+    def reset(self, reason: str) -> None:
+        """Abort so that the kernel drops what it has not delivered: a cut line must not bring it later."""
+        if not self.closed:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+            self.abort(reason)
 
     # ---- asyncio.BufferedProtocol ----
 

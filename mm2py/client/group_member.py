@@ -1,15 +1,15 @@
-"""A member of a classic group: joining, heartbeats, and when what it owns may still be worked on.
+"""A member of a classic group: joining, heartbeats, and the permit to write that they prove.
 
 Flow: ``join`` -> ``Joined`` -> ``sync`` -> bytes of our assignment -> heartbeats -> ``changed`` -> ``join`` ...
-No answer for a session timeout suspends, the next one resumes (a coordinator that was away expired nobody).
-Expired where nobody else was given work meanwhile: suspended until the next round; else the membership is over.
-Invariant: who listens is suspended unless a membership was confirmed within a session timeout.
+Each confirmed heartbeat grants the permit for a session timeout from its sending. No answer lets it run out;
+the next one renews it (a coordinator that was away expired no member). Expired where no other worker was given
+work meanwhile: revoked until the next round; else the membership is over and the permit's term with it.
 It knows no assignments; its bytes are ``protocol.connect_group``'s.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -20,6 +20,7 @@ from mm2py.client.group_coordinator import (
     MembershipEndedError,
 )
 from mm2py.client.rejoin_rule import EXPIRY_AND_OURS, why_not_empty
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol.error_codes import (
@@ -52,28 +53,30 @@ _RETRY_MAX_MS: Final = 1_000
 _INCONSISTENT_GROUP_PROTOCOL: Final = 23
 
 
-def _nobody_listens() -> None:
-    return
-
-
-def _nobody_counts(_: int) -> None:
-    return
-
-
 @final
 class GroupMember:
-    """This process in one group; used by one task at a time."""
+    """This process in one group; used by one task at a time.
+
+    Args:
+        coordinator: of the group.
+        permit: granted, revoked and abandoned here alone.
+        session_timeout_ms: after so long without a heartbeat the coordinator expires us.
+        heartbeat_interval_ms: time between two heartbeats.
+        rebalance_timeout_ms: longest wait for the others in one round.
+        clock: time.
+    """
 
     def __init__(
         self,
         coordinator: GroupCoordinator,
+        permit: Permit,
         *,
         session_timeout_ms: int,
         heartbeat_interval_ms: int,
         rebalance_timeout_ms: int,
         clock: Clock,
     ) -> None:
-        self.coordinator = coordinator
+        self.coordinator, self.permit = coordinator, permit
         self.session_timeout_ms = session_timeout_ms
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
@@ -86,11 +89,7 @@ class GroupMember:
         self._ended: int | None = (
             None  # our last generation, while the next round has to continue it
         )
-        self._suspended = False
-        self._in_touch = asyncio.Event()
-        self._suspend: Callable[[], None] = _nobody_listens
-        self._resume: Callable[[], None] = _nobody_listens
-        self._confirmed: Callable[[int], None] = _nobody_counts
+        self._silent = False  # was logged
         self._changed: asyncio.Future[str] | None = None
         self._beating: asyncio.Task[None] | None = None
 
@@ -111,20 +110,6 @@ class GroupMember:
     def confirmed_s(self) -> float:
         """When the last answered heartbeat was sent (monotonic)."""
         return self._confirmed_at
-
-    def listen(
-        self,
-        suspend: Callable[[], None],
-        resume: Callable[[], None],
-        confirmed: Callable[[int], None] = _nobody_counts,
-    ) -> None:
-        """Name who stops and goes on sending; stays in force after ``leave``.
-
-        ``suspend`` may be called twice. ``confirmed`` gets for how many ms the membership is proven.
-        """
-        self._suspend, self._resume, self._confirmed = suspend, resume, confirmed
-        if self._suspended:
-            suspend()
 
     async def join(self, offers: Sequence[GroupProtocol]) -> Joined:
         """Take part in one join round; call ``sync`` next, or ``leave``.
@@ -194,7 +179,8 @@ class GroupMember:
     async def leave(self) -> None:
         """Leave the group; safe at any time and twice."""
         await self._stop_beating()
-        member_id, silent = self._member_id, self._suspended or self._left_s() <= 0
+        member_id, silent = self._member_id, not self.permit.valid
+        self.permit.abandon()
         self._reset("the group was left")
         self._member_id = ""
         await self.coordinator.leave(
@@ -237,14 +223,13 @@ class GroupMember:
         if self._generation < 0:
             return
         self._expired = True
-        self._doubt()
+        self.permit.revoke()
         log.warning(
             "the coordinator expired the membership, the flow is suspended and joins again"
             " group=%s generation=%d",
             self.coordinator.group_id,
             self._generation,
         )
-        self._suspend()
 
     def _look_at(self, group: DescribedGroup) -> None:
         """Decide, after an expiry, whether the next round can continue what we have."""
@@ -257,10 +242,11 @@ class GroupMember:
     # ---- staying ----
 
     async def _keep(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._watch())
+        end_watch = self.permit.watch(self._permit_changed)
+        try:
             await self._beat()
-            watching.cancel()
+        finally:
+            end_watch()
 
     def _beats_ended(self, task: "asyncio.Task[None]") -> None:
         """Without heartbeats there is no membership, whatever broke them (a listener of ours)."""
@@ -283,7 +269,7 @@ class GroupMember:
                     self._member_id, generation, self.session_timeout_ms
                 )
             except RetriableError:
-                continue  # _watch counts the time
+                continue  # the permit counts the time
             except Mm2pyError as error:
                 self._over(str(error))
                 return
@@ -320,27 +306,17 @@ class GroupMember:
             await self._clock.sleep(_GATHER_S)
             self._complete("")
 
-    async def _watch(self) -> None:
-        """Suspend when the broker may have ended the membership and cannot say so."""
-        while True:
-            if self._suspended:
-                await self._in_touch.wait()
-            left_s = self._left_s()
-            if left_s > 0:
-                await self._clock.sleep(left_s)
-                continue
-            self._doubt()
-            log.warning(
-                "group coordinator is silent, the flow is suspended: it keeps what it holds and sends"
-                " nothing group=%s unanswered_ms=%d",
-                self.coordinator.group_id,
-                (self._clock.monotonic() - self._confirmed_at) * 1000,
-            )
-            self._suspend()
-
-    def _doubt(self) -> None:
-        self._suspended = True
-        self._in_touch.clear()
+    def _permit_changed(self) -> None:
+        """Log when the permit ran out by itself: the broker may have ended the membership silently."""
+        if self.permit.valid or self._silent or self._expired or self._generation < 0:
+            return
+        self._silent = True
+        log.warning(
+            "group coordinator is silent, the flow is suspended: it keeps what it holds and sends"
+            " nothing group=%s unanswered_ms=%d",
+            self.coordinator.group_id,
+            (self._clock.monotonic() - self._confirmed_at) * 1000,
+        )
 
     def _left_s(self) -> float:
         """Return for how long the last answered heartbeat still proves the membership."""
@@ -352,24 +328,18 @@ class GroupMember:
         silent_s = self._clock.monotonic() - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, sent_at)
         # An answer that took a session timeout proves nothing about now.
-        left_ms = int(self._left_s() * 1000)
-        if left_ms <= 0:
-            return
-        if self._suspended:
-            self._suspended = False
-            self._in_touch.set()
+        self.permit.grant(self._confirmed_at + self.session_timeout_ms / 1000)
+        if self._silent and self.permit.valid:
+            self._silent = False
             log.info(
-                "group membership is confirmed, the flow goes on group=%s unanswered_ms=%d",
+                "group membership is confirmed, the flow continues group=%s unanswered_ms=%d",
                 self.coordinator.group_id,
                 silent_s * 1000,
             )
-            self._resume()
-        self._confirmed(left_ms)
 
     def _over(self, reason: str) -> None:
-        """Somebody else may own our work by now: nothing more is sent while the caller stops."""
-        self._doubt()
-        self._suspend()
+        """Another worker may own our work by now: nothing more is sent while the caller stops."""
+        self.permit.abandon()
         self._reset(reason)
 
     def _raise_if_over(self) -> None:

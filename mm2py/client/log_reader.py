@@ -1,8 +1,8 @@
 """Reads a small compacted topic from its beginning to its end, and later what is new (KafkaBasedLog).
 
 Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``; with
-``tail`` one long poll per leader at a time. Control batches are skipped, compaction holes are stepped over.
-No group, no commits.
+``tail`` one long poll per leader at a time. Committed records only, as Connect reads its topics: control
+batches and aborted transactions are skipped, compaction holes are stepped over. No group, no commits.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ _PURPOSE: Final = "log-reader"
 _BY_NAME: Final = 12
 """Newest Fetch version that names topics; ids (v13) matter to the mirror, not here."""
 
+_READ_COMMITTED: Final = 1
 _MAX_WAIT_MS: Final = 500
 _TAIL_WAIT_MS: Final = 1000
 _TAIL_REST_S: Final = 0.05
@@ -150,7 +151,10 @@ class LogReader:
         missing = set(partitions)
         while missing:
             problem: RetriableError | None = None
-            for tp, listed in (await self._admin.list_offsets(dict.fromkeys(missing, at))).items():
+            answers = await self._admin.list_offsets(
+                dict.fromkeys(missing, at), read_committed=True
+            )
+            for tp, listed in answers.items():
                 if listed.error is None:
                     found[tp] = listed.offset
                     missing.discard(tp)
@@ -280,6 +284,7 @@ class LogReader:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=_MAX_BYTES,
+            isolation_level=_READ_COMMITTED,
         )
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -320,8 +325,8 @@ class LogReader:
                 problem = error
             elif part.records:
                 self._hand_on(tp, part, handle)
-            elif nothing and part.high_watermark >= (end := _end_of(tp, part, ends)):
-                # Brokers skip holes inside the log, so an empty answer below the high watermark
+            elif nothing and _readable_end(part) >= (end := _end_of(tp, part, ends)):
+                # Brokers skip holes inside the log, so an empty answer below the last stable offset
                 # means that everything from here to the end was compacted away.
                 self._move(tp, max(end, self._positions[tp]))
         return problem
@@ -329,11 +334,20 @@ class LogReader:
     def _hand_on(self, tp: TopicPartition, part: FetchedPartition, handle: RecordHandler) -> None:
         assert part.records is not None
         position = self._positions[tp]
+        aborted = sorted(part.aborted, key=lambda pair: pair[1], reverse=True)
+        inside: set[int] = set()
         try:
             for batch in decode_batches(part.records):
+                while aborted and aborted[-1][1] <= batch.last_offset:
+                    inside.add(aborted.pop()[0])
+                if batch.is_control:  # the marker that ends a transaction
+                    inside.discard(batch.producer_id)
                 if batch.last_offset < position:
                     continue
-                for record in () if batch.is_control else batch.records:
+                skipped = batch.is_control or (
+                    batch.is_transactional and batch.producer_id in inside
+                )
+                for record in () if skipped else batch.records:
                     if record.offset >= position:
                         handle(tp.partition, record)
                 position = batch.last_offset + 1
@@ -365,4 +379,9 @@ class LogReader:
 def _end_of(
     tp: TopicPartition, part: FetchedPartition, ends: Mapping[TopicPartition, int] | None
 ) -> int:
-    return part.high_watermark if ends is None else ends[tp]
+    return _readable_end(part) if ends is None else ends[tp]
+
+
+def _readable_end(part: FetchedPartition) -> int:
+    """Return how far committed records go; a broker that does not name it has no transactions."""
+    return part.last_stable_offset if part.last_stable_offset >= 0 else part.high_watermark

@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, final
 
 from mm2py.client.cluster import Cluster
-from mm2py.client.sender_lane import LaneState, SenderLane, Sent
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.sender_limits import LaneLimits
 from mm2py.client.sender_node import NodeEvents, ProduceNode
 from mm2py.client.sender_opening import LaneOpening
-from mm2py.client.sender_recovery import LaneRecovery, RecoveryEvents, is_in_doubt
+from mm2py.client.sender_recovery import LaneRecovery, RecoveryEvents
 from mm2py.client.sender_repair import refusal
 from mm2py.client.target_limits import TargetLimits, fitting
 from mm2py.clock import Clock
@@ -66,9 +67,13 @@ class Sender:
     partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
     a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
     names source offsets that are sent again although they may be there (rule 7). All on the event loop.
+
+    Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
+    states meanwhile. With ``whole_batches`` no batch is joined with others or cut: one that is too large
+    ends its partition.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
         self,
         cluster: Cluster,
         settings: ProducerSettings,
@@ -78,6 +83,8 @@ class Sender:
         on_failed: OnFailed,
         on_stalled: OnStalled = _ignore_stall,
         on_doubt: OnDoubt = _ignore_doubt,
+        permit: Permit = UNLIMITED,
+        whole_batches: bool = False,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -85,11 +92,18 @@ class Sender:
         self._on_delivered = on_delivered
         self._on_failed = on_failed
         self._on_stalled = on_stalled
+        self._permit, self._term = permit, permit.term
+        self._whole_batches = whole_batches
+        self._end_watch = permit.watch(self._permit_changed)
         self._lanes: dict[TopicPartition, SenderLane] = {}
+        self._last_epochs: dict[TopicPartition, tuple[int, int]] = {}
         self._nodes: dict[int, ProduceNode] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = LaneLimits(
-            self._lanes, TargetLimits(cluster, clock), on_resized=self._resized
+            self._lanes,
+            TargetLimits(cluster, clock),
+            on_resized=self._resized,
+            cuts=not whole_batches,
         )
         self._opening = LaneOpening(
             cluster,
@@ -114,7 +128,6 @@ class Sender:
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
-        self._suspended = False
         self._codec = CODECS.get(settings.compression_type)
         self.buffered_bytes = 0
 
@@ -130,13 +143,7 @@ class Sender:
         """Queue batches for ``target``; each keeps its buffer until it is delivered or dropped."""
         lane = self._lanes.get(target)
         if lane is None:
-            lane = SenderLane(
-                target,
-                producer_id=self._producer_id,
-                epoch=self._epoch,
-                max_in_flight=self._settings.max_in_flight_requests_per_connection,
-            )
-            self._lanes[target] = lane
+            lane = self._lanes[target] = self._new_lane(target)
             self._opening.add(lane)
         if lane.state is LaneState.FAILED:
             for batch in batches:
@@ -149,7 +156,7 @@ class Sender:
             if batches is not whole and self._limits.is_old(target.topic):
                 self._spawn(self._limits.learn_again(target.topic))
         self.buffered_bytes += lane.offer(source, batches)
-        if not self._suspended:
+        if self._permit.was_valid:
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
             self._ready(lane)
@@ -159,35 +166,14 @@ class Sender:
         lane = self._lanes.get(target)
         return lane.queued_bytes if lane is not None else 0
 
-    def suspend(self) -> None:
-        """Send nothing from now on, retries included; answers under way are taken, lanes keep their states."""
-        self._suspended = True
-        for node in self._nodes.values():
-            node.suspended = True
-        self._note_quiet()
-
-    def resume(self) -> None:
-        """Send again, from where ``suspend`` stopped it."""
-        if not self._suspended:
-            return
-        self._suspended = False
-        if self.buffered_bytes:
-            self._idle.clear()
-        for node in self._nodes.values():
-            node.resume()
-
     async def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``.
 
-        While the Sender is suspended it waits for the answers under way alone, and then finds out from the
-        target's log which batches of unknown outcome are there.
+        Without a permit it does not wait: nothing moves, and no position may be written either.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-                if self._suspended:
-                    doubtful = [lane for lane in self._lanes.values() if is_in_doubt(lane)]
-                    await asyncio.gather(*(self._recovery.look_up(lane) for lane in doubtful))
         except TimeoutError:
             return False
         return self.buffered_bytes == 0
@@ -202,14 +188,30 @@ class Sender:
                 self._drop(lane)
 
     def abandon(self, target: TopicPartition) -> None:
-        """Forget one partition: nothing of it is sent or delivered any more."""
+        """Forget one partition: nothing of it is sent or delivered any more.
+
+        What comes for it later goes out under a new epoch: under the old one its first sequence numbers
+        would be taken for duplicates of batches that are in the log, and what is still under way could be
+        stored behind it.
+        """
         lane = self._lanes.pop(target, None)
-        if lane is not None:
-            self._drop(lane)
+        if lane is None:
+            return
+        self._last_epochs[target] = (lane.producer_id, lane.epoch)
+        if lane.under_way:
+            self._nodes[lane.leader].reset(f"what was sent to {target} is taken back")
+        self._drop(lane)
+
+    def renew(self) -> None:
+        """Forget everything, and send what comes from now on in the permit's present term."""
+        for target in tuple(self._lanes):
+            self.abandon(target)
+        self._term = self._permit.term
 
     async def close(self) -> None:
         """Stop at once; what is not acknowledged is dropped."""
         self._closed = True
+        self._end_watch()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -228,8 +230,9 @@ class Sender:
                 clock=self._clock,
                 events=NodeEvents(self._answered, self._lost, self._stall, self._ready),
                 spawn=self._spawn,
+                allowed=self._allowed,
+                merges=not self._whole_batches,
             )
-            node.suspended = self._suspended
             self._nodes[lane.leader] = node
         node.ready(lane)
 
@@ -276,21 +279,23 @@ class Sender:
             self._moving(lane)
         if self.buffered_bytes == 0:
             self._idle.set()
-        elif self._suspended:
-            self._note_quiet()
 
-    def _note_quiet(self) -> None:
-        """Suspended and nothing under way: who flushes need not wait, nothing will change."""
-        under_way = any(
-            lane.under_way for lane in self._lanes.values() if lane.state is not LaneState.FAILED
-        )
-        if self._suspended and not under_way:
-            self._idle.set()
+    def _allowed(self) -> bool:
+        return self._permit.allows(self._term)
+
+    def _permit_changed(self) -> None:
+        if self._allowed():
+            if self.buffered_bytes:
+                self._idle.clear()
+            for node in self._nodes.values():
+                node.permitted()
+            return
+        for node in self._nodes.values():
+            node.reset("the permit to write ended")
+        self._idle.set()
 
     def _follow(self, lane: SenderLane) -> None:
         """Carry out what the lane's new state asks for."""
-        if self._suspended:
-            self._note_quiet()
         state = lane.state
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send():
@@ -301,6 +306,19 @@ class Sender:
             self._spawn(self._recovery.repair(lane))
         elif state is LaneState.FAILED:
             self._fail(lane, refusal(lane.first_unsettled(), lane.target))
+
+    def _new_lane(self, target: TopicPartition) -> SenderLane:
+        producer_id, epoch = self._producer_id, self._epoch
+        if target in self._last_epochs:
+            producer_id, last = self._last_epochs[target]
+            # Behind the last epoch the broker refuses 0, and the lane gets a new producer id.
+            epoch = last + 1 if last < MAX_EPOCH else 0
+        return SenderLane(
+            target,
+            producer_id=producer_id,
+            epoch=epoch,
+            max_in_flight=self._settings.max_in_flight_requests_per_connection,
+        )
 
     def _resized(self, by_bytes: int) -> None:
         self.buffered_bytes += by_bytes

@@ -24,7 +24,10 @@ class LaneLimits:
         limits: TargetLimits,
         *,
         on_resized: Callable[[int], None],
+        cuts: bool,
     ) -> None:
+        self.cuts = cuts
+        """Whether batches may be cut at all; else limits are not asked for."""
         self._lanes = lanes
         self._limits = limits
         self._on_resized = on_resized
@@ -35,7 +38,8 @@ class LaneLimits:
 
     async def learn(self, topics: set[str]) -> None:
         """Ask for the limits of topics where they are unknown or old."""
-        await self._limits.learn_sizes({topic for topic in topics if self._limits.is_old(topic)})
+        if self.cuts:
+            await self._limits.learn_sizes({t for t in topics if self._limits.is_old(t)})
 
     async def learn_again(self, topic: str) -> None:
         """The limit may have been raised since: cutting is work for nothing then."""

@@ -99,6 +99,8 @@ class ProduceNode:
         clock: Clock,
         events: NodeEvents,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        allowed: Callable[[], bool],
+        merges: bool,
     ) -> None:
         self._node_id = node_id
         self._cluster = cluster
@@ -109,21 +111,25 @@ class ProduceNode:
         self._on_stall = events.on_stall
         self._on_moved = events.on_moved
         self._spawn = spawn
+        self._allowed = allowed
         self._ready: dict[SenderLane, None] = {}
         self._connection: BrokerConnection | None = None
         self._connecting = False
         self._scheduled = False
         self._version = 0
-        self._plan = LOCAL
+        self._merges = merges
+        self._plan: MergePlan | None = LOCAL if merges else None
         self._throttled_until = 0.0
-        self.suspended = False
-        """Nothing is sent while this is set; lanes that are ready wait here (``Sender.suspend``)."""
 
-    def resume(self) -> None:
-        """Send again what became ready meanwhile."""
-        self.suspended = False
+    def permitted(self) -> None:
+        """Sending is allowed again: send what became ready meanwhile."""
         if self._ready:
             self._schedule()
+
+    def reset(self, reason: str) -> None:
+        """Drop what the kernel has not delivered; batches under way are reported as lost."""
+        if self._connection is not None and self._connection.in_flight:
+            self._connection.reset(reason)
 
     def ready(self, lane: SenderLane) -> None:
         """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
@@ -138,8 +144,8 @@ class ProduceNode:
     def _pump(self) -> None:
         self._scheduled = False
         connection = self._connection
-        if self.suspended:
-            return
+        if not self._allowed():
+            return  # lanes that are ready wait here until ``permitted``
         if self._throttled_until > self._loop.time():
             return
         if connection is None or connection.closed:
@@ -253,8 +259,9 @@ class ProduceNode:
                 try:
                     connection = await self._cluster.connection(self._node_id, "produce")
                     self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
-                    round_trip_s = await measure_round_trip_s(connection, self._clock)
-                    self._plan = DISTANT if round_trip_s >= DISTANT_S else LOCAL
+                    if self._merges:
+                        round_trip_s = await measure_round_trip_s(connection, self._clock)
+                        self._plan = DISTANT if round_trip_s >= DISTANT_S else LOCAL
                 except Mm2pyError as error:
                     if backoff.failures >= QUIET_FAILURES:
                         for lane in self._ready:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.cluster import ADMIN, Cluster
-from mm2py.client.sender_lane import MAX_EPOCH, LaneState, SenderLane, Sent
+from mm2py.client.cluster import Cluster
+from mm2py.client.sender_lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane, Sent
 from mm2py.client.sender_limits import LaneLimits
-from mm2py.client.sender_repair import repaired
+from mm2py.client.sender_repair import refusal, repaired
 from mm2py.client.sender_resolve import batches_of_producer
 from mm2py.clock import Clock
 from mm2py.errors import (
@@ -20,13 +20,12 @@ from mm2py.errors import (
     Mm2pyError,
     PartitionError,
     ProtocolError,
-    RetriableServerError,
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.types import TopicPartition
 
-__all__ = ["LaneRecovery", "RecoveryEvents", "is_in_doubt"]
+__all__ = ["LaneRecovery", "RecoveryEvents"]
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +42,6 @@ class RecoveryEvents(NamedTuple):
     ready: Callable[[SenderLane], None]
     follow: Callable[[SenderLane], None]
     doubt: Callable[[TopicPartition, int, int, Exception], None]
-
-
-def is_in_doubt(lane: SenderLane) -> bool:
-    """Whether nothing of the lane is under way and something may or may not be on the target."""
-    waiting = lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING)
-    return waiting and not lane.under_way and lane.has_unknown()
 
 
 @final
@@ -85,28 +78,12 @@ class LaneRecovery:
                 self._events.stalled(lane, error)
         self._events.follow(lane)
 
-    async def look_up(self, lane: SenderLane) -> None:
-        """Deliver what is in the target's log of a lane that may not send its unknown batches again."""
-        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
-        while is_in_doubt(lane):
-            try:
-                # One attempt to connect first: a call would repeat it until the API timeout.
-                self._cluster.leader_moved(lane.target)
-                leader = await self._cluster.leader(lane.target)
-                await self._cluster.connection(leader.node_id, ADMIN)
-                found = await batches_of_producer(
-                    self._cluster, lane.target, lane.producer_id, lane.epoch, lane.acked_end
-                )
-                if is_in_doubt(lane):
-                    self._events.delivered(lane, lane.resolved(found))
-            except RetriableServerError:
-                await self._clock.sleep(backoff.next_s())  # no leader just now
-            except (Mm2pyError, ValueError):
-                return  # nobody to ask: the doubt stays
-
     async def repair(self, lane: SenderLane) -> None:
         """The target definitely refused this form of the records: send them in another."""
         sent = lane.first_unsettled()
+        if not self._limits.cuts and (sent.code in TOO_LARGE or sent.bad_record > 0):
+            self._events.failed(lane, refusal(sent, lane.target))
+            return
         try:
             repair = await repaired(sent, lane.target, self._limits.max_message_bytes)
         except (PartitionError, ProtocolError) as error:

@@ -1,71 +1,149 @@
-"""The store of connector configs (Java's ``ConfigBackingStore``).
+"""The store of connector configs, a fold over a table of one partition (Java's ``KafkaConfigBackingStore``).
 
-Flow: ``put_...`` -> records of the config topic -> read back -> ``snapshot`` and the ``ConfigListener``.
-Who may write is decided by the herder, not here.
+Flow: ``put_...`` -> ``ConfigRecord``s -> ``Table`` -> read back -> ``ConfigFold`` -> ``snapshot`` and ``ConfigListener``.
+A change of several records is one batch. Records that are not in form are logged once and ignored. The
+herder decides which worker may write.
 """
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, final
 
+from mm2py.errors import ProtocolError, RequestTimedOutError
+from mm2py.protocol.records import Record
+from mm2py.storage.config_fold import ConfigFold, notify
 from mm2py.storage.config_state import ConfigListener, ConfigSnapshot, RestartRequest, SessionKey
-from mm2py.types import TargetState
+from mm2py.storage.connect_json import (
+    Commit,
+    ConfigRecord,
+    ConnectorPut,
+    Fenced,
+    LoggerLevel,
+    TargetPut,
+    TaskPut,
+    decode_config_record,
+    encode_config_record,
+)
+from mm2py.storage.table import Table, batched
+from mm2py.types import TargetState, TaskId
 
 __all__ = ["ConfigBackingStore"]
 
+log = logging.getLogger(__name__)
 
-class ConfigBackingStore(Protocol):
+WRITE_S: Final = 30.0
+"""How long one action may take with all its records (``READ_WRITE_TOTAL_TIMEOUT_MS``)."""
+
+
+@final
+class ConfigBackingStore:
     """Connector configs of one group.
 
-    Every ``put_...`` and ``remove_connector`` returns when its record was read back; after 30 s it raises
-    ``RequestTimedOutError``, and whether it was written is unknown.
+    Every ``put_...`` and ``remove_connector`` returns when its records were read back. After ``write_s`` it
+    takes them back and raises ``RequestTimedOutError``: whether they had been written before is unknown.
+
+    Args:
+        table: the config topic.
+        write_s: how long one action may take.
     """
 
+    def __init__(self, table: Table, *, write_s: float = WRITE_S) -> None:
+        self._table = table
+        self._fold = ConfigFold()
+        self._listener: ConfigListener | None = None
+        self._write_s = write_s
+        # The batches of one action stay together: two sets of task configs must not mix.
+        self._writing = asyncio.Lock()
+
     async def start(self, listener: ConfigListener) -> None:
-        """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
-        ...
+        """Read the topic to its end; ``RetriableError`` when that cannot be done now.
+
+        What was there before is in the snapshot; the listener gets what comes later.
+        """
+        self._listener = None
+        self._fold = ConfigFold()
+        await self._table.start(self._read)
+        self._listener = listener
 
     async def stop(self) -> None:
-        """Close connections; safe before ``start`` and safe twice."""
-        ...
+        """Stop reading; safe before ``start`` and safe twice."""
+        self._listener = None
+        await self._table.stop()
 
     def snapshot(self) -> ConfigSnapshot:
         """Return what has been read so far."""
-        ...
+        return self._fold.snapshot()
 
     async def refresh(self, timeout_s: float) -> None:
         """Read to the end of now; ``RequestTimedOutError`` when that takes longer."""
-        ...
+        await self._table.read_to_end(timeout_s)
 
     async def put_connector(
         self, name: str, config: Mapping[str, str | None], target: TargetState | None = None
     ) -> None:
-        """Write a connector config; ``target`` is written before it."""
-        ...
+        """Write a connector config; ``target`` stands before it in the same batch."""
+        wanted = [TargetPut(name, target)] if target is not None else []
+        await self._write(f"config of connector {name}", *wanted, ConnectorPut(name, dict(config)))
 
     async def remove_connector(self, name: str) -> None:
         """Write the tombstones of a connector and of its target state."""
-        ...
+        records = ConnectorPut(name, None), TargetPut(name, None)
+        await self._write(f"removal of connector {name}", *records)
 
     async def put_tasks(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Write all task configs of a connector and their commit; none is a commit of 0 tasks."""
-        ...
+        """Write all task configs of a connector and, last, their commit.
+
+        Configs that do not fit one batch go in several: without the commit they are not in force.
+        """
+        tasks = [TaskPut(TaskId(name, n), dict(config)) for n, config in enumerate(configs)]
+        await self._write(f"task configs of connector {name}", *tasks, Commit(name, len(tasks)))
 
     async def put_target(self, name: str, state: TargetState) -> None:
         """Write what a connector is wanted to be."""
-        ...
+        await self._write(f"target state of connector {name}", TargetPut(name, state))
 
     async def put_restart(self, request: RestartRequest) -> None:
         """Ask every worker for a restart."""
-        ...
+        await self._write(f"restart of connector {request.connector}", request)
 
     async def put_session_key(self, key: SessionKey) -> None:
         """Hand a new session key to every worker."""
-        ...
+        await self._write("session key", key)
 
     async def put_fenced(self, name: str, task_count: int) -> None:
         """Note for how many tasks earlier producers are fenced (Java's task count record)."""
-        ...
+        await self._write(f"task count of connector {name}", Fenced(name, task_count))
 
     async def put_logger_level(self, namespace: str, level: str) -> None:
         """Set a log level on every worker."""
-        ...
+        await self._write(f"level of logger {namespace}", LoggerLevel(namespace, level))
+
+    async def _write(self, what: str, *records: ConfigRecord) -> None:
+        """Write records in order and read them back."""
+        try:
+            async with asyncio.timeout(self._write_s), self._writing:
+                for batch in batched([encode_config_record(record) for record in records]):
+                    await self._table.post(batch)
+                await self._table.read_to_end(self._write_s)
+        except (TimeoutError, RequestTimedOutError) as error:
+            raise RequestTimedOutError(
+                f"{what} was not confirmed by topic {self._table.topic} within {self._write_s:g} s;"
+                " whether it was written is unknown",
+                remedy="look whether the change is there, and repeat it if it is not",
+            ) from error
+
+    def _read(self, _partition: int, record: Record) -> None:
+        self._fold.advance(record.offset)
+        try:
+            event = self._fold.take(decode_config_record(record.key, record.value))
+        except ProtocolError as error:
+            log.warning(
+                "config record is ignored topic=%s offset=%d cause=%s",
+                self._table.topic,
+                record.offset,
+                error,
+            )
+            return
+        if event is not None and self._listener is not None:
+            notify(self._listener, event)

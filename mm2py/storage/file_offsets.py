@@ -49,12 +49,6 @@ class FileOffsetBackingStore:
     async def stop(self) -> None:
         """Nothing to close: every ``set`` is in the file."""
 
-    def suspend(self) -> None:
-        """Nothing to suspend: no membership could be in doubt."""
-
-    def resume(self) -> None:
-        """Nothing to resume."""
-
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest value of each key."""
         return [self._offsets.get(key) for key in keys]

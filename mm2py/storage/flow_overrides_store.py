@@ -6,7 +6,7 @@ read back -> the listener. Whether this worker may write (it leads) is decided b
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, final
 
@@ -25,8 +25,7 @@ from mm2py.mirror.flow_overrides import (
 )
 from mm2py.mirror.flow_state import FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
-from mm2py.storage.kafka_log import KafkaLog, LogTail, LogWriter
-from mm2py.storage.record_log import RecordLog
+from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "Edit",
     "FlowOverridesStore",
     "held_edit",
-    "kafka_flow_overrides",
 ]
 
 log = logging.getLogger(__name__)
@@ -60,7 +58,7 @@ class FlowOverridesStore:
     """Implements ``mm2py.runtime.herder.api.Overrides``.
 
     Args:
-        open_log: makes the log; it is given the handler of records.
+        table: the topic.
         connectors: the file's connector configs, placeholders kept.
         names_a_secret: tells of a key whether its value must not be written here.
         by_file: whether the file has the flow run.
@@ -68,7 +66,7 @@ class FlowOverridesStore:
 
     def __init__(
         self,
-        open_log: Callable[[Callable[[int, Record], None]], RecordLog],
+        table: Table,
         connectors: Mapping[str, Mapping[str, str]],
         *,
         clock: Clock,
@@ -76,7 +74,7 @@ class FlowOverridesStore:
         by_file: bool = True,
         write_s: float = WRITE_S,
     ) -> None:
-        self._log = open_log(self._read)
+        self._table = table
         self._clock = clock
         self._names_a_secret = names_a_secret
         self._write_s = write_s
@@ -95,13 +93,13 @@ class FlowOverridesStore:
         """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
         self._live = False
         self._state.clear()
-        await self._log.start()
+        await self._table.start(self._read)
         self._live = True
 
     async def stop(self) -> None:
         """Close connections; safe before ``start`` and safe twice."""
         self._live = False
-        await self._log.stop()
+        await self._table.stop()
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Name who is told of every change read later; the history alone is none."""
@@ -271,17 +269,16 @@ class FlowOverridesStore:
         }
         try:
             async with asyncio.timeout(self._write_s):
-                posted = [
-                    self._log.post(
-                        key.encode(), None if entry is None else encode_flow_record(entry)[1]
-                    )
-                    for key, entry in records.items()
-                ]
-                await asyncio.gather(*posted)
-                await self._log.read_to_end(self._write_s)
+                await self._table.post(
+                    [
+                        (key.encode(), None if entry is None else encode_flow_record(entry)[1])
+                        for key, entry in records.items()
+                    ]
+                )
+                await self._table.read_to_end(self._write_s)
         except (TimeoutError, RequestTimedOutError) as error:
             raise RequestTimedOutError(
-                f"{action} of {target} was not confirmed by topic {self._log.topic} within"
+                f"{action} of {target} was not confirmed by topic {self._table.topic} within"
                 f" {self._write_s:g} s; whether it was written is unknown",
                 remedy="look whether the change is there, and repeat it if it is not",
             ) from error
@@ -303,7 +300,7 @@ class FlowOverridesStore:
             if isinstance(found, UnknownFlowRecord):
                 log.warning(
                     "record is ignored topic=%s offset=%d cause=%s",
-                    self._log.topic,
+                    self._table.topic,
                     record.offset,
                     found.reason,
                 )
@@ -319,29 +316,6 @@ class FlowOverridesStore:
     def _tell(self) -> None:
         if self._live and self._changed is not None:
             self._changed()
-
-
-def kafka_flow_overrides(
-    topic: str,
-    connectors: Mapping[str, Mapping[str, str]],
-    *,
-    prepare: Callable[[], Awaitable[int]],
-    writer: Callable[[], LogWriter],
-    reader: Callable[[], LogTail],
-    clock: Clock,
-    names_a_secret: Callable[[str], bool] = _nothing_secret,
-    by_file: bool = True,
-) -> FlowOverridesStore:
-    """Return the store of one flow over Kafka; arguments as of ``KafkaLog``. Opens no connection."""
-    return FlowOverridesStore(
-        lambda handle: KafkaLog(
-            topic, prepare=prepare, writer=writer, reader=reader, handle=handle
-        ),
-        connectors,
-        clock=clock,
-        names_a_secret=names_a_secret,
-        by_file=by_file,
-    )
 
 
 def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:

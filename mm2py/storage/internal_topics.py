@@ -1,22 +1,29 @@
 """Internal topics: created with their cleanup policy by the first worker, checked by every one.
 
-Flow: ``InternalTopic`` -> ``ensure_topic`` -> CreateTopics, then DescribeConfigs (Java: ``TopicAdmin``).
+Flow: ``InternalTopic`` -> ``InternalTopics`` -> CreateTopics, then DescribeConfigs (Java: ``TopicAdmin``).
 It writes no records.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, final
 
 from mm2py.client.admin import TopicDescription
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, FatalServerError, RetriableError, ServerError
+from mm2py.errors import (
+    ConfigError,
+    FatalServerError,
+    Mm2pyError,
+    RetriableError,
+    ServerError,
+)
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NewTopic
 
-__all__ = ["InternalTopic", "TopicAdmin", "ensure_topic"]
+__all__ = ["InternalTopic", "InternalTopics", "TopicAdmin"]
 
 log = logging.getLogger(__name__)
 
@@ -60,26 +67,127 @@ class TopicAdmin(Protocol):
         ...
 
 
-async def ensure_topic(admin: TopicAdmin, topic: InternalTopic, *, clock: Clock) -> int:
-    """Create a topic if it is missing, check its cleanup policy, return its number of partitions.
+@final
+class InternalTopics:
+    """The internal topics of one flow on one cluster; all that are missing are made in one request."""
 
-    Raises:
-        ConfigError: it exists with another cleanup policy, or the target refuses to create it.
-        RetriableError: not now (too few brokers, no answer).
-    """
-    found = (await admin.describe_topics([topic.name])).get(topic.name)
-    if found is None:
-        await _create(admin, topic)
-        # The broker that is asked may not know of the new topic yet.
-        deadline = clock.monotonic() + VISIBLE_WITHIN_S
-        while found is None and clock.monotonic() < deadline:
-            await clock.sleep(LOOK_EVERY_S)
-            found = (await admin.describe_topics([topic.name])).get(topic.name)
+    def __init__(self, admin: TopicAdmin, *, clock: Clock) -> None:
+        self._admin, self._clock = admin, clock
+        self._topics: dict[str, InternalTopic] = {}
+        self._partitions: dict[str, int] = {}
+        self._errors: dict[str, Exception] = {}
+        self._turn = asyncio.Lock()
+
+    def add(self, topic: InternalTopic) -> None:
+        """Name a topic that the flow will need."""
+        self._topics[topic.name] = topic
+
+    async def partitions(self, name: str) -> int:
+        """Create what is missing of all topics, check them, and return one topic's number of partitions.
+
+        Raises:
+            ConfigError: this one exists with another cleanup policy, or the target refuses to create it.
+            RetriableError: not now (too few brokers, no answer); a later call asks again.
+        """
+        async with self._turn:
+            if name not in self._partitions and name not in self._errors:
+                await self._ensure()
+            if name in self._errors:
+                raise self._errors.pop(name)
+            return self._partitions[name]
+
+    async def _ensure(self) -> None:
+        wanted = [t for t in self._topics.values() if t.name not in self._partitions]
+        found = dict(await self._admin.describe_topics([topic.name for topic in wanted]))
+        missing = [topic for topic in wanted if topic.name not in found]
+        if missing:
+            self._errors |= await _create(self._admin, missing)
+            made = [topic.name for topic in missing if topic.name not in self._errors]
+            found |= await self._visible(made)
+        there = [topic for topic in wanted if topic.name in found]
+        policies = await _policies(self._admin, [topic.name for topic in there])
+        for topic in wanted:
+            if topic.name in self._errors:
+                continue
+            try:
+                self._partitions[topic.name] = _checked(
+                    topic, found.get(topic.name), policies.get(topic.name)
+                )
+            except Mm2pyError as error:
+                self._errors[topic.name] = error
+
+    async def _visible(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+        """Wait for topics that were just made: the broker that is asked may not know of them yet."""
+        found: dict[str, TopicDescription] = {}
+        deadline = self._clock.monotonic() + VISIBLE_WITHIN_S
+        while left := [name for name in names if name not in found]:
+            found |= await self._admin.describe_topics(left)
+            if len(found) == len(names) or self._clock.monotonic() >= deadline:
+                break
+            await self._clock.sleep(LOOK_EVERY_S)
+        return found
+
+
+async def _create(admin: TopicAdmin, topics: Sequence[InternalTopic]) -> dict[str, Exception]:
+    """Create topics in one request; return the errors of those that do not exist now."""
+    answers = await admin.create_topics([_new(topic) for topic in topics])
+    errors: dict[str, Exception] = {}
+    created: list[InternalTopic] = []
+    for topic in topics:
+        error = answers.get(topic.name)
+        if error is None:
+            created.append(topic)
+        elif error.code != codes.TOPIC_ALREADY_EXISTS:
+            errors[topic.name] = _refused(topic, error)
+    if created:
+        log.info("internal topics created topics=%s", ",".join(topic.name for topic in created))
+    return errors
+
+
+def _new(topic: InternalTopic) -> NewTopic:
+    configs = {name: value for name, value in topic.configs.items() if name != "cleanup.policy"}
+    if len(configs) != len(topic.configs):
+        log.warning(
+            "property is ignored, the topic needs another value property=%s.cleanup.policy needed=%s",
+            topic.purpose,
+            topic.cleanup_policy,
+        )
+    configs["cleanup.policy"] = topic.cleanup_policy
+    return NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)
+
+
+def _refused(topic: InternalTopic, error: ServerError) -> Exception:
+    if error.code == codes.INVALID_REPLICATION_FACTOR:
+        # Connect retries this while the worker starts: brokers may still be on their way.
+        return RetriableError(
+            f"internal topic {topic.name} cannot be created: {error}",
+            remedy=f"set {topic.purpose}.replication.factor to at most the number of brokers of the"
+            " target, or start more brokers",
+        )
+    if isinstance(error, FatalServerError):
+        return ConfigError(
+            f"internal topic {topic.name} cannot be created on the target: {error}",
+            remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this user"
+            " the right to",
+        )
+    return error
+
+
+def _checked(topic: InternalTopic, found: TopicDescription | None, policy: str | None) -> int:
+    """Return the number of partitions of a topic that can be used."""
     if found is None:
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
     if found.error is not None:
         raise _unusable(topic, found.error)
-    await _check_policy(admin, topic)
+    if policy is None:
+        log.warning("cleanup policy cannot be read and is not checked topic=%s", topic.name)
+    elif policy.replace(" ", "") != topic.cleanup_policy:
+        elsewhere = f", or name another one in {topic.purpose}.topic" if topic.renamable else ""
+        raise ConfigError(
+            f"topic {topic.name} has cleanup.policy={policy}, it must be exactly"
+            f" {topic.cleanup_policy}, or records that are needed would be deleted in time",
+            remedy=f"alter the topic to cleanup.policy={topic.cleanup_policy}{elsewhere}",
+        )
     if topic.purpose == "config.storage" and len(found.partitions) != 1:
         raise ConfigError(
             f"topic {topic.name} (config.storage.topic) has {len(found.partitions)} partitions, it must"
@@ -89,42 +197,7 @@ async def ensure_topic(admin: TopicAdmin, topic: InternalTopic, *, clock: Clock)
     return len(found.partitions)
 
 
-async def _create(admin: TopicAdmin, topic: InternalTopic) -> None:
-    configs = {name: value for name, value in topic.configs.items() if name != "cleanup.policy"}
-    if len(configs) != len(topic.configs):
-        log.warning(
-            "property is ignored, the topic needs another value property=%s.cleanup.policy needed=%s",
-            topic.purpose,
-            topic.cleanup_policy,
-        )
-    configs["cleanup.policy"] = topic.cleanup_policy
-    new = NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)
-    error = (await admin.create_topics([new])).get(topic.name)
-    if error is None:
-        log.info(
-            "internal topic created topic=%s partitions=%d replication_factor=%d",
-            topic.name,
-            topic.partitions,
-            topic.replication_factor,
-        )
-    elif error.code == codes.INVALID_REPLICATION_FACTOR:
-        # Connect retries this while the worker starts: brokers may still be on their way.
-        raise RetriableError(
-            f"internal topic {topic.name} cannot be created: {error}",
-            remedy=f"set {topic.purpose}.replication.factor to at most the number of brokers of the"
-            " target, or start more brokers",
-        )
-    elif isinstance(error, FatalServerError) and error.code != codes.TOPIC_ALREADY_EXISTS:
-        raise ConfigError(
-            f"internal topic {topic.name} cannot be created on the target: {error}",
-            remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this user"
-            " the right to",
-        )
-    elif error.code != codes.TOPIC_ALREADY_EXISTS:
-        raise error
-
-
-def _unusable(topic: InternalTopic, error: ServerError) -> Exception:
+def _unusable(topic: InternalTopic, error: ServerError) -> Mm2pyError:
     if isinstance(error, RetriableError):
         return error
     return ConfigError(
@@ -133,21 +206,19 @@ def _unusable(topic: InternalTopic, error: ServerError) -> Exception:
     )
 
 
-async def _check_policy(admin: TopicAdmin, topic: InternalTopic) -> None:
+async def _policies(admin: TopicAdmin, names: Sequence[str]) -> dict[str, str]:
+    """Return the cleanup policies that may be read."""
     try:
-        entries = (await admin.describe_topic_configs([topic.name])).get(topic.name, ())
+        configs = await admin.describe_topic_configs(names) if names else {}
     except FatalServerError as error:
-        log.warning(
-            "cleanup policy cannot be read, start goes on topic=%s cause=%s", topic.name, error
-        )
-        return
-    policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
-    if policy is None:
-        log.warning("cleanup policy cannot be read, start goes on topic=%s", topic.name)
-    elif policy.replace(" ", "") != topic.cleanup_policy:
-        elsewhere = f", or name another one in {topic.purpose}.topic" if topic.renamable else ""
-        raise ConfigError(
-            f"topic {topic.name} has cleanup.policy={policy}, it must be exactly"
-            f" {topic.cleanup_policy}, or records that are needed would be deleted in time",
-            remedy=f"alter the topic to cleanup.policy={topic.cleanup_policy}{elsewhere}",
-        )
+        if len(names) > 1:  # the refusal may be of one of them
+            each = [await _policies(admin, [name]) for name in names]
+            return {name: policy for policies in each for name, policy in policies.items()}
+        log.info("cleanup policy may not be read topic=%s cause=%s", names[0], error)
+        return {}
+    return {
+        name: entry.value
+        for name, entries in configs.items()
+        for entry in entries
+        if entry.name == "cleanup.policy" and entry.value is not None
+    }

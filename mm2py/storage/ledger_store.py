@@ -8,7 +8,7 @@ delays positions of the partitions concerned, never records.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent
@@ -25,8 +25,8 @@ from mm2py.mirror.ledger import (
     encode_ledger_record,
 )
 from mm2py.observability.metrics import FlowMeter
-from mm2py.protocol.records import NewRecord, Record
-from mm2py.storage.offset_backing_store import LogEnd, RecordSink
+from mm2py.protocol.records import Record
+from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
 
 __all__ = ["LedgerStore"]
@@ -47,27 +47,18 @@ class LedgerStore(EventSink):
     """Implements ``mm2py.api.context.EventSink`` over Kafka.
 
     Args:
-        topic: name of the ledger.
-        prepare: makes sure that it exists.
-        writer: makes the producer.
-        reader: makes the reader.
+        table: the ledger topic; it is read once, not followed.
         meter: counts events, and names the flow.
     """
 
     def __init__(
         self,
-        topic: str,
+        table: Table,
         *,
-        prepare: Callable[[], Awaitable[int]],
-        writer: Callable[[], RecordSink],
-        reader: Callable[[], LogEnd],
         meter: FlowMeter,
         clock: Clock,
     ) -> None:
-        self._topic = topic
-        self._prepare = prepare
-        self._open_writer = writer
-        self._open_reader = reader
+        self._table, self._topic = table, table.topic
         self._meter = meter
         self._clock = clock
         self._reported: set[tuple[EventKind, TopicPartition, int, int]] = set()
@@ -204,17 +195,17 @@ class LedgerStore(EventSink):
 
     async def _run(self) -> None:
         backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
-        writer: RecordSink | None = None
-        failing = False
+        is_open = failing = False
         try:
             while True:
                 try:
-                    if writer is None:
+                    if not is_open:
                         try:
-                            writer = await self._open()
+                            await self._open()
+                            is_open = True
                         finally:
                             self._looked.set()
-                    await self._write_all(writer)
+                    await self._write_all()
                 except Mm2pyError as error:
                     if not failing:
                         self._complain(error)
@@ -228,11 +219,9 @@ class LedgerStore(EventSink):
                 await self._work.wait()
                 self._work.clear()
         finally:
-            if writer is not None:
-                await writer.close()
+            await self._table.stop()
 
-    async def _open(self) -> RecordSink:
-        await self._prepare()
+    async def _open(self) -> None:
         known, flow = KnownEvents(), str(self._meter.flow)
         events = strange = 0
         incarnations: dict[TopicPartition, bytes] = {}
@@ -251,17 +240,7 @@ class LedgerStore(EventSink):
                 if found.flow == flow:
                     known.note(found.event)
 
-        reader = self._open_reader()
-        try:
-            await reader.read_to_end(take)
-        finally:
-            await reader.close()
-        writer = self._open_writer()
-        try:
-            await writer.start()
-        except BaseException:
-            await writer.close()
-            raise
+        await self._table.start(take)
         if strange:
             log.warning(
                 "ledger holds records of a version that this program does not know, they are kept"
@@ -280,13 +259,11 @@ class LedgerStore(EventSink):
             self._settled(event.partition)
         for partition in newer:
             known.copied(partition)
-        return writer
 
-    async def _write_all(self, writer: RecordSink) -> None:
+    async def _write_all(self) -> None:
         while self._queue:
             batch = [self._queue[i] for i in range(min(MAX_RECORDS, len(self._queue)))]
-            records = [NewRecord(*_encoded(record)) for record in batch]
-            await writer.write(TopicPartition(self._topic, 0), records)
+            await self._table.post([_encoded(record) for record in batch])
             for record in batch:
                 self._queue.popleft()
                 if isinstance(record, LedgerRecord):

@@ -6,20 +6,21 @@ survives the process. Stores that share a ``MemoryTopic`` see each other's recor
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from mm2py.protocol.records import Record
-from mm2py.storage.config_log_store import LogConfigBackingStore
+from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.offset_entries import OffsetMap
-from mm2py.storage.status_log_store import LogStatusBackingStore
+from mm2py.storage.status_backing_store import StatusBackingStore
+from mm2py.storage.table import Entry, Handler
 
 __all__ = [
-    "MemoryConfigBackingStore",
-    "MemoryLog",
     "MemoryOffsetBackingStore",
-    "MemoryStatusBackingStore",
+    "MemoryTable",
     "MemoryTopic",
+    "memory_configs",
+    "memory_statuses",
 ]
 
 FIRST_COMPACTION: Final = 1_000
@@ -33,7 +34,7 @@ class MemoryTopic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.records: list[Record] = []
-        self.followers: list[MemoryLog] = []
+        self.followers: list[MemoryTable] = []
         self._next_offset = 0
         self._compact_at = FIRST_COMPACTION
 
@@ -65,11 +66,12 @@ class MemoryTopic:
 
 
 @final
-class MemoryLog:
-    """Implements ``RecordLog`` over a ``MemoryTopic``."""
+class MemoryTable:
+    """Implements ``Table`` over a ``MemoryTopic``; tables of one topic see each other's records."""
 
-    def __init__(self, topic: MemoryTopic, handle: Callable[[int, Record], None]) -> None:
-        self._topic, self._handle = topic, handle
+    def __init__(self, topic: MemoryTopic) -> None:
+        self._topic = topic
+        self._handle: Handler | None = None
         self.position = 0
 
     @property
@@ -77,15 +79,15 @@ class MemoryLog:
         """Name of the topic, for messages."""
         return self._topic.name
 
-    async def start(self) -> None:
+    async def start(self, handle: Handler) -> None:
         """Read from the beginning, then follow."""
         await self.stop()
-        self.position = 0
+        self.position, self._handle = 0, handle
         self._topic.followers.append(self)
         self.catch_up()
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         if self in self._topic.followers:
             self._topic.followers.remove(self)
 
@@ -94,17 +96,18 @@ class MemoryLog:
         await asyncio.sleep(0)
         self.catch_up()
 
-    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
-        """Add a record; it is acknowledged at once."""
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        """Add entries; they are acknowledged at once."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        answer.set_result(self._topic.append(key, value))
+        answer.set_result([self._topic.append(*entry) for entry in entries][0])
         return answer
 
     def catch_up(self) -> None:
         """Hand on all records that are new."""
         for record in self._topic.from_offset(self.position):
-            # A handler may stop this log.
-            if self in self._topic.followers and record.offset >= self.position:
+            # A handler may stop this table.
+            following = self in self._topic.followers
+            if self._handle is not None and following and record.offset >= self.position:
                 self.position = record.offset + 1
                 self._handle(0, record)
 
@@ -113,22 +116,14 @@ def _offset_of(record: Record) -> int:
     return record.offset
 
 
-@final
-class MemoryConfigBackingStore(LogConfigBackingStore):
-    """Configs in memory; stores of several workers share a topic."""
-
-    def __init__(self, topic: MemoryTopic | None = None) -> None:
-        shared = topic if topic is not None else MemoryTopic("configs")
-        super().__init__(lambda handle: MemoryLog(shared, handle))
+def memory_configs(topic: MemoryTopic | None = None) -> ConfigBackingStore:
+    """Return configs in memory; stores of several workers share a topic."""
+    return ConfigBackingStore(MemoryTable(topic or MemoryTopic("configs")))
 
 
-@final
-class MemoryStatusBackingStore(LogStatusBackingStore):
-    """States in memory; stores of several workers share a topic."""
-
-    def __init__(self, topic: MemoryTopic | None = None) -> None:
-        shared = topic if topic is not None else MemoryTopic("statuses")
-        super().__init__(lambda handle: MemoryLog(shared, handle))
+def memory_statuses(topic: MemoryTopic | None = None) -> StatusBackingStore:
+    """Return states in memory; stores of several workers share a topic."""
+    return StatusBackingStore(MemoryTable(topic or MemoryTopic("statuses")))
 
 
 @final
@@ -143,12 +138,6 @@ class MemoryOffsetBackingStore:
 
     async def stop(self) -> None:
         """Nothing to close; what was stored stays."""
-
-    def suspend(self) -> None:
-        """Nothing to suspend: no membership could be in doubt."""
-
-    def resume(self) -> None:
-        """Nothing to resume."""
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest value of each key."""

@@ -1,129 +1,135 @@
 """Internal topics and their stores: Connect's three as a worker config describes them, and our own.
 
-Flow: worker properties + cluster -> ``WorkerStores``: config, status and offset store, and ``prepare``, which
-makes the topics. Opens no connection.
+Flow: worker properties + cluster -> ``FlowTables`` (one writer, one permit) -> ``Table`` per topic -> stores.
+Opens no connection.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import final
 
 from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.client.log_reader import LogReader
+from mm2py.client.permit import Permit
 from mm2py.client.record_writer import RecordWriter
 from mm2py.clock import Clock
-from mm2py.config.clients import ProducerSettings
+from mm2py.config.client_properties import with_prefix
+from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.ledger import ledger_topic
 from mm2py.observability.metrics import FlowMeter
-from mm2py.storage.config_log_store import KafkaConfigBackingStore
-from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.status_log_store import KafkaStatusBackingStore
-from mm2py_workers.offset_topic import offset_topic, topic_configs
+from mm2py.storage.status_backing_store import StatusBackingStore
+from mm2py.storage.table import KafkaTable
+from mm2py.types import FlowName
 
-__all__ = ["TopicAccess", "TopicConnections", "WorkerStores", "worker_stores"]
+__all__ = ["FlowTables", "WorkerStores", "offset_topic", "store_producer", "worker_stores"]
 
-
-@dataclass(frozen=True, slots=True)
-class TopicAccess:
-    """How one internal topic is made, written and read."""
-
-    name: str
-    prepare: Callable[[], Awaitable[int]]
-    writer: Callable[[], RecordWriter]
-    reader: Callable[[], LogReader]
+_KNOWN = ("topic", "partitions", "replication.factor")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConnections:
-    """A worker's connections to the cluster that holds its internal topics."""
+@final
+class FlowTables:
+    """The tables of one flow on its target: one producer id for all, written only with the permit.
 
-    cluster: Cluster
-    admin: Admin
-    producer: ProducerSettings
-    clock: Clock
+    Args:
+        cluster: that holds the topics.
+        producer: settings of the writer.
+        permit: this process's right to write for the flow.
+    """
 
-    def to(self, topic: InternalTopic) -> TopicAccess:
-        """Return the access to one topic."""
-        return TopicAccess(
+    def __init__(
+        self, cluster: Cluster, producer: ProducerSettings, *, permit: Permit, clock: Clock
+    ) -> None:
+        self.cluster, self.permit = cluster, permit
+        self._clock = clock
+        self._topics = InternalTopics(Admin(cluster), clock=clock)
+        self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
+
+    def table(self, topic: InternalTopic, *, follow: bool = True) -> KafkaTable:
+        """Return the table over one topic."""
+        self._topics.add(topic)
+        return KafkaTable(
             topic.name,
-            prepare=lambda: ensure_topic(self.admin, topic, clock=self.clock),
-            writer=lambda: RecordWriter(self.cluster, self.producer, clock=self.clock),
-            reader=lambda: LogReader(self.cluster, topic.name, clock=self.clock),
+            prepare=lambda: self._topics.partitions(topic.name),
+            writer=self._writer,
+            reader=lambda: LogReader(self.cluster, topic.name, clock=self._clock),
+            follow=follow,
         )
 
-    def own_topic(self, name: str, cleanup_policy: str, replication_factor: int) -> TopicAccess:
-        """Return the access to a topic that Connect does not know; ``-1`` is the broker's default."""
-        return self.to(
-            InternalTopic(
-                name=name,
-                purpose="offset.storage",
-                partitions=1,
-                replication_factor=replication_factor,
-                configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
-                cleanup_policy=cleanup_policy,
-                renamable=False,
-            )
+    def own_table(
+        self, name: str, cleanup_policy: str, replication_factor: int, *, follow: bool = True
+    ) -> KafkaTable:
+        """Return the table over a topic that Connect does not know; ``-1`` is the broker's default."""
+        topic = InternalTopic(
+            name=name,
+            purpose="offset.storage",
+            partitions=1,
+            replication_factor=replication_factor,
+            configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
+            cleanup_policy=cleanup_policy,
+            renamable=False,
         )
+        return self.table(topic, follow=follow)
 
     def ledger(self, source: str, replication_factor: int, meter: FlowMeter) -> LedgerStore:
         """Return the loss ledger of one source."""
-        topic = self.own_topic(ledger_topic(source), "delete", replication_factor)
-        return LedgerStore(
-            topic.name,
-            prepare=topic.prepare,
-            writer=topic.writer,
-            reader=topic.reader,
-            meter=meter,
-            clock=self.clock,
-        )
+        table = self.own_table(ledger_topic(source), "delete", replication_factor, follow=False)
+        return LedgerStore(table, meter=meter, clock=self._clock)
+
+    async def prepare(self, *names: str) -> None:
+        """Make sure that topics exist; see ``InternalTopics.partitions``."""
+        await asyncio.gather(*(self._topics.partitions(name) for name in names))
+
+    async def close(self) -> None:
+        """Close the writer; the cluster is its owner's."""
+        await self._writer.close()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStores:
     """Stores over Connect's topics; ``prepare`` makes the topics."""
 
-    config: KafkaConfigBackingStore
-    status: KafkaStatusBackingStore
+    config: ConfigBackingStore
+    status: StatusBackingStore
     offsets: KafkaOffsetBackingStore
     prepare: Callable[[], Awaitable[None]]
 
 
 def worker_stores(
-    props: Mapping[str, str], worker: WorkerConfig, connections: TopicConnections
+    props: Mapping[str, str], worker: WorkerConfig, tables: FlowTables
 ) -> WorkerStores:
     """Return the three stores of one worker."""
-    at_config = connections.to(_config_topic(props, worker))
-    at_status = connections.to(_status_topic(props, worker))
-    at_offsets = connections.to(offset_topic(props, worker))
-
-    async def prepare() -> None:
-        await asyncio.gather(*(topic.prepare() for topic in (at_config, at_status, at_offsets)))
-
+    config, status = _config_topic(props, worker), _status_topic(props, worker)
+    offsets = offset_topic(props, worker)
     return WorkerStores(
-        config=KafkaConfigBackingStore(
-            at_config.name,
-            prepare=at_config.prepare,
-            writer=at_config.writer,
-            reader=at_config.reader,
-        ),
-        status=KafkaStatusBackingStore(
-            at_status.name,
-            prepare=at_status.prepare,
-            writer=at_status.writer,
-            reader=at_status.reader,
-        ),
-        offsets=KafkaOffsetBackingStore(
-            at_offsets.name,
-            prepare=at_offsets.prepare,
-            writer=at_offsets.writer,
-            reader=at_offsets.reader,
-        ),
-        prepare=prepare,
+        config=ConfigBackingStore(tables.table(config)),
+        status=StatusBackingStore(tables.table(status)),
+        offsets=KafkaOffsetBackingStore(tables.table(offsets, follow=False)),
+        prepare=lambda: tables.prepare(config.name, status.name, offsets.name),
     )
+
+
+def offset_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
+    """Return the offset topic as the worker config describes it."""
+    return InternalTopic(
+        name=worker.offset_storage_topic,
+        purpose="offset.storage",
+        partitions=worker.offset_storage_partitions,
+        replication_factor=worker.offset_storage_replication_factor,
+        configs=_topic_configs(props, "offset.storage."),
+    )
+
+
+def store_producer(props: Mapping[str, str], flow: FlowName) -> ProducerSettings:
+    """Return the producer of Connect's stores: it takes top-level client keys, not ``producer.*``."""
+    known = {key: props[key] for key in ("bootstrap.servers", "client.id") if key in props}
+    return producer_settings(known, scope=f"internal topics of {flow}")
 
 
 def _config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
@@ -132,7 +138,7 @@ def _config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTop
         purpose="config.storage",
         partitions=1,
         replication_factor=worker.config_storage_replication_factor,
-        configs=topic_configs(props, "config.storage."),
+        configs=_topic_configs(props, "config.storage."),
     )
 
 
@@ -142,5 +148,10 @@ def _status_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTop
         purpose="status.storage",
         partitions=worker.status_storage_partitions,
         replication_factor=worker.status_storage_replication_factor,
-        configs=topic_configs(props, "status.storage."),
+        configs=_topic_configs(props, "status.storage."),
     )
+
+
+def _topic_configs(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return a topic's configs (``config.storage.``, ``offset.storage.``, ...)."""
+    return {key: value for key, value in with_prefix(props, prefix).items() if key not in _KNOWN}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 from mm2py.client.cluster import Cluster
+from mm2py.client.permit import Permit
 from mm2py.client.sender import Sender
 from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties
@@ -29,6 +30,7 @@ class TargetLink:
         settings: ProducerSettings,
         alias: str,
         clock: Clock,
+        permit: Permit,
         callbacks: tuple[OnDelivered, OnFailed, OnStalled, OnDoubt],
     ) -> None:
         on_delivered, on_failed, on_stalled, on_doubt = callbacks
@@ -41,6 +43,7 @@ class TargetLink:
             on_failed=on_failed,
             on_stalled=on_stalled,
             on_doubt=on_doubt,
+            permit=permit,
         )
         # Bound once: the task calls it for every batch.
         self.enqueue: Callable[[TopicPartition, TopicPartition, Sequence[RecordBatch]], None] = (
@@ -61,14 +64,6 @@ class TargetLink:
         """Bytes of one target partition that are not acknowledged."""
         return self._sender.backlog_bytes(target)
 
-    def suspend(self) -> None:
-        """Send nothing from now on, retries included."""
-        self._sender.suspend()
-
-    def resume(self) -> None:
-        """Send again, from where it was suspended."""
-        self._sender.resume()
-
     async def flush(self, timeout_s: float) -> bool:
         """Wait until everything that was sent is acknowledged; False when time ran out."""
         self._sender.drop_unopened()
@@ -84,10 +79,13 @@ class TargetLink:
 class TargetLinks:
     """Makes the links of one flow's tasks."""
 
-    def __init__(self, worker_props: Mapping[str, str], alias: str, clock: Clock) -> None:
+    def __init__(
+        self, worker_props: Mapping[str, str], alias: str, clock: Clock, permit: Permit
+    ) -> None:
         self._worker_props = worker_props
         self._alias = alias
         self._clock = clock
+        self._permit = permit
 
     def buffer_memory(self, spec: TaskSpec) -> int:
         """Return ``buffer.memory`` of a task's producer, in bytes."""
@@ -108,7 +106,7 @@ class TargetLinks:
             on_doubt: OnDoubt,
         ) -> TargetLink:
             callbacks = (on_delivered, on_failed, on_stalled, on_doubt)
-            return TargetLink(settings, self._alias, self._clock, callbacks)
+            return TargetLink(settings, self._alias, self._clock, self._permit, callbacks)
 
         return make
 

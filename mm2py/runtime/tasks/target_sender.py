@@ -41,19 +41,8 @@ class TargetSender(Protocol):
         """Bytes waiting for one target partition."""
         ...
 
-    def suspend(self) -> None:
-        """Send nothing from now on, retries included; answers are still taken."""
-        ...
-
-    def resume(self) -> None:
-        """Send again, from where it was suspended."""
-        ...
-
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is waiting or in flight; False when time ran out.
-
-        While suspended: until nothing is in flight; False when something waits.
-        """
+        """Wait until nothing is waiting or in flight; False when time ran out, or without a permit."""
         ...
 
     async def close(self) -> None:

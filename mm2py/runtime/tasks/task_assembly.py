@@ -11,6 +11,7 @@ from typing import TypeGuard, cast, final
 
 from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
+from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
@@ -66,6 +67,7 @@ class TaskParts:
     events: EventSink = field(default_factory=NoLedger)
     on_topic: Callable[[TaskId, str], None] = _nobody_asks
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
+    permit: Permit = UNLIMITED
 
 
 @final
@@ -133,6 +135,7 @@ class TaskAssembly:
             on_status=on_status,
             acknowledged=adapter.acknowledged if adapter is not None else None,
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
+            permit=parts.permit,
         )
 
 

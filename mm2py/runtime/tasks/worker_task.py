@@ -2,8 +2,8 @@
 
 Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
 ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
-``buffer.memory``; a source partition whose target cannot drain is held alone. Suspended: no poll, no
-send, no commit until resumed. Paused: no poll; what is sent is acknowledged and committed. Knows no sockets.
+``buffer.memory``; a source partition whose target cannot drain is held alone. Without the flow's permit: no
+poll, no send, no commit. Paused: no poll; what is sent is acknowledged and committed. Knows no sockets.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Final, final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
+from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.observability.metrics import PartitionMeter
@@ -68,7 +69,7 @@ class TaskSettings:
 class WorkerTask:
     """One running task; ``start`` launches its loop, ``stop`` ends it in order."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per part of the loop
         self,
         task: BatchSourceTask,
         *,
@@ -79,6 +80,7 @@ class WorkerTask:
         on_status: Callable[[Status], None],
         acknowledged: Callable[[TopicPartition, int], None] | None = None,
         on_topic: Callable[[str], None] | None = None,
+        permit: Permit = UNLIMITED,
     ) -> None:
         self._task = task
         self._context = context
@@ -99,10 +101,11 @@ class WorkerTask:
         self._failed: set[TopicPartition] = set()
         self._stalls = StallLog()
         self._starved = False
-        self._suspended = False
+        self._permit = permit
         self._paused = False
         self._polls = False
         self._room = asyncio.Event()
+        self._end_watch = permit.watch(self._room.set)
         self._stop = asyncio.Event()
         self._error: Exception | None = None
         self._deadline = float("inf")
@@ -138,17 +141,6 @@ class WorkerTask:
             )
             running.cancel()
             await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
-
-    def suspend(self) -> None:
-        """Stop polling, sending and committing; everything that is in hand stays there."""
-        self._suspended = True
-        self._sender.suspend()
-
-    def resume(self) -> None:
-        """Go on after ``suspend``."""
-        self._suspended = False
-        self._sender.resume()
-        self._room.set()
 
     def pause(self, *, paused: bool) -> None:
         """Stop polling, or go on; a task paused before its start opens nothing until it goes on (Connect)."""
@@ -237,7 +229,7 @@ class WorkerTask:
                 self._lifecycle.to(await self._while_paused())
                 continue
             budget = limit - sender.buffered_bytes
-            if budget < self._least_budget or self._suspended:
+            if budget < self._least_budget or not self._permit.was_valid:
                 await self._wait_for_room()
                 continue
             try:
@@ -268,7 +260,9 @@ class WorkerTask:
         if self._error is not None:
             return True
         free_bytes = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
-        return self._paused or (free_bytes >= self._least_budget and not self._suspended)
+        return self._paused or (
+            free_bytes >= self._least_budget and self._permit.was_valid
+        )
 
     # ---------------------------------------------------------------- hot path, both ways
 
@@ -379,7 +373,7 @@ class WorkerTask:
         pause_s = self._settings.offset_flush_interval_ms / 1000
         try:
             while not await wait_or_stop(self._clock, pause_s, self._stop):
-                if not self._suspended:
+                if self._permit.valid:
                     await self._commit()
         except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
             self._crash(error)
@@ -395,6 +389,8 @@ class WorkerTask:
             log.warning("task commit failed cause=%s", error)
 
     async def _drain(self) -> None:
+        if not self._permit.valid:
+            return  # no position may be written, so nothing is gained by waiting for answers
         # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
         graceful_s = self._settings.graceful_timeout_ms / 1000
         remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
@@ -417,6 +413,7 @@ class WorkerTask:
                 await close()
             except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
                 log.warning("closing a task's part failed cause=%s", error)
+        self._end_watch()
         self._arrivals.close()
         self._stalls.close()
         self._context.close()

@@ -1,0 +1,307 @@
+"""A compacted topic as a table: read to its end, followed, written in whole changes (Java's ``KafkaBasedLog``).
+
+Flow: ``start`` -> the topic exists -> read to its end -> a task that follows -> ``handle``; ``post`` -> one batch
+per partition (murmur2 of the key) -> acknowledged. Config, status, offsets, flow changes and the ledger are folds
+over a ``Table``; it knows nothing of what the records mean.
+
+Invariants (tests of the same names; the first four are those of ``mm2py.client.record_writer``):
+
+1. The records of one post that share a partition are stored together or not at all.
+2. Each post is answered exactly once.
+3. A post that is cancelled, or waits longer than its time-out, is taken back: it is not written later.
+4. Nothing that was posted under a lost membership is ever written.
+5. Records of aborted transactions are never handled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol, final
+
+from mm2py.client.record_writer import Post
+from mm2py.errors import ConnectionFailedError, RequestTimedOutError
+from mm2py.protocol.records import NewRecord, Record
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "Entry",
+    "Handler",
+    "KafkaTable",
+    "Table",
+    "TableReader",
+    "TableWriter",
+    "batched",
+    "murmur2",
+    "partition_of",
+]
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[int, Record], None]
+"""Takes ``(partition, record)``; must neither block nor raise."""
+
+Entry = tuple[bytes, bytes | None]
+"""Key and value; None deletes the key."""
+
+BATCH_BYTES: Final = 512 * 1024
+"""Half of what a topic takes by default (``max.message.bytes``)."""
+
+
+class Table(Protocol):
+    """One compacted topic, Kafka's (``KafkaTable``) or in memory (``MemoryTable``)."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, for messages."""
+        ...
+
+    async def start(self, handle: Handler) -> None:
+        """Read to the end, then follow; ``handle`` takes every record, in order per partition.
+
+        Raises:
+            RetriableError: not now; a later call begins anew.
+            ConfigError: the topic cannot be used as it is.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Stop reading; what is not acknowledged fails. Safe before ``start`` and safe twice."""
+        ...
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        """Wait until all that is in the topic now was handled.
+
+        Raises:
+            RequestTimedOutError: that takes longer than ``timeout_s``.
+            ConnectionFailedError: the table is not open.
+        """
+        ...
+
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        """Write entries behind those posted before, as one batch per partition.
+
+        The result is the offset of the first entry, once all are acknowledged. It need not be awaited;
+        cancelled, it takes back what is not written yet.
+        """
+        ...
+
+
+class TableReader(Protocol):
+    """What a table needs of ``mm2py.client.log_reader.LogReader``."""
+
+    async def read_to_end(self, handle: Handler) -> None:
+        """Hand every record that is new since the last call to ``handle``."""
+        ...
+
+    async def tail(self, handle: Handler) -> None:
+        """Hand on every record as soon as it is there, until cancelled."""
+        ...
+
+    async def reach_end(self) -> None:
+        """Wait until a running ``tail`` has handed on all that is there now."""
+        ...
+
+    async def close(self) -> None:
+        """End a read that is under way."""
+        ...
+
+
+class TableWriter(Protocol):
+    """What a table needs of ``mm2py.client.record_writer.RecordWriter``; tables share one."""
+
+    async def start(self) -> None:
+        """Get a producer id, once."""
+        ...
+
+    def post(
+        self,
+        tp: TopicPartition,
+        records: Sequence[NewRecord],
+        done: Callable[[int | Exception], None],
+    ) -> Post:
+        """Write one batch behind those before; ``done`` gets its first offset or the error."""
+        ...
+
+    def take_back(self, post: Post) -> None:
+        """Do not write a post that is not answered."""
+        ...
+
+
+def batched(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Cut a list of entries that need not be stored together into batches that any topic takes."""
+    batch: list[Entry] = []
+    size = 0
+    for key, value in entries:
+        bytes_of_entry = len(key) + len(value or b"")
+        if batch and size + bytes_of_entry > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append((key, value))
+        size += bytes_of_entry
+    yield batch
+
+
+@final
+class KafkaTable:
+    """Implements ``Table`` over Kafka.
+
+    Args:
+        topic: its name.
+        prepare: makes sure that it exists, compacted, and returns its number of partitions.
+        writer: the flow's writer; its owner closes it.
+        reader: makes the reader, which starts at the beginning.
+        follow: whether records are handled as they come; else at each ``read_to_end``.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        prepare: Callable[[], Awaitable[int]],
+        writer: TableWriter,
+        reader: Callable[[], TableReader],
+        follow: bool = True,
+    ) -> None:
+        self._topic = topic
+        self._prepare, self._writer, self._new_reader = prepare, writer, reader
+        self._follow = follow
+        self._handle: Handler | None = None
+        self._partitions = 0
+        self._reader: TableReader | None = None
+        self._tail: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
+        self._unanswered: set[asyncio.Future[int]] = set()
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, for messages."""
+        return self._topic
+
+    async def start(self, handle: Handler) -> None:
+        """Read the whole topic, then follow it."""
+        await self.stop()
+        self._partitions = await self._prepare()
+        self._reader, self._handle = self._new_reader(), handle
+        try:
+            await self._writer.start()
+            await self._reader.read_to_end(handle)
+        except BaseException:
+            await self.stop()
+            raise
+        if self._follow:
+            self._tail = asyncio.create_task(
+                self._reader.tail(handle), name=f"follow {self._topic}"
+            )
+            self._tail.add_done_callback(self._tail_ended)
+
+    async def stop(self) -> None:
+        """Stop reading; what is not acknowledged fails. Safe twice."""
+        tail, self._tail = self._tail, None
+        reader, self._reader = self._reader, None
+        for answer in tuple(self._unanswered):
+            answer.set_exception(self._closed())
+        if tail is not None:
+            tail.cancel()
+            await asyncio.gather(tail, return_exceptions=True)
+        if reader is not None:
+            await reader.close()
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        """Wait until all that is in the topic now was handled."""
+        reader, handle = self._reader, self._handle
+        lost = self._tail is None or self._tail.done()
+        if reader is None or handle is None or (self._follow and lost):
+            raise self._closed()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._follow:
+                    await reader.reach_end()
+                else:
+                    async with self._reading:
+                        await reader.read_to_end(handle)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"topic {self._topic} was not read to its end within {timeout_s:g} s",
+                remedy="check that the brokers that lead it can be reached",
+            ) from None
+
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        """Write entries as one batch per partition."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._unanswered.add(answer)
+        answer.add_done_callback(self._answered)
+        if self._reader is None:
+            answer.set_exception(self._closed())
+            return answer
+        batches: dict[int, list[NewRecord]] = {}
+        for key, value in entries:
+            record = NewRecord(key, value, (), -1)
+            batches.setdefault(partition_of(key, self._partitions), []).append(record)
+        first, left = next(iter(batches)), len(batches)
+        first_offset = -1
+
+        def done(partition: int, result: int | Exception) -> None:
+            nonlocal left, first_offset
+            left -= 1
+            if answer.done():
+                return
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+                return
+            if partition == first:
+                first_offset = result
+            if not left:
+                answer.set_result(first_offset)
+
+        posts = [
+            self._writer.post(
+                TopicPartition(self._topic, partition), records, partial(done, partition)
+            )
+            for partition, records in batches.items()
+        ]
+
+        def take_back(ended: "asyncio.Future[int]") -> None:
+            if ended.cancelled() or ended.exception() is not None:
+                for post in posts:
+                    self._writer.take_back(post)
+
+        answer.add_done_callback(take_back)
+        return answer
+
+    def _answered(self, answer: "asyncio.Future[int]") -> None:
+        self._unanswered.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # a caller that does not wait has no use for the error
+
+    def _closed(self) -> ConnectionFailedError:
+        return ConnectionFailedError(f"the table of topic {self._topic} is not open")
+
+    def _tail_ended(self, tail: "asyncio.Task[None]") -> None:
+        if not tail.cancelled() and (error := tail.exception()) is not None:
+            log.error("topic is followed no longer topic=%s", self._topic, exc_info=error)
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition that Java's default partitioner chooses for a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """Hash as Java's ``Utils.murmur2``, as an unsigned 32-bit number."""
+    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
+    length = len(data)
+    value = (0x9747B28C ^ length) & mask
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little")
+        k = k * multiplier & mask
+        k ^= k >> 24
+        k = k * multiplier & mask
+        value = (value * multiplier & mask) ^ k
+    if tail := data[whole:]:
+        value ^= int.from_bytes(tail, "little")
+        value = value * multiplier & mask
+    value ^= value >> 13
+    value = value * multiplier & mask
+    return value ^ (value >> 15)

@@ -1,0 +1,90 @@
+"""One object decides whether bytes may leave; its numbered invariants."""
+
+import asyncio
+
+from mm2py.client.permit import UNLIMITED, Permit, check_all
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.testing.clock import FakeClock
+
+
+async def test_nothing_is_allowed_before_the_first_grant_and_behind_the_granted_instant() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    assert not permit.valid
+    permit.grant(clock.monotonic() + 6)
+    assert permit.allows(permit.term)
+    await clock.advance(6)
+    assert not permit.allows(permit.term)
+
+
+async def test_a_frozen_process_finds_its_permit_ended_before_any_timer_ran() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    seen: list[bool] = []
+    permit.watch(lambda: seen.append(permit.valid))
+    permit.grant(clock.monotonic() + 6)
+    await clock.advance(60)
+    assert not permit.valid
+    check_all()
+    assert seen == [True, False]
+
+
+async def test_an_earlier_grant_does_not_shorten_a_later_one() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    permit.grant(clock.monotonic() + 6)
+    permit.grant(clock.monotonic() + 2)
+    await clock.advance(5)
+    assert permit.valid
+
+
+async def test_a_revoked_permit_is_valid_again_in_the_same_term() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    permit.grant(clock.monotonic() + 6)
+    term = permit.term
+    permit.revoke()
+    assert not permit.allows(term)
+    permit.grant(clock.monotonic() + 6)
+    assert permit.allows(term)
+
+
+async def test_what_belongs_to_an_abandoned_term_is_never_allowed_again() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    permit.grant(clock.monotonic() + 6)
+    before = permit.term
+    permit.abandon()
+    permit.grant(clock.monotonic() + 6)
+    assert permit.valid
+    assert not permit.allows(before)
+    assert permit.allows(permit.term)
+
+
+async def test_watchers_hear_of_each_change_once_and_of_each_abandoned_term() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    seen: list[tuple[int, bool]] = []
+    end = permit.watch(lambda: seen.append((permit.term, permit.valid)))
+    permit.grant(clock.monotonic() + 6)
+    permit.grant(clock.monotonic() + 8)
+    permit.revoke()
+    permit.revoke()
+    permit.abandon()
+    end()
+    permit.grant(clock.monotonic() + 6)
+    assert seen == [(0, True), (0, False), (1, False)]
+
+
+async def test_watchers_hear_of_the_end_without_being_asked() -> None:
+    permit = Permit(SYSTEM_CLOCK)
+    ended = asyncio.Event()
+    permit.grant(SYSTEM_CLOCK.monotonic() + 0.05)
+    permit.watch(ended.set)
+    async with asyncio.timeout(10):
+        await ended.wait()
+    assert not permit.valid
+
+
+def test_the_unlimited_permit_allows_everything() -> None:
+    assert UNLIMITED.allows(UNLIMITED.term)
