@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(test_\w+)`")
-DEFINED = re.compile(r"^\s*def (test_\w+)", re.MULTILINE)
+DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 
 
 def test_every_test_that_a_document_names_exists() -> None:

@@ -1,7 +1,8 @@
 import asyncio
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -18,22 +19,20 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
-def on_cluster(region: KafkaAddress, body: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def run() -> None:
-        settings = ConnectionSettings(
-            bootstrap_servers=parse_bootstrap_servers(region.bootstrap_servers),
-            client_id="test",
-            default_api_timeout_ms=20_000,
-        )
-        cluster = Cluster(settings, alias="a")
-        try:
-            await cluster.connect()
-            await body(cluster)
-        finally:
-            await cluster.close()
-            await cluster.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def connected(region: KafkaAddress) -> AsyncGenerator[Cluster]:
+    settings = ConnectionSettings(
+        bootstrap_servers=parse_bootstrap_servers(region.bootstrap_servers),
+        client_id="test",
+        default_api_timeout_ms=20_000,
+    )
+    cluster = Cluster(settings, alias="a")
+    try:
+        await cluster.connect()
+        yield cluster
+    finally:
+        await cluster.close()
+        await cluster.close()
 
 
 def new_name(prefix: str) -> str:
@@ -53,18 +52,16 @@ async def create(admin: Admin, name: str, partitions: int, configs: dict[str, st
 NONE = TopicDescription("", b"", (), 0, internal=False)
 
 
-def test_connect_learns_brokers_and_cluster_id(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_connect_learns_brokers_and_cluster_id(region_a: KafkaAddress) -> None:
+    async with connected(region_a) as cluster:
         assert cluster.cluster_id
         assert cluster.broker_ids
         described = await Admin(cluster).describe_cluster()
         assert described.cluster_id == cluster.cluster_id
 
-    on_cluster(region_a, body)
 
-
-def test_a_topic_is_created_grown_described_and_deleted(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_a_topic_is_created_grown_described_and_deleted(region_a: KafkaAddress) -> None:
+    async with connected(region_a) as cluster:
         admin, name = Admin(cluster), new_name("made")
         await create(admin, name, 2, {})
         again = (await admin.create_topics([NewTopic(name, 2, 1)]))[name]
@@ -85,11 +82,9 @@ def test_a_topic_is_created_grown_described_and_deleted(region_a: KafkaAddress) 
         assert not any(topic.startswith("__") for topic in listed)
         assert await admin.delete_topics([name]) == {name: None}
 
-    on_cluster(region_a, body)
 
-
-def test_topic_configs_change_one_by_one(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_topic_configs_change_one_by_one(region_a: KafkaAddress) -> None:
+    async with connected(region_a) as cluster:
         admin, name = Admin(cluster), new_name("configs")
         await create(admin, name, 1, {"retention.ms": "-1"})
         changes = [ConfigOp("retention.ms", "DELETE"), ConfigOp("max.message.bytes", "SET", "2000")]
@@ -105,11 +100,11 @@ def test_topic_configs_change_one_by_one(region_a: KafkaAddress) -> None:
         assert wrong is not None
         assert wrong.name == "INVALID_CONFIG"
 
-    on_cluster(region_a, body)
 
-
-def test_offsets_are_listed_and_missing_topics_carry_their_error(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_offsets_are_listed_and_missing_topics_carry_their_error(
+    region_a: KafkaAddress,
+) -> None:
+    async with connected(region_a) as cluster:
         admin, name = Admin(cluster), new_name("offsets")
         await create(admin, name, 2, {})
         missing = TopicPartition(new_name("no"), 0)
@@ -124,11 +119,9 @@ def test_offsets_are_listed_and_missing_topics_carry_their_error(region_a: Kafka
         assert isinstance(error, RetriableServerError)
         assert error.name == "UNKNOWN_TOPIC_OR_PARTITION"
 
-    on_cluster(region_a, body)
 
-
-def test_acls_are_created_and_found(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_acls_are_created_and_found(region_a: KafkaAddress) -> None:
+    async with connected(region_a) as cluster:
         admin = Admin(cluster)
         acl = Acl(
             AclResourceType.TOPIC,
@@ -144,20 +137,16 @@ def test_acls_are_created_and_found(region_a: KafkaAddress) -> None:
             while acl not in (await admin.describe_topic_acls() or ()):
                 pass
 
-    on_cluster(region_a, body)
 
-
-def test_a_group_that_does_not_exist_is_dead(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_a_group_that_does_not_exist_is_dead(region_a: KafkaAddress) -> None:
+    async with connected(region_a) as cluster:
         group = await Admin(cluster).describe_group(new_name("group"))
         assert group.state == "Dead"
         assert group.members == ()
 
-    on_cluster(region_a, body)
 
-
-def test_concurrent_leader_lookups_share_one_refresh(region_a: KafkaAddress) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_concurrent_leader_lookups_share_one_refresh(region_a: KafkaAddress) -> None:
+    async with connected(region_a) as cluster:
         name = new_name("leaders")
         await Admin(cluster).create_topics([NewTopic(name, 20, 1)])
         partitions = [TopicPartition(name, index) for index in range(20)]
@@ -175,22 +164,17 @@ def test_concurrent_leader_lookups_share_one_refresh(region_a: KafkaAddress) -> 
         assert known is not None
         assert any(known.topic_id)
 
-    on_cluster(region_a, body)
 
-
-def test_an_address_where_nobody_listens_is_named(unused_tcp_port: int) -> None:
-    async def run() -> None:
-        settings = ConnectionSettings(
-            bootstrap_servers=(("127.0.0.1", unused_tcp_port),), reconnect_backoff_ms=1
-        )
-        cluster = Cluster(settings, alias="gone")
-        try:
-            with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{unused_tcp_port}"):
-                await cluster.connect()
-        finally:
-            await cluster.close()
-
-    asyncio.run(run())
+async def test_an_address_where_nobody_listens_is_named(unused_tcp_port: int) -> None:
+    settings = ConnectionSettings(
+        bootstrap_servers=(("127.0.0.1", unused_tcp_port),), reconnect_backoff_ms=1
+    )
+    cluster = Cluster(settings, alias="gone")
+    try:
+        with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{unused_tcp_port}"):
+            await cluster.connect()
+    finally:
+        await cluster.close()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import pytest
@@ -35,18 +36,14 @@ class NewRegion(Protocol):
     ) -> Region: ...
 
 
-def with_reader(
-    address: str, topic: str, body: Callable[[Cluster, LogReader], Awaitable[None]]
-) -> None:
-    async def run() -> None:
-        settings = ConnectionSettings(bootstrap_servers=parse_bootstrap_servers(address))
-        cluster = Cluster(settings, alias="a")
-        try:
-            await body(cluster, LogReader(cluster, topic, clock=SYSTEM_CLOCK))
-        finally:
-            await cluster.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def log_reader(address: str, topic: str) -> AsyncGenerator[tuple[Cluster, LogReader]]:
+    settings = ConnectionSettings(bootstrap_servers=parse_bootstrap_servers(address))
+    cluster = Cluster(settings, alias="a")
+    try:
+        yield cluster, LogReader(cluster, topic, clock=SYSTEM_CLOCK)
+    finally:
+        await cluster.close()
 
 
 async def read(reader: LogReader) -> list[tuple[int, Record]]:
@@ -56,7 +53,7 @@ async def read(reader: LogReader) -> list[tuple[int, Record]]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_record_of_every_partition_is_read_once(
+async def test_every_record_of_every_partition_is_read_once(
     region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str], codec: str
 ) -> None:
     topic = unique("log")
@@ -69,7 +66,7 @@ def test_every_record_of_every_partition_is_read_once(
     producer.produce(topic, None, b"tombstone", partition=0)
     producer.flush()
 
-    async def body(_: Cluster, reader: LogReader) -> None:
+    async with log_reader(region_a.bootstrap_servers, topic) as (_, reader):
         seen = await read(reader)
         by_key = {record.key: record.value for _, record in seen}
         assert len(seen) == len(by_key) == 3001
@@ -84,10 +81,8 @@ def test_every_record_of_every_partition_is_read_once(
         producer.flush()
         assert [record.value for _, record in await read(reader)] == [b"new"]
 
-    with_reader(region_a.bootstrap_servers, topic, body)
 
-
-def test_transaction_markers_at_the_end_do_not_hold_the_reader(
+async def test_transaction_markers_at_the_end_do_not_hold_the_reader(
     region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:
     topic = unique("log")
@@ -101,14 +96,12 @@ def test_transaction_markers_at_the_end_do_not_hold_the_reader(
         producer.produce(topic, value, b"k")
         producer.commit_transaction(20)
 
-    async def body(_: Cluster, reader: LogReader) -> None:
+    async with log_reader(region_a.bootstrap_servers, topic) as (_, reader):
         assert [(r.offset, r.value) for _, r in await read(reader)] == [(0, b"a"), (2, b"b")]
         assert await read(reader) == []
 
-    with_reader(region_a.bootstrap_servers, topic, body)
 
-
-def test_deleted_records_are_passed_over(
+async def test_deleted_records_are_passed_over(
     region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:
     topic = unique("log")
@@ -123,17 +116,15 @@ def test_deleted_records_are_passed_over(
     produce(b"a")
     tp = TopicPartition(topic, 0)
 
-    async def body(cluster: Cluster, reader: LogReader) -> None:
+    async with log_reader(region_a.bootstrap_servers, topic) as (cluster, reader):
         assert [r.value for _, r in await read(reader)] == [b"a"]
         produce(b"b", b"c", b"d")
         (deleted,) = await cluster.call_leader(tp, delete_records({tp: 3}))
         assert deleted.low_watermark == 3
         assert [(r.offset, r.value) for _, r in await read(reader)] == [(3, b"d")]
 
-    with_reader(region_a.bootstrap_servers, topic, body)
 
-
-def test_a_broker_restart_between_and_during_reads_is_survived(
+async def test_a_broker_restart_between_and_during_reads_is_survived(
     new_region: NewRegion, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:
     region, topic = new_region(), unique("log")
@@ -142,7 +133,7 @@ def test_a_broker_restart_between_and_during_reads_is_survived(
     producer.produce(topic, b"a")
     producer.flush()
 
-    async def body(cluster: Cluster, reader: LogReader) -> None:
+    async with log_reader(region.bootstrap_servers, topic) as (_, reader):
         assert [r.value for _, r in await read(reader)] == [b"a"]
         producer.produce(topic, b"b")
         producer.flush()
@@ -150,5 +141,3 @@ def test_a_broker_restart_between_and_during_reads_is_survived(
         reading = asyncio.create_task(read(reader))
         await asyncio.to_thread(region.start)
         assert [r.value for _, r in await reading] == [b"b"]
-
-    with_reader(region.bootstrap_servers, topic, body)

@@ -1,6 +1,5 @@
 """A Java Connect worker on topics that we wrote: it answers them, and we read what it writes."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,27 +109,24 @@ async def we_follow_a_connector_of_java(java: JavaConnect, stores: Stores, serve
     await eventually(lambda: stores.status.get("made") is None, "no state of it")
 
 
-def test_a_java_worker_goes_on_with_our_topics_and_we_with_its(
+async def test_a_java_worker_goes_on_with_our_topics_and_we_with_its(
     region_a: KafkaAddress,
     unique: Callable[[str], str],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def run() -> None:
-        servers, prefix = region_a.bootstrap_servers, unique("connect")
-        async with open_stores(servers, prefix) as stores:
-            await write_ours(stores, servers)
-            java = JavaConnect(servers, prefix, tmp_path)
-            try:
-                await java.ready()
-                await java_answers_ours(java, servers)
-                await we_read_what_java_writes(java, stores, servers)
-                await we_follow_a_connector_of_java(java, stores, servers)
-            finally:
-                await java.close()
-            seen = stores.config.snapshot()
-        async with open_stores(servers, prefix) as later:
-            assert later.config.snapshot() == seen
-
-    asyncio.run(run())
+    servers, prefix = region_a.bootstrap_servers, unique("connect")
+    async with open_stores(servers, prefix) as stores:
+        await write_ours(stores, servers)
+        java = JavaConnect(servers, prefix, tmp_path)
+        try:
+            await java.ready()
+            await java_answers_ours(java, servers)
+            await we_read_what_java_writes(java, stores, servers)
+            await we_follow_a_connector_of_java(java, stores, servers)
+        finally:
+            await java.close()
+        seen = stores.config.snapshot()
+    async with open_stores(servers, prefix) as later:
+        assert later.config.snapshot() == seen
     assert "record is ignored" not in caplog.text

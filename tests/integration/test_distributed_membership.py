@@ -4,7 +4,7 @@ Flow: workers of the unit tests' rig, each with its own cluster client -> the br
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -159,19 +159,17 @@ def members_region() -> Iterator[Region]:
         yield region
 
 
-def play(region: Region, group: str, body: Callable[[Stage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        stage = Stage(region.bootstrap_servers, group)
-        async with stage.stack:
-            await body(stage)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def staged(region: Region, group: str) -> AsyncGenerator[Stage]:
+    stage = Stage(region.bootstrap_servers, group)
+    async with stage.stack:
+        yield stage
 
 
-def test_three_workers_share_and_the_work_of_one_that_dies_moves_alone(
+async def test_three_workers_share_and_the_work_of_one_that_dies_moves_alone(
     members_region: Region, unique: Callable[[str], str]
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with staged(members_region, unique("share")) as stage:
         await stage.start("a", "b", "c")
         await stage.until_shared("a", "b", "c")
         group = await stage.processes["a"].link.describe()
@@ -191,13 +189,11 @@ def test_three_workers_share_and_the_work_of_one_that_dies_moves_alone(
         await stage.until_shared(*rest, "d")
         assert not any(stage.worker(name).lost for name in (*rest, "d"))
 
-    play(members_region, unique("share"), body)
 
-
-def test_a_worker_that_froze_runs_nothing_twice_and_gets_work_again(
+async def test_a_worker_that_froze_runs_nothing_twice_and_gets_work_again(
     members_region: Region, unique: Callable[[str], str]
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with staged(members_region, unique("freeze")) as stage:
         await stage.start("a", "b", "c")
         await stage.until_shared("a", "b", "c")
         frozen = next(name for name in ("a", "b", "c") if name != stage.leader())
@@ -210,13 +206,11 @@ def test_a_worker_that_froze_runs_nothing_twice_and_gets_work_again(
         assert [lost.may_commit for lost in stage.worker(frozen).lost] == [False]
         await until(lambda: not stage.worker(frozen).suspended, "resumed")
 
-    play(members_region, unique("freeze"), body)
 
-
-def test_when_the_leader_leaves_another_one_leads(
+async def test_when_the_leader_leaves_another_one_leads(
     members_region: Region, unique: Callable[[str], str]
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with staged(members_region, unique("leader")) as stage:
         await stage.start("a", "b", "c")
         await stage.until_shared("a", "b", "c")
         first = stage.leader()
@@ -230,13 +224,11 @@ def test_when_the_leader_leaves_another_one_leads(
         for name in rest:
             assert stage.worker(name).membership.leader_url == f"http://{second}/"
 
-    play(members_region, unique("leader"), body)
 
-
-def test_workers_go_on_with_what_they_have_when_the_broker_was_frozen_for_longer_than_a_session(
+async def test_workers_go_on_with_what_they_have_when_the_broker_was_frozen_for_longer_than_a_session(
     members_region: Region, unique: Callable[[str], str]
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with staged(members_region, unique("frozen")) as stage:
         await stage.start("a", "b")
         await stage.until_shared("a", "b")
         before = [stage.worker(name).owned for name in ("a", "b")]
@@ -253,8 +245,6 @@ def test_workers_go_on_with_what_they_have_when_the_broker_was_frozen_for_longer
         await stage.until_shared("a", "b")
         assert not [lost for name in ("a", "b") for lost in stage.worker(name).lost]
         assert [stage.worker(name).owned for name in ("a", "b")] == before
-
-    play(members_region, unique("frozen"), body)
 
 
 @asynccontextmanager
@@ -286,10 +276,10 @@ async def java_worker(stage: Stage) -> AsyncGenerator[None, None]:
         await cluster.close()
 
 
-def test_a_java_worker_in_the_group_makes_all_wait(
+async def test_a_java_worker_in_the_group_makes_all_wait(
     members_region: Region, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with staged(members_region, unique("java")) as stage:
         await stage.start("a", "b")
         await stage.until_shared("a", "b")
         async with java_worker(stage):
@@ -306,5 +296,3 @@ def test_a_java_worker_in_the_group_makes_all_wait(
             assert [member.client_id for member in described.members] == ["java"]
             assert not any(stage.worker(name).owned for name in ("a", "b", "c"))
         await stage.until_shared("a", "b", "c")
-
-    play(members_region, unique("java"), body)

@@ -52,10 +52,10 @@ def read_from(found: Reading) -> set[int]:
     return {node.node_id for node in nodes if node.cursors}
 
 
-def test_data_is_read_from_the_own_rack_and_from_the_leader_when_that_node_is_gone(
+async def test_data_is_read_from_the_own_rack_and_from_the_leader_when_that_node_is_gone(
     racks: Region, unique: Callable[[str], str]
 ) -> None:
-    async def run() -> None:
+    try:
         tp = create(racks, unique("near"), [1, 3])
         await produce(racks, tp, range(10))
         async with reading(racks, rack="rack-3", max_age_ms=1500) as found:
@@ -72,17 +72,14 @@ def test_data_is_read_from_the_own_rack_and_from_the_leader_when_that_node_is_go
             await found.until(lambda: found.fetcher.position(tp) == 30)
             assert found.values[tp] == [str(n) for n in range(30)]
             assert (found.gaps, found.failed, found.stalled) == ([], [], {})
-
-    try:
-        asyncio.run(run())
     finally:
         racks.start()
 
 
-def test_an_unclean_election_is_a_truncation_with_its_exact_range(
+async def test_an_unclean_election_is_a_truncation_with_its_exact_range(
     racks: Region, unique: Callable[[str], str]
 ) -> None:
-    async def run() -> None:
+    try:
         config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
         tp = create(racks, unique("unclean"), [1, 2], **config)
         await produce(racks, tp, range(5))
@@ -101,9 +98,6 @@ def test_an_unclean_election_is_a_truncation_with_its_exact_range(
             expected = [*range(20), *range(100, 130)]
             assert found.values[tp] == [str(n) for n in expected]
             assert found.failed == []
-
-    try:
-        asyncio.run(run())
     finally:
         racks.start()
 

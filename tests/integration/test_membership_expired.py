@@ -153,7 +153,7 @@ def test_an_expired_flow_joins_again_and_sends_what_it_had_in_flight_once(
         assert mirror.stop() == 0
 
 
-def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_meanwhile(
+async def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_meanwhile(
     region_a: KafkaAddress,
     far_target: FarTarget,
     unique: Callable[[str], str],
@@ -168,7 +168,7 @@ def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_meanwhile
         with Load(region_a, topic, PARTITIONS, rate=RATE):
             wait_for_progress(mirror, flow, topic)
             far_target.line.stall()
-            asyncio.run(be_member(far_target.region, f"{flow.source_alias}-mm2"))
+            await be_member(far_target.region, f"{flow.source_alias}-mm2")
             far_target.line.heal()
             mirror.wait_for_log(LOST, 60)
             until(lambda: len(mirror.lines("source task started")) == 2, 60, "the next term")

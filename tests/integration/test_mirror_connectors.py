@@ -41,7 +41,7 @@ def syncs_of(region: KafkaAddress, topic: str, count: int) -> list[tuple[int, in
     return found
 
 
-def test_a_topic_is_created_copied_byte_for_byte_and_continued(
+async def test_a_topic_is_created_copied_byte_for_byte_and_continued(
     regions: Pair, unique: Unique, create_topic: CreateTopic
 ) -> None:
     a, b = regions
@@ -52,31 +52,28 @@ def test_a_topic_is_created_copied_byte_for_byte_and_continued(
     config = config_of(regions, topic)
     first, last = TopicPartition(topic, 0), TopicPartition(topic, 1)
 
-    async def body() -> None:
-        context = Context()
-        connector = MirrorSourceConnector(config)
-        try:
-            await connector.start(context)
-            (task_config,) = connector.task_configs(1)
-            assert task_config["task.assigned.partitions"] == f"{topic}-0,{topic}-1"
-            async with admin_of(b) as admin:
-                values = await config_values(admin, f"A.{topic}")
-                assert values["retention.ms"] == "-1"
-            async with admin_of(a) as admin:
-                values = await config_values(admin, "mm2-offset-syncs.B.internal")
-                assert values["cleanup.policy"] == "compact"
-                described = await admin.describe_topics(["mm2-offset-syncs.B.internal"])
-                assert described["mm2-offset-syncs.B.internal"].partitions == (0,)
-            await Copier(connector.open_task(task_config, context), b).copy({first: 499, last: 299})
-            await asyncio.to_thread(write, a, topic, 0, 10)
-            resumed = Context({first: 499, last: 299})
-            await Copier(MirrorSourceTask(task_config, resumed), b).copy({first: 509})
-        finally:
-            await connector.stop()
-        assert not context.failures
-        assert not context.states
-
-    asyncio.run(body())
+    context = Context()
+    connector = MirrorSourceConnector(config)
+    try:
+        await connector.start(context)
+        (task_config,) = connector.task_configs(1)
+        assert task_config["task.assigned.partitions"] == f"{topic}-0,{topic}-1"
+        async with admin_of(b) as admin:
+            values = await config_values(admin, f"A.{topic}")
+            assert values["retention.ms"] == "-1"
+        async with admin_of(a) as admin:
+            values = await config_values(admin, "mm2-offset-syncs.B.internal")
+            assert values["cleanup.policy"] == "compact"
+            described = await admin.describe_topics(["mm2-offset-syncs.B.internal"])
+            assert described["mm2-offset-syncs.B.internal"].partitions == (0,)
+        await Copier(connector.open_task(task_config, context), b).copy({first: 499, last: 299})
+        await asyncio.to_thread(write, a, topic, 0, 10)
+        resumed = Context({first: 499, last: 299})
+        await Copier(MirrorSourceTask(task_config, resumed), b).copy({first: 509})
+    finally:
+        await connector.stop()
+    assert not context.failures
+    assert not context.states
     for partition, count in ((0, 510), (1, 300)):
         copied = read(b, f"A.{topic}", partition, count + 1)
         assert copied == read(a, topic, partition, count)
@@ -84,7 +81,7 @@ def test_a_topic_is_created_copied_byte_for_byte_and_continued(
     assert {(0, 0), (499, 499), (299, 299), (500, 500), (509, 509)} <= set(syncs)
 
 
-def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
+async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
     regions: Pair, unique: Unique, create_topic: CreateTopic
 ) -> None:
     a, b = regions
@@ -92,81 +89,75 @@ def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
     create_topic(a, f"{prefix}-0", 1)
     config = config_of(regions, f"{prefix}.*")
 
-    async def body() -> None:
-        context = Context()
-        connector = MirrorSourceConnector(config)
-        try:
-            await connector.start(context)
-            for _ in range(2):
-                begun, seen = time.monotonic(), context.reconfigurations
-                if not seen:
-                    await asyncio.to_thread(create_topic, a, f"{prefix}-1", 2)
-                else:
-                    async with admin_of(a) as admin:
-                        assert await admin.create_partitions({f"{prefix}-0": 3}) == {
-                            f"{prefix}-0": None
-                        }
+    context = Context()
+    connector = MirrorSourceConnector(config)
+    try:
+        await connector.start(context)
+        for _ in range(2):
+            begun, seen = time.monotonic(), context.reconfigurations
+            if not seen:
+                await asyncio.to_thread(create_topic, a, f"{prefix}-1", 2)
+            else:
+                async with admin_of(a) as admin:
+                    assert await admin.create_partitions({f"{prefix}-0": 3}) == {
+                        f"{prefix}-0": None
+                    }
 
-                async def asked(before: int = seen) -> bool:
-                    return context.reconfigurations > before
+            async def asked(before: int = seen) -> bool:
+                return context.reconfigurations > before
 
-                await until(asked)
-                assert time.monotonic() - begun < 5
-            (task_config,) = connector.task_configs(1)
-            assert task_config["task.assigned.partitions"] == ",".join(
-                f"{prefix}-{end}" for end in ("0-0", "1-0", "1-1", "0-1", "0-2")
-            )
-            async with admin_of(b) as admin:
+            await until(asked)
+            assert time.monotonic() - begun < 5
+        (task_config,) = connector.task_configs(1)
+        assert task_config["task.assigned.partitions"] == ",".join(
+            f"{prefix}-{end}" for end in ("0-0", "1-0", "1-1", "0-1", "0-2")
+        )
+        async with admin_of(b) as admin:
 
-                async def grown() -> bool:
-                    found = await admin.describe_topics([f"A.{prefix}-0", f"A.{prefix}-1"])
-                    return [len(t.partitions) for _, t in sorted(found.items())] == [3, 2]
+            async def grown() -> bool:
+                found = await admin.describe_topics([f"A.{prefix}-0", f"A.{prefix}-1"])
+                return [len(t.partitions) for _, t in sorted(found.items())] == [3, 2]
 
-                await until(grown)
-        finally:
-            await connector.stop()
-
-    asyncio.run(body())
+            await until(grown)
+    finally:
+        await connector.stop()
 
 
-def test_configs_follow_the_source_and_fall_back_to_the_targets_default(
+async def test_configs_follow_the_source_and_fall_back_to_the_targets_default(
     regions: Pair, unique: Unique, create_topic: CreateTopic
 ) -> None:
     a, b = regions
     topic = unique("configs")
     create_topic(a, topic, 1, config={"delete.retention.ms": "1000000"})
 
-    async def body() -> None:
-        connector = MirrorSourceConnector(config_of(regions, topic))
-        remote = f"A.{topic}"
-        async with admin_of(a) as source, admin_of(b) as target:
-            try:
-                await connector.start(Context())
-                changes = [
-                    ConfigOp("delete.retention.ms", "DELETE"),
-                    ConfigOp("max.message.bytes", "SET", "2000000"),
-                ]
-                await source.alter_topic_configs({topic: changes})
-                by_hand = [ConfigOp("segment.ms", "SET", "77777777")]
-                await target.alter_topic_configs({remote: by_hand})
+    connector = MirrorSourceConnector(config_of(regions, topic))
+    remote = f"A.{topic}"
+    async with admin_of(a) as source, admin_of(b) as target:
+        try:
+            await connector.start(Context())
+            changes = [
+                ConfigOp("delete.retention.ms", "DELETE"),
+                ConfigOp("max.message.bytes", "SET", "2000000"),
+            ]
+            await source.alter_topic_configs({topic: changes})
+            by_hand = [ConfigOp("segment.ms", "SET", "77777777")]
+            await target.alter_topic_configs({remote: by_hand})
 
-                async def followed() -> bool:
-                    values = await config_values(target, remote)
-                    return (
-                        values["max.message.bytes"] == "2000000"
-                        and values["delete.retention.ms"] == "86400000"
-                        and values["segment.ms"] != "77777777"
-                    )
+            async def followed() -> bool:
+                values = await config_values(target, remote)
+                return (
+                    values["max.message.bytes"] == "2000000"
+                    and values["delete.retention.ms"] == "86400000"
+                    and values["segment.ms"] != "77777777"
+                )
 
-                await until(followed)
-                assert connector.problems() == {}
-            finally:
-                await connector.stop()
-
-    asyncio.run(body())
+            await until(followed)
+            assert connector.problems() == {}
+        finally:
+            await connector.stop()
 
 
-def test_a_replication_factor_above_the_brokers_is_named_and_nothing_is_sent(
+async def test_a_replication_factor_above_the_brokers_is_named_and_nothing_is_sent(
     regions: Pair,
     unique: Unique,
     create_topic: CreateTopic,
@@ -176,40 +167,34 @@ def test_a_replication_factor_above_the_brokers_is_named_and_nothing_is_sent(
     create_topic(regions[0], topic, 1)
     config = config_of(regions, topic) | {"replication.factor": "3"}
 
-    async def body() -> None:
-        connector = MirrorSourceConnector(config)
-        try:
-            await connector.start(Context())
-            assert list(connector.task_configs(1)) == []
-            (cause,) = connector.waiting().values()
-            assert "INVALID_REPLICATION_FACTOR" in cause
-            assert "set replication.factor (now 3)" in cause
-        finally:
-            await connector.stop()
-
-    asyncio.run(body())
+    connector = MirrorSourceConnector(config)
+    try:
+        await connector.start(Context())
+        assert list(connector.task_configs(1)) == []
+        (cause,) = connector.waiting().values()
+        assert "INVALID_REPLICATION_FACTOR" in cause
+        assert "set replication.factor (now 3)" in cause
+    finally:
+        await connector.stop()
     assert caplog.text.count("set replication.factor (now 3)") == 1
 
 
-def test_the_heartbeats_topic_is_created_as_java_does(regions: Pair) -> None:
+async def test_the_heartbeats_topic_is_created_as_java_does(regions: Pair) -> None:
     config = config_of(regions, "x") | {"name": "MirrorHeartbeatConnector"}
 
-    async def body() -> None:
-        connector = MirrorHeartbeatConnector(config)
-        try:
-            await connector.start(Context())
-            assert len(connector.task_configs(1)) == 1
-        finally:
-            await connector.stop()
-        async with admin_of(regions[1]) as admin:
+    connector = MirrorHeartbeatConnector(config)
+    try:
+        await connector.start(Context())
+        assert len(connector.task_configs(1)) == 1
+    finally:
+        await connector.stop()
+    async with admin_of(regions[1]) as admin:
 
-            async def there() -> bool:
-                values = await config_values(admin, "heartbeats")
-                return values.get("cleanup.policy") == "compact"
+        async def there() -> bool:
+            values = await config_values(admin, "heartbeats")
+            return values.get("cleanup.policy") == "compact"
 
-            await until(there)
-
-    asyncio.run(body())
+        await until(there)
 
 
 def acl(topic: str, operation: AclOperation, permission: AclPermission) -> Acl:
@@ -218,7 +203,7 @@ def acl(topic: str, operation: AclOperation, permission: AclPermission) -> Acl:
     )
 
 
-def test_acls_of_copied_topics_become_read_rights_on_the_copies(
+async def test_acls_of_copied_topics_become_read_rights_on_the_copies(
     new_region: NewRegion, create_topic: CreateTopic
 ) -> None:
     """One cluster with an authorizer is source and target at once."""
@@ -238,19 +223,16 @@ def test_acls_of_copied_topics_become_read_rights_on_the_copies(
     ]
     wanted = {acl("A.t", AclOperation.READ, allow), acl("A.t", AclOperation.DELETE, deny)}
 
-    async def body() -> None:
-        connector = MirrorSourceConnector(config_of((region, region), "t"))
-        async with admin_of(region) as admin:
-            assert await admin.create_acls(given) == [None] * 4
-            try:
-                await connector.start(Context())
+    connector = MirrorSourceConnector(config_of((region, region), "t"))
+    async with admin_of(region) as admin:
+        assert await admin.create_acls(given) == [None] * 4
+        try:
+            await connector.start(Context())
 
-                async def copied() -> bool:
-                    return {*(await admin.describe_topic_acls() or ())} == {*given} | wanted
+            async def copied() -> bool:
+                return {*(await admin.describe_topic_acls() or ())} == {*given} | wanted
 
-                await until(copied)
-                assert connector.problems() == {}
-            finally:
-                await connector.stop()
-
-    asyncio.run(body())
+            await until(copied)
+            assert connector.problems() == {}
+        finally:
+            await connector.stop()

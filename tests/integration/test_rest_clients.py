@@ -68,16 +68,13 @@ async def session(client: KafkaConnect, name: str, node: Node) -> None:
 
 
 @pytest.mark.parametrize("name", ["mirror", "A->B mirror"])
-def test_kafka_connect_py_drives_a_connector_through_its_life(name: str) -> None:
-    async def run() -> None:
-        node = Cluster().node("n1")
-        app = public_app(parts_of({FLOW: node.herder}, dedicated=True, eager=True))
-        server = RestServer([Listener("127.0.0.1", 0)], app)
-        (url,) = await server.start()
-        node.start()
-        await until(lambda: node.herder.session_key() is not None)
-        await session(KafkaConnect(f"{url}{FLOW.source}/{FLOW.target}"), name, node)
-        await node.stop()
-        await server.stop(5)
-
-    asyncio.run(run())
+async def test_kafka_connect_py_drives_a_connector_through_its_life(name: str) -> None:
+    node = Cluster().node("n1")
+    app = public_app(parts_of({FLOW: node.herder}, dedicated=True, eager=True))
+    server = RestServer([Listener("127.0.0.1", 0)], app)
+    (url,) = await server.start()
+    node.start()
+    await until(lambda: node.herder.session_key() is not None)
+    await session(KafkaConnect(f"{url}{FLOW.source}/{FLOW.target}"), name, node)
+    await node.stop()
+    await server.stop(5)

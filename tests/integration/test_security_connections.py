@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -51,17 +52,15 @@ WRONG = "no-way"
 STRANGER = Authority("A stranger")
 
 
-def on_cluster(props: Mapping[str, str], body: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def run() -> None:
-        settings = connection_settings({"client.id": "test", **props}, scope="cluster A")
-        cluster = Cluster(settings, alias="A")
-        try:
-            await cluster.connect()
-            await body(cluster)
-        finally:
-            await cluster.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def connected(props: Mapping[str, str]) -> AsyncGenerator[Cluster]:
+    settings = connection_settings({"client.id": "test", **props}, scope="cluster A")
+    cluster = Cluster(settings, alias="A")
+    try:
+        await cluster.connect()
+        yield cluster
+    finally:
+        await cluster.close()
 
 
 async def admin_data_and_groups(cluster: Cluster, props: Mapping[str, str]) -> None:
@@ -115,24 +114,29 @@ GOOD: dict[str, Callable[[SecuredRegion], Properties]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_data_group_and_admin_calls_work_over(secured: SecuredRegion, name: str) -> None:
+async def test_data_group_and_admin_calls_work_over(secured: SecuredRegion, name: str) -> None:
     props = GOOD[name](secured)
-    on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
+    async with connected(props) as cluster:
+        await admin_data_and_groups(cluster, props)
 
 
-def test_a_token_is_fetched_once_for_all_connections_of_a_client(secured: SecuredRegion) -> None:
+async def test_a_token_is_fetched_once_for_all_connections_of_a_client(
+    secured: SecuredRegion,
+) -> None:
     with TokenEndpoint() as endpoint:
         props = token_properties(secured, endpoint, "TLSLOGIN")
-        on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
+        async with connected(props) as cluster:
+            await admin_data_and_groups(cluster, props)
         assert endpoint.seen.bodies == ["grant_type=client_credentials&scope=read+write"]
 
 
-def test_a_user_name_with_signs_of_the_scram_syntax_logs_in(secured: SecuredRegion) -> None:
+async def test_a_user_name_with_signs_of_the_scram_syntax_logs_in(secured: SecuredRegion) -> None:
     secured.set_scram_user("odd=,name", ODD_WORD)
     props = secured.properties(
         "LOGIN", "SCRAM-SHA-512", SCRAM, username="odd=,name", password=ODD_WORD
     )
-    on_cluster(props, lambda cluster: admin_data_and_groups(cluster, props))
+    async with connected(props) as cluster:
+        await admin_data_and_groups(cluster, props)
 
 
 def token_properties(
@@ -238,43 +242,43 @@ BAD: dict[str, tuple[Callable[[SecuredRegion], Properties], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_mistake_is_named_at_once_with_the_property_to_change(
+async def test_a_mistake_is_named_at_once_with_the_property_to_change(
     secured: SecuredRegion, name: str
 ) -> None:
     make, said = BAD[name]
     props = make(secured)
     started = time.monotonic()
     with pytest.raises(ConnectionFailedError, match=said) as refusal:
-        on_cluster(props, nothing)
+        async with connected(props):
+            pass
     assert time.monotonic() - started < SOON_S
     assert WRONG not in str(refusal.value)
 
 
-async def nothing(_: Cluster) -> None:
-    """Connecting is the test."""
-
-
-def test_a_token_endpoint_that_refuses_is_told_from_one_that_is_away(
+async def test_a_token_endpoint_that_refuses_is_told_from_one_that_is_away(
     secured: SecuredRegion,
 ) -> None:
     with TokenEndpoint() as endpoint:
         props = token_properties(secured, endpoint, "LOGIN", secret=WRONG)
         with pytest.raises(ConnectionFailedError, match=r"HTTP 401: unknown client.*clientSecret"):
-            on_cluster(props, nothing)
+            async with connected(props):
+                pass
         other = {
             **props,
             "sasl.oauthbearer.token.endpoint.url": endpoint.url.replace("http", "https"),
         }
         other["sasl.login.retry.backoff.max.ms"] = "200"
         with pytest.raises(ConnectionFailedError, match=r"token endpoint .* does not answer"):
-            on_cluster(other, nothing)
+            async with connected(other):
+                pass
     with TokenEndpoint(lifetime_s=-10) as endpoint:
         props = token_properties(secured, endpoint, "LOGIN")
         with pytest.raises(ConnectionFailedError, match=r"token of client mirror .*\(58\)"):
-            on_cluster(props, nothing)
+            async with connected(props):
+                pass
 
 
-def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegion) -> None:
+async def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegion) -> None:
     def acl(
         kind: AclResourceType,
         name: str,
@@ -294,19 +298,15 @@ def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegion) ->
         acl(*topic, AclOperation.ALL, *everyone),
     ]
 
-    async def create(cluster: Cluster) -> None:
-        assert await Admin(cluster).create_acls(acls) == [None] * 4
-
-    on_cluster({"bootstrap.servers": secured.region.bootstrap_servers}, create)
+    async with connected({"bootstrap.servers": secured.region.bootstrap_servers}) as admin:
+        assert await Admin(admin).create_acls(acls) == [None] * 4
     props = secured.properties("LOGIN", "PLAIN", PLAIN, username="denied", password=DENIED_WORD)
 
-    async def start(cluster: Cluster) -> None:
-        writer = RecordWriter(cluster, producer_settings(props), clock=SYSTEM_CLOCK)
+    async with connected(props) as client:
+        writer = RecordWriter(client, producer_settings(props), clock=SYSTEM_CLOCK)
         with pytest.raises(FatalServerError, match="IdempotentWrite on the Cluster resource"):
             await writer.start()
         await writer.close()
-
-    on_cluster(props, start)
 
 
 async def opened(props: Properties) -> BrokerConnection:
@@ -316,7 +316,7 @@ async def opened(props: Properties) -> BrokerConnection:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
-def test_a_login_is_renewed_under_load_without_losing_a_request(
+async def test_a_login_is_renewed_under_load_without_losing_a_request(
     secured: SecuredRegion, mechanism: str
 ) -> None:
     props = secured.scram("SHORT")
@@ -325,44 +325,38 @@ def test_a_login_is_renewed_under_load_without_losing_a_request(
             "SHORT", "OAUTHBEARER", OAUTH, unsecuredLoginStringClaim_sub="bob"
         )
 
-    async def run() -> int:
-        connection = await opened(props)
-        answered = 0
+    connection = await opened(props)
+    answered = 0
 
-        async def ask() -> None:
-            nonlocal answered
-            while time.monotonic() < end:
-                await connection.call(metadata(()))
-                answered += 1
+    async def ask() -> None:
+        nonlocal answered
+        while time.monotonic() < end:
+            await connection.call(metadata(()))
+            answered += 1
 
-        # The broker ends a session after this time; it is renewed twice while it is used.
-        end = time.monotonic() + 2.2 * SESSION_MS / 1000
-        try:
-            await asyncio.gather(*(ask() for _ in range(4)))
-            assert not connection.closed
-        finally:
-            await connection.close()
-        return answered
-
-    assert asyncio.run(run()) > 100
+    # The broker ends a session after this time; it is renewed twice while it is used.
+    end = time.monotonic() + 2.2 * SESSION_MS / 1000
+    try:
+        await asyncio.gather(*(ask() for _ in range(4)))
+        assert not connection.closed
+    finally:
+        await connection.close()
+    assert answered > 100
 
 
-def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) -> None:
-    async def run() -> None:
-        ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-        settings = connection_settings(secured.scram("SHORT"))
-        (host, port), *_ = settings.bootstrap_servers
-        await BrokerConnection.open(
-            host, port, settings, BufferPool(),
-            on_closed=lambda _, reason, in_flight: ended.put_nowait((reason, in_flight)),
-        )  # fmt: skip
-        async with asyncio.timeout(SESSION_MS / 1000):
-            assert await ended.get() == ("idle for a whole session", 0)
-
-    asyncio.run(run())
+async def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) -> None:
+    ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    settings = connection_settings(secured.scram("SHORT"))
+    (host, port), *_ = settings.bootstrap_servers
+    await BrokerConnection.open(
+        host, port, settings, BufferPool(),
+        on_closed=lambda _, reason, in_flight: ended.put_nowait((reason, in_flight)),
+    )  # fmt: skip
+    async with asyncio.timeout(SESSION_MS / 1000):
+        assert await ended.get() == ("idle for a whole session", 0)
 
 
-def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
+async def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
     secured: SecuredRegion,
 ) -> None:
     secured.set_scram_user("leaver", ODD_WORD)
@@ -370,23 +364,20 @@ def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
         "SHORT", "SCRAM-SHA-512", SCRAM, username="leaver", password=ODD_WORD
     )
 
-    async def run() -> None:
-        connection = await opened(props)
-        await asyncio.to_thread(secured.set_scram_user, "leaver", WRONG)
+    connection = await opened(props)
+    await asyncio.to_thread(secured.set_scram_user, "leaver", WRONG)
 
-        async def use() -> None:
-            while True:
-                await connection.call(metadata(()))
+    async def use() -> None:
+        while True:
+            await connection.call(metadata(()))
 
-        with pytest.raises(ConnectionFailedError, match=r"login not renewed: .*user leaver"):
-            await asyncio.wait_for(use(), 2 * SESSION_MS / 1000)
-        with pytest.raises(AuthenticationError, match="user leaver"):
-            await opened(props)
-
-    asyncio.run(run())
+    with pytest.raises(ConnectionFailedError, match=r"login not renewed: .*user leaver"):
+        await asyncio.wait_for(use(), 2 * SESSION_MS / 1000)
+    with pytest.raises(AuthenticationError, match="user leaver"):
+        await opened(props)
 
 
-def test_a_changed_truststore_counts_from_the_next_connection(
+async def test_a_changed_truststore_counts_from_the_next_connection(
     secured: SecuredRegion, tmp_path: Path
 ) -> None:
     file = tmp_path / "ca.pem"
@@ -397,14 +388,11 @@ def test_a_changed_truststore_counts_from_the_next_connection(
         "ssl.truststore.location": str(file),
     }
 
-    async def run() -> None:
-        cluster = Cluster(connection_settings(props), alias="A")
-        try:
-            with pytest.raises(ConnectionFailedError, match="is not trusted"):
-                await cluster.connect()
-            file.write_text(STRANGER.pem() + secured.authority.pem())
+    cluster = Cluster(connection_settings(props), alias="A")
+    try:
+        with pytest.raises(ConnectionFailedError, match="is not trusted"):
             await cluster.connect()
-        finally:
-            await cluster.close()
-
-    asyncio.run(run())
+        file.write_text(STRANGER.pem() + secured.authority.pem())
+        await cluster.connect()
+    finally:
+        await cluster.close()

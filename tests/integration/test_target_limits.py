@@ -46,7 +46,7 @@ def values_of(region: Region, topic: str) -> list[bytes | None]:
     return [record.value for record in read(region, topic)[0].records]
 
 
-def test_rule_5_a_batch_that_a_forgetful_broker_may_have_is_looked_up_not_sent_again(
+async def test_rule_5_a_batch_that_a_forgetful_broker_may_have_is_looked_up_not_sent_again(
     far: Far, unique: Unique, create_topic: CreateTopic
 ) -> None:
     region, line = far
@@ -54,28 +54,25 @@ def test_rule_5_a_batch_that_a_forgetful_broker_may_have_is_looked_up_not_sent_a
     create_topic(region, topic)
     target = TopicPartition(topic, 0)
 
-    async def run() -> None:
-        async with sending(line.bootstrap_servers) as found:
-            # Far younger than the default of a day, and yet forgotten at the broker's next look.
-            stamp_ms = SYSTEM_CLOCK.now_ms() - 60_000
-            found.enqueue(target, [b"0"], stamp_ms=stamp_ms)
-            await found.flushed()
-            line.stall(Way.REPLIES)
-            found.enqueue(target, [b"1", b"2"], stamp_ms=stamp_ms)
-            await asyncio.to_thread(until, lambda: ends(region, topic) == {0: 3}, 20, "the write")
-            await asyncio.sleep(4 * CHECK_MS / 1000)  # nothing shows from outside that it forgot
-            line.reset()
-            line.heal()
-            found.enqueue(target, [b"3"], stamp_ms=stamp_ms)
-            await found.flushed()
-            assert found.delivered == [(0, 0), (1, 1), (3, 3)]
-            assert not found.doubts
-
-    asyncio.run(run())
+    async with sending(line.bootstrap_servers) as found:
+        # Far younger than the default of a day, and yet forgotten at the broker's next look.
+        stamp_ms = SYSTEM_CLOCK.now_ms() - 60_000
+        found.enqueue(target, [b"0"], stamp_ms=stamp_ms)
+        await found.flushed()
+        line.stall(Way.REPLIES)
+        found.enqueue(target, [b"1", b"2"], stamp_ms=stamp_ms)
+        await asyncio.to_thread(until, lambda: ends(region, topic) == {0: 3}, 20, "the write")
+        await asyncio.sleep(4 * CHECK_MS / 1000)  # nothing shows from outside that it forgot
+        line.reset()
+        line.heal()
+        found.enqueue(target, [b"3"], stamp_ms=stamp_ms)
+        await found.flushed()
+        assert found.delivered == [(0, 0), (1, 1), (3, 3)]
+        assert not found.doubts
     assert values_of(region, topic) == [b"0", b"1", b"2", b"3"]
 
 
-def test_batches_above_the_topics_limit_are_cut_before_they_are_sent(
+async def test_batches_above_the_topics_limit_are_cut_before_they_are_sent(
     far: Far, unique: Unique, create_topic: CreateTopic
 ) -> None:
     region, line = far
@@ -84,23 +81,20 @@ def test_batches_above_the_topics_limit_are_cut_before_they_are_sent(
     target = TopicPartition(topic, 0)
     values = [os.urandom(1_000) for _ in range(500)]
 
-    async def run() -> None:
-        async with sending(line.bootstrap_servers) as found:
-            sent = line.passed_bytes(Way.REQUESTS)
-            found.enqueue(target, values, stamp_ms=SYSTEM_CLOCK.now_ms())
-            await found.flushed()
-            found.enqueue(target, values, stamp_ms=SYSTEM_CLOCK.now_ms())
-            await found.flushed()
-            # A refused megabyte would have crossed the line twice.
-            assert line.passed_bytes(Way.REQUESTS) - sent < 1_050_000
-            # Each batch holds 19 records of 1 KB.
-            assert len(found.delivered) == 2 * 27
-
-    asyncio.run(run())
+    async with sending(line.bootstrap_servers) as found:
+        sent = line.passed_bytes(Way.REQUESTS)
+        found.enqueue(target, values, stamp_ms=SYSTEM_CLOCK.now_ms())
+        await found.flushed()
+        found.enqueue(target, values, stamp_ms=SYSTEM_CLOCK.now_ms())
+        await found.flushed()
+        # A refused megabyte would have crossed the line twice.
+        assert line.passed_bytes(Way.REQUESTS) - sent < 1_050_000
+        # Each batch holds 19 records of 1 KB.
+        assert len(found.delivered) == 2 * 27
     assert values_of(region, topic) == 2 * values
 
 
-def test_a_record_that_fits_since_the_limit_was_raised_is_sent_although_the_old_one_is_remembered(
+async def test_a_record_that_fits_since_the_limit_was_raised_is_sent_although_the_old_one_is_remembered(
     far: Far, unique: Unique, create_topic: CreateTopic
 ) -> None:
     region, line = far
@@ -109,14 +103,11 @@ def test_a_record_that_fits_since_the_limit_was_raised_is_sent_although_the_old_
     target = TopicPartition(topic, 0)
     large = os.urandom(5_000)
 
-    async def run() -> None:
-        async with sending(line.bootstrap_servers) as found:
-            found.enqueue(target, [b"0"], stamp_ms=SYSTEM_CLOCK.now_ms())
-            await found.flushed()
-            await asyncio.to_thread(set_config, region, topic, "max.message.bytes", "6000")
-            found.enqueue(target, [b"1", large, b"2"], stamp_ms=SYSTEM_CLOCK.now_ms())
-            await found.flushed()
-            assert not found.failed
-
-    asyncio.run(run())
+    async with sending(line.bootstrap_servers) as found:
+        found.enqueue(target, [b"0"], stamp_ms=SYSTEM_CLOCK.now_ms())
+        await found.flushed()
+        await asyncio.to_thread(set_config, region, topic, "max.message.bytes", "6000")
+        found.enqueue(target, [b"1", large, b"2"], stamp_ms=SYSTEM_CLOCK.now_ms())
+        await found.flushed()
+        assert not found.failed
     assert values_of(region, topic) == [b"0", b"1", large, b"2"]

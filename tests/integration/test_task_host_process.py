@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib.metadata import version
 
 import pytest
@@ -98,76 +98,60 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def play(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(scenario())
-
-
-def test_a_task_waits_in_a_child_whose_log_and_death_the_worker_tells(
+async def test_a_task_waits_in_a_child_whose_log_and_death_the_worker_tells(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
-        flow = Flow()
-        flow.pool.start()
-        await flow.host.start_task(spec())
-        await until(lambda: "waiting for=target cluster B" in caplog.text)
-        (pid,) = flow.pool.pids
-        os.kill(pid, signal.SIGKILL)
-        await until(lambda: flow.words() == ["FAILED"])
-        assert str(flow.statuses[0].cause) == f"task host {pid} ended with signal 9"
-        await flow.host.start_task(spec())
-        (other,) = flow.pool.pids
-        assert other != pid
-        await flow.host.stop_task(TASK, 1.0)
-        assert flow.words() == ["FAILED"], "a task that never ran has no end to tell"
-        assert flow.host.tasks() == ()
-        await flow.host.close()
-        await flow.pool.close()
-        with pytest.raises(ProcessLookupError):
-            os.kill(other, 0)
-
     caplog.set_level(logging.INFO)
-    play(scenario)
+    flow = Flow()
+    flow.pool.start()
+    await flow.host.start_task(spec())
+    await until(lambda: "waiting for=target cluster B" in caplog.text)
+    (pid,) = flow.pool.pids
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: flow.words() == ["FAILED"])
+    assert str(flow.statuses[0].cause) == f"task host {pid} ended with signal 9"
+    await flow.host.start_task(spec())
+    (other,) = flow.pool.pids
+    assert other != pid
+    await flow.host.stop_task(TASK, 1.0)
+    assert flow.words() == ["FAILED"], "a task that never ran has no end to tell"
+    assert flow.host.tasks() == ()
+    await flow.host.close()
+    await flow.pool.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
     assert CANARY not in caplog.text
     assert "task host ended with code 0" in caplog.text
 
 
-def test_a_child_whose_worker_is_gone_ends() -> None:
-    async def scenario() -> None:
-        command = [sys.executable, "-m", "mm2py_workers.task_host"]
-        link: HostLink = await spawn_host(command, version=version("mm2py"), clock=SYSTEM_CLOCK)
-        # A terminal signals the whole group, also while the child is still being loaded.
-        os.kill(link.pid, signal.SIGINT)
+async def test_a_child_whose_worker_is_gone_ends() -> None:
+    command = [sys.executable, "-m", "mm2py_workers.task_host"]
+    link: HostLink = await spawn_host(command, version=version("mm2py"), clock=SYSTEM_CLOCK)
+    # A terminal signals the whole group, also while the child is still being loaded.
+    os.kill(link.pid, signal.SIGINT)
+    await link.greeted()
+    os.kill(link.pid, signal.SIGTERM)
+    os.kill(link.pid, signal.SIGINT)
+    link.hang_up()
+    async with asyncio.timeout(4):
+        await link.gone()
+
+
+async def test_another_program_is_no_task_host() -> None:
+    link = await spawn_host(
+        [sys.executable, "-c", "raise SystemExit(3)"], version="1", clock=SYSTEM_CLOCK
+    )
+    with pytest.raises(Exception, match="ended with code 3"):
         await link.greeted()
-        os.kill(link.pid, signal.SIGTERM)
-        os.kill(link.pid, signal.SIGINT)
-        link.hang_up()
-        async with asyncio.timeout(4):
-            await link.gone()
-
-    play(scenario)
 
 
-def test_another_program_is_no_task_host() -> None:
-    async def scenario() -> None:
-        link = await spawn_host(
-            [sys.executable, "-c", "raise SystemExit(3)"], version="1", clock=SYSTEM_CLOCK
-        )
-        with pytest.raises(Exception, match="ended with code 3"):
-            await link.greeted()
-
-    play(scenario)
-
-
-def test_a_child_watches_the_lease_itself(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        flow = Flow()
-        await flow.host.start_task(spec())
-        flow.host.lease(200)
-        await until(lambda: "nobody vouches for the membership any more" in caplog.text)
-        flow.host.lease(60_000)
-        await until(lambda: "membership is proven again" in caplog.text)
-        await flow.host.close()
-        await flow.pool.close()
-
+async def test_a_child_watches_the_lease_itself(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    play(scenario)
+    flow = Flow()
+    await flow.host.start_task(spec())
+    flow.host.lease(200)
+    await until(lambda: "nobody vouches for the membership any more" in caplog.text)
+    flow.host.lease(60_000)
+    await until(lambda: "membership is proven again" in caplog.text)
+    await flow.host.close()
+    await flow.pool.close()

@@ -1,7 +1,8 @@
 """A Fetcher on scripted brokers, and what it read and reported."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from mm2py.api.context import SourceGap
 from mm2py.client.cluster import Cluster
@@ -13,7 +14,7 @@ from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.types import TopicPartition
 
-__all__ = ["FETCH", "FIRST", "SECOND", "Rig", "eventually", "play"]
+__all__ = ["FETCH", "FIRST", "SECOND", "Rig", "eventually", "fetching"]
 
 FETCH = 1
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -89,8 +90,8 @@ class Rig:
                 await self.take()
 
 
-def play(
-    body: Callable[[Rig], Awaitable[None]],
+@asynccontextmanager
+async def fetching(
     *,
     reset: str = "earliest",
     isolation: str = "read_uncommitted",
@@ -103,37 +104,33 @@ def play(
     max_wait_ms: int = 50,
     buffer_bytes: int = BUFFER_BYTES,
     line: DelayProxy | None = None,
-) -> None:
-    """Run ``body`` on a Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
-
-    async def run() -> None:
-        async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
-            port = broker.port if line is None else line.front(broker.port)
-            broker.cluster.brokers[broker.node_id] = ("127.0.0.1", port)
-            connection = ConnectionSettings(
-                bootstrap_servers=(("127.0.0.1", port),),
-                client_rack=rack,
-                reconnect_backoff_ms=1,
-                reconnect_backoff_max_ms=5,
-                retry_backoff_ms=1,
-                retry_backoff_max_ms=5,
-                default_api_timeout_ms=5000,
-                metadata_max_age_ms=max_age_ms,
-            )
-            cluster = Cluster(connection, alias="A")
-            await cluster.connect()
-            settings = ConsumerSettings(
-                connection=connection,
-                fetch_max_wait_ms=max_wait_ms,
-                auto_offset_reset=reset,
-                isolation_level=isolation,
-                max_partition_fetch_bytes=partition_bytes,
-            )
-            rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s, buffer_bytes=buffer_bytes)
-            try:
-                await body(rig)
-            finally:
-                await rig.fetcher.close()
-                await cluster.close()
-
-    asyncio.run(run())
+) -> AsyncGenerator[Rig]:
+    """A Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
+    async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
+        port = broker.port if line is None else line.front(broker.port)
+        broker.cluster.brokers[broker.node_id] = ("127.0.0.1", port)
+        connection = ConnectionSettings(
+            bootstrap_servers=(("127.0.0.1", port),),
+            client_rack=rack,
+            reconnect_backoff_ms=1,
+            reconnect_backoff_max_ms=5,
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=5,
+            default_api_timeout_ms=5000,
+            metadata_max_age_ms=max_age_ms,
+        )
+        cluster = Cluster(connection, alias="A")
+        await cluster.connect()
+        settings = ConsumerSettings(
+            connection=connection,
+            fetch_max_wait_ms=max_wait_ms,
+            auto_offset_reset=reset,
+            isolation_level=isolation,
+            max_partition_fetch_bytes=partition_bytes,
+        )
+        rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s, buffer_bytes=buffer_bytes)
+        try:
+            yield rig
+        finally:
+            await rig.fetcher.close()
+            await cluster.close()

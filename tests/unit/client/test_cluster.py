@@ -1,6 +1,7 @@
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -32,67 +33,56 @@ def cluster_of(*brokers: FakeBroker, api_timeout_ms: int = 5000) -> Cluster:
     )
 
 
-def with_cluster(body: Callable[[FakeBroker, Cluster], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with FakeBroker(topics={"t": 2}) as broker:
-            cluster = cluster_of(broker)
-            await cluster.connect()
-            try:
-                await body(broker, cluster)
-            finally:
-                await cluster.close()
-
-    asyncio.run(run())
-
-
-def test_connect_tries_every_bootstrap_address_and_names_the_dead_ones(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def run() -> None:
-        gone = await FakeBroker().start()
-        await gone.stop()
-        async with FakeBroker() as broker:
-            cluster = cluster_of(gone, broker)
-            await cluster.connect()
-            assert cluster.cluster_id == broker.cluster.cluster_id
-            assert cluster.broker_ids == (1,)
+@asynccontextmanager
+async def connected() -> AsyncGenerator[tuple[FakeBroker, Cluster]]:
+    async with FakeBroker(topics={"t": 2}) as broker:
+        cluster = cluster_of(broker)
+        await cluster.connect()
+        try:
+            yield broker, cluster
+        finally:
             await cluster.close()
-            (said,) = [m for m in caplog.messages if "unreachable" in m]
-            assert f"cluster=x address=127.0.0.1:{gone.port} " in said
-
-    asyncio.run(run())
 
 
-def test_a_cluster_of_which_no_address_answers_is_said_by_who_wants_it_not_twice(
+async def test_connect_tries_every_bootstrap_address_and_names_the_dead_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def run() -> None:
-        gone = await FakeBroker().start()
-        await gone.stop()
-        cluster = cluster_of(gone)
-        for _ in range(3):
-            with pytest.raises(ConnectionFailedError, match="Connection refused"):
-                await cluster.connect()
+    gone = await FakeBroker().start()
+    await gone.stop()
+    async with FakeBroker() as broker:
+        cluster = cluster_of(gone, broker)
+        await cluster.connect()
+        assert cluster.cluster_id == broker.cluster.cluster_id
+        assert cluster.broker_ids == (1,)
         await cluster.close()
+        (said,) = [m for m in caplog.messages if "unreachable" in m]
+        assert f"cluster=x address=127.0.0.1:{gone.port} " in said
 
-    asyncio.run(run())
+
+async def test_a_cluster_of_which_no_address_answers_is_said_by_who_wants_it_not_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = await FakeBroker().start()
+    await gone.stop()
+    cluster = cluster_of(gone)
+    for _ in range(3):
+        with pytest.raises(ConnectionFailedError, match="Connection refused"):
+            await cluster.connect()
+    await cluster.close()
     assert caplog.messages == []
 
 
-def test_connect_fails_when_no_address_answers() -> None:
-    async def run() -> None:
-        gone = await FakeBroker().start()
-        await gone.stop()
-        cluster = cluster_of(gone)
-        with pytest.raises(ConnectionFailedError, match=rf"cluster x \(127.0.0.1:{gone.port}\)"):
-            await cluster.connect()
-        await cluster.close()
-
-    asyncio.run(run())
+async def test_connect_fails_when_no_address_answers() -> None:
+    gone = await FakeBroker().start()
+    await gone.stop()
+    cluster = cluster_of(gone)
+    with pytest.raises(ConnectionFailedError, match=rf"cluster x \(127.0.0.1:{gone.port}\)"):
+        await cluster.connect()
+    await cluster.close()
 
 
-def test_leader_is_cached_and_looked_up_again_after_it_moved() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_leader_is_cached_and_looked_up_again_after_it_moved() -> None:
+    async with connected() as (broker, cluster):
         assert (await cluster.leader(TP)).node_id == 1
         asked = broker.count(METADATA)
         assert (await cluster.leader(TP)).epoch == 0
@@ -102,20 +92,16 @@ def test_leader_is_cached_and_looked_up_again_after_it_moved() -> None:
         assert (await cluster.leader(TP)).node_id == 1
         assert broker.count(METADATA) > asked
 
-    with_cluster(body)
 
-
-def test_concurrent_lookups_become_one_request() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_concurrent_lookups_become_one_request() -> None:
+    async with connected() as (broker, cluster):
         before = broker.count(METADATA)
         await asyncio.gather(*(cluster.leader(TopicPartition("t", n % 2)) for n in range(20)))
         assert broker.count(METADATA) == before + 1
 
-    with_cluster(body)
 
-
-def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
+    async with connected() as (broker, cluster):
         hold = broker.hold(METADATA)
         first, second = (asyncio.create_task(cluster.leader(TP)) for _ in range(2))
         await hold.arrived.wait()
@@ -125,45 +111,38 @@ def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
         with pytest.raises(asyncio.CancelledError):
             await first
 
-    with_cluster(body)
 
-
-def test_a_missing_topic_or_partition_is_retriable() -> None:
-    async def body(_: FakeBroker, cluster: Cluster) -> None:
+async def test_a_missing_topic_or_partition_is_retriable() -> None:
+    async with connected() as (_, cluster):
         for tp in (TopicPartition("no", 0), TopicPartition("t", 9)):
             with pytest.raises(RetriableServerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
                 await cluster.leader(tp)
 
-    with_cluster(body)
+
+async def test_older_leader_epochs_are_ignored_and_named_leaders_are_taken() -> None:
+    state = FakeCluster()
+    async with (
+        FakeBroker(cluster=state, topics={"t": 1}) as one,
+        FakeBroker(cluster=state, node_id=2),
+    ):
+        cluster = cluster_of(one)
+        await cluster.connect()
+        assert (await cluster.leader(TP)).node_id == 1
+        cluster.leader_moved(TP, 2, 3)  # what metadata does not know yet
+        leader = await cluster.leader(TP)
+        assert (leader.node_id, leader.epoch) == (2, 3)
+        cluster.leader_moved(TP)
+        with pytest.raises(RetriableServerError, match="LEADER_NOT_AVAILABLE"):
+            await cluster.leader(TP)  # metadata still says epoch 0
+        for _ in range(3):
+            state.move_leader(TP, 2)
+        leader = await cluster.leader(TP)
+        assert (leader.node_id, leader.epoch) == (2, 3)
+        await cluster.close()
 
 
-def test_older_leader_epochs_are_ignored_and_named_leaders_are_taken() -> None:
-    async def run() -> None:
-        state = FakeCluster()
-        async with (
-            FakeBroker(cluster=state, topics={"t": 1}) as one,
-            FakeBroker(cluster=state, node_id=2),
-        ):
-            cluster = cluster_of(one)
-            await cluster.connect()
-            assert (await cluster.leader(TP)).node_id == 1
-            cluster.leader_moved(TP, 2, 3)  # what metadata does not know yet
-            leader = await cluster.leader(TP)
-            assert (leader.node_id, leader.epoch) == (2, 3)
-            cluster.leader_moved(TP)
-            with pytest.raises(RetriableServerError, match="LEADER_NOT_AVAILABLE"):
-                await cluster.leader(TP)  # metadata still says epoch 0
-            for _ in range(3):
-                state.move_leader(TP, 2)
-            leader = await cluster.leader(TP)
-            assert (leader.node_id, leader.epoch) == (2, 3)
-            await cluster.close()
-
-    asyncio.run(run())
-
-
-def test_a_recreated_topic_may_start_at_epoch_zero_again() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_a_recreated_topic_may_start_at_epoch_zero_again() -> None:
+    async with connected() as (broker, cluster):
         for _ in range(3):
             broker.cluster.move_leader(TP, 1)
         old = await cluster.leader(TP)
@@ -173,48 +152,39 @@ def test_a_recreated_topic_may_start_at_epoch_zero_again() -> None:
         assert (old.epoch, new.epoch) == (3, 0)
         assert old.topic_id != new.topic_id
 
-    with_cluster(body)
 
-
-def test_calls_survive_a_lost_connection_and_retriable_codes() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_calls_survive_a_lost_connection_and_retriable_codes() -> None:
+    async with connected() as (broker, cluster):
         broker.fail_next(INIT_PRODUCER_ID, "disconnect")
         broker.fail_next(INIT_PRODUCER_ID, 14, 2)
         answer = await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
         assert answer.producer_id > 0
         assert broker.count(INIT_PRODUCER_ID) == 4
 
-    with_cluster(body)
 
-
-def test_a_fatal_code_is_not_repeated() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_a_fatal_code_is_not_repeated() -> None:
+    async with connected() as (broker, cluster):
         broker.fail_next(INIT_PRODUCER_ID, 31)
         answer = await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
         assert answer.error_code == 31
         assert broker.count(INIT_PRODUCER_ID) == 1
 
-    with_cluster(body)
+
+async def test_calls_end_with_the_last_problem_after_the_api_timeout() -> None:
+    async with FakeBroker() as broker:
+        cluster = cluster_of(broker, api_timeout_ms=50)
+        broker.fail_next(INIT_PRODUCER_ID, 15, 1000)
+        with pytest.raises(RequestTimedOutError, match="50 ms: COORDINATOR_NOT_AVAILABLE"):
+            await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
+        await cluster.close()
 
 
-def test_calls_end_with_the_last_problem_after_the_api_timeout() -> None:
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            cluster = cluster_of(broker, api_timeout_ms=50)
-            broker.fail_next(INIT_PRODUCER_ID, 15, 1000)
-            with pytest.raises(RequestTimedOutError, match="50 ms: COORDINATOR_NOT_AVAILABLE"):
-                await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
-            await cluster.close()
-
-    asyncio.run(run())
-
-
-def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
+async def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "mm2py.client")
 
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+    async with connected() as (broker, cluster):
         await cluster.leader(TP)
         hold = broker.hold(METADATA)
         waiting = asyncio.create_task(cluster.call_any(metadata(())))
@@ -229,11 +199,9 @@ def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
         assert kinds.count("broker connection lost") == 1
         assert kinds.count("broker connected") == 2
 
-    with_cluster(body)
 
-
-def test_connections_are_shared_per_broker_and_purpose() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_connections_are_shared_per_broker_and_purpose() -> None:
+    async with connected() as (_, cluster):
         one, two, other = await asyncio.gather(
             cluster.connection(1, "fetch"),
             cluster.connection(1, "fetch"),
@@ -244,20 +212,16 @@ def test_connections_are_shared_per_broker_and_purpose() -> None:
         with pytest.raises(ConnectionFailedError, match="broker 9 is not in the metadata"):
             await cluster.connection(9, "fetch")
 
-    with_cluster(body)
 
-
-def test_close_cancels_attempts_and_is_final() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_close_cancels_attempts_and_is_final() -> None:
+    async with connected() as (_, cluster):
         await cluster.close()
         with pytest.raises(ConnectionFailedError, match="is closed"):
             await cluster.connection(1, "fetch")
 
-    with_cluster(body)
 
-
-def test_many_partitions_without_a_leader_cost_one_question_a_round() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_many_partitions_without_a_leader_cost_one_question_a_round() -> None:
+    async with connected() as (broker, cluster):
         broker.create_topic("new", 50)
         missing = [TopicPartition("new", n) for n in range(50)]
         for tp in missing:
@@ -268,11 +232,9 @@ def test_many_partitions_without_a_leader_cost_one_question_a_round() -> None:
         assert all(isinstance(listed[tp].error, RetriableServerError) for tp in missing)
         assert len([key for key, _ in broker.requests if key == METADATA]) <= asked + 4
 
-    with_cluster(body)
 
-
-def test_offsets_are_asked_again_when_the_leader_moved() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_offsets_are_asked_again_when_the_leader_moved() -> None:
+    async with connected() as (broker, cluster):
         broker.fail_next(LIST_OFFSETS, 6)
         broker.fail_next(LIST_OFFSETS, "disconnect")
         asked = {TP: LATEST, TopicPartition("t", 1): EARLIEST, TopicPartition("no", 0): LATEST}
@@ -282,21 +244,19 @@ def test_offsets_are_asked_again_when_the_leader_moved() -> None:
         assert error is not None
         assert error.code == 3
 
-    with_cluster(body)
 
-
-def test_a_leader_that_stays_away_leaves_a_network_error() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_a_leader_that_stays_away_leaves_a_network_error() -> None:
+    async with connected() as (broker, cluster):
         broker.fail_next(LIST_OFFSETS, "disconnect", 10)
         error = (await Admin(cluster).list_offsets({TP: LATEST}))[TP].error
         assert isinstance(error, RetriableServerError)
         assert error.name == "NETWORK_EXCEPTION"
 
-    with_cluster(body)
 
-
-def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_are_values() -> None:
-    async def body(broker: FakeBroker, cluster: Cluster) -> None:
+async def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_are_values() -> (
+    None
+):
+    async with connected() as (broker, cluster):
         broker.fail_next(CREATE_TOPICS, 41)
         admin = Admin(cluster)
         assert await admin.create_topics([NewTopic("new", 2, 1)]) == {"new": None}
@@ -304,5 +264,3 @@ def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_are_va
         assert again is not None
         assert again.code == 36
         assert (await admin.list_topics())["new"].partitions == (0, 1)
-
-    with_cluster(body)

@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -31,21 +32,18 @@ def settings(**changes: int | str) -> ConnectionSettings:
     return ConnectionSettings(bootstrap_servers=(("127.0.0.1", 1),), **changes)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def with_connection(
-    body: Callable[[FakeBroker, BrokerConnection], Awaitable[None]],
+@asynccontextmanager
+async def connected(
     using: ConnectionSettings | None = None,
-) -> None:
-    async def run() -> None:
-        async with FakeBroker(topics={"t": 1}) as broker:
-            connection = await BrokerConnection.open(
-                "127.0.0.1", broker.port, using or settings(), BufferPool()
-            )
-            try:
-                await body(broker, connection)
-            finally:
-                await connection.close()
-
-    asyncio.run(run())
+) -> AsyncGenerator[tuple[FakeBroker, BrokerConnection]]:
+    async with FakeBroker(topics={"t": 1}) as broker:
+        connection = await BrokerConnection.open(
+            "127.0.0.1", broker.port, using or settings(), BufferPool()
+        )
+        try:
+            yield broker, connection
+        finally:
+            await connection.close()
 
 
 def big_batch(size: int) -> bytes:
@@ -72,35 +70,29 @@ def fetch_frame(correlation_id: int, max_wait_ms: int = 0) -> bytes:
     )
 
 
-def test_open_falls_back_to_version_zero_of_api_versions() -> None:
-    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+async def test_open_falls_back_to_version_zero_of_api_versions() -> None:
+    async with connected() as (broker, connection):
         assert broker.requests == [(18, 4), (18, 0)]
         assert connection.versions[METADATA] == (12, 12)
 
-    with_connection(body)
 
-
-def test_call_returns_the_decoded_answer() -> None:
-    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+async def test_call_returns_the_decoded_answer() -> None:
+    async with connected() as (broker, connection):
         result = await connection.call(metadata(["t"]))
         assert [topic.name for topic in result.topics] == ["t"]
         assert result.brokers[0].port == broker.port
 
-    with_connection(body)
 
-
-def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
-    async def body(_: FakeBroker, connection: BrokerConnection) -> None:
+async def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
+    async with connected() as (_, connection):
         with pytest.raises(UnsupportedVersionError, match="FindCoordinator not at all"):
             await connection.call(find_coordinator("g"))
         with pytest.raises(UnsupportedVersionError, match="versions 12 to 12, mm2py 0 to 11"):
             connection.negotiated(METADATA, 0, 11, "Metadata")
 
-    with_connection(body)
 
-
-def test_a_lost_connection_fails_all_in_flight_and_names_the_address() -> None:
-    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+async def test_a_lost_connection_fails_all_in_flight_and_names_the_address() -> None:
+    async with connected() as (broker, connection):
         hold = broker.hold(METADATA)
         calls = [asyncio.create_task(connection.call(metadata(()))) for _ in range(3)]
         await hold.arrived.wait()
@@ -112,11 +104,9 @@ def test_a_lost_connection_fails_all_in_flight_and_names_the_address() -> None:
         with pytest.raises(ConnectionFailedError, match="is closed"):
             await connection.call(metadata(()))
 
-    with_connection(body)
 
-
-def test_an_overdue_answer_closes_the_connection() -> None:
-    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+async def test_an_overdue_answer_closes_the_connection() -> None:
+    async with connected() as (broker, connection):
         broker.hold(METADATA)
         late = asyncio.create_task(connection.call(metadata(())))
         with pytest.raises(RequestTimedOutError, match="within 20 ms"):
@@ -125,29 +115,24 @@ def test_an_overdue_answer_closes_the_connection() -> None:
             await late
         assert connection.closed
 
-    with_connection(body)
+
+async def test_an_idle_connection_closes_itself() -> None:
+    closed: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    async with FakeBroker() as broker:
+        using = settings(connections_max_idle_ms=10, request_timeout_ms=20)
+        await BrokerConnection.open(
+            "127.0.0.1",
+            broker.port,
+            using,
+            BufferPool(),
+            on_closed=lambda _, reason, in_flight: closed.put_nowait((reason, in_flight)),
+        )
+        async with asyncio.timeout(5):
+            assert await closed.get() == ("idle", 0)
 
 
-def test_an_idle_connection_closes_itself() -> None:
-    async def run() -> None:
-        closed: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-        async with FakeBroker() as broker:
-            using = settings(connections_max_idle_ms=10, request_timeout_ms=20)
-            await BrokerConnection.open(
-                "127.0.0.1",
-                broker.port,
-                using,
-                BufferPool(),
-                on_closed=lambda _, reason, in_flight: closed.put_nowait((reason, in_flight)),
-            )
-            async with asyncio.timeout(5):
-                assert await closed.get() == ("idle", 0)
-
-    asyncio.run(run())
-
-
-def test_a_cancelled_call_leaves_the_connection_usable() -> None:
-    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+async def test_a_cancelled_call_leaves_the_connection_usable() -> None:
+    async with connected() as (broker, connection):
         hold = broker.hold(METADATA)
         call = asyncio.create_task(connection.call(metadata(())))
         await hold.arrived.wait()
@@ -157,13 +142,11 @@ def test_a_cancelled_call_leaves_the_connection_usable() -> None:
         assert (await connection.call(metadata(["t"]))).topics
         assert connection.in_flight == 0
 
-    with_connection(body)
 
-
-def test_large_batches_pass_whole_in_both_directions() -> None:
+async def test_large_batches_pass_whole_in_both_directions() -> None:
     sizes = [3_000_000, 70_000, 61 + 5, 20_000, 16 * 1024 - 90]
 
-    async def body(broker: FakeBroker, connection: BrokerConnection) -> None:
+    async with connected() as (broker, connection):
         broker.partition(TP).max_message_bytes = 2**30
         loop = asyncio.get_running_loop()
         sent = [bytearray(big_batch(size)) for size in sizes]
@@ -199,48 +182,42 @@ def test_large_batches_pass_whole_in_both_directions() -> None:
         assert await fetched == b"".join(broker.log(TP))
         leases[0].release()
 
-    with_connection(body)
+
+async def test_a_peer_that_is_not_kafka_is_reported() -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = int(server.sockets[0].getsockname()[1])
+    with pytest.raises(ConnectionFailedError, match="a frame announces"):
+        await BrokerConnection.open("127.0.0.1", port, settings(), BufferPool())
+    server.close()
+    await server.wait_closed()
 
 
-def test_a_peer_that_is_not_kafka_is_reported() -> None:
-    async def run() -> None:
-        async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
+async def test_a_peer_that_accepts_and_says_nothing_is_told_from_one_that_cannot_be_reached() -> (
+    None
+):
+    async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1024):
+            pass
+        writer.close()
 
-        server = await asyncio.start_server(talk, "127.0.0.1", 0)
-        port = int(server.sockets[0].getsockname()[1])
-        with pytest.raises(ConnectionFailedError, match="a frame announces"):
-            await BrokerConnection.open("127.0.0.1", port, settings(), BufferPool())
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(run())
-
-
-def test_a_peer_that_accepts_and_says_nothing_is_told_from_one_that_cannot_be_reached() -> None:
-    async def run() -> None:
-        async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while await reader.read(1024):
-                pass
-            writer.close()
-
-        server = await asyncio.start_server(be_silent, "127.0.0.1", 0)
-        port = int(server.sockets[0].getsockname()[1])
-        few_ms = settings(socket_connection_setup_timeout_ms=100)
-        with pytest.raises(ConnectionFailedError, match="did not answer within 100 ms") as caught:
-            await BrokerConnection.open("127.0.0.1", port, few_ms, BufferPool())
-        assert "Kafka listener" in caught.value.remedy
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(run())
+    server = await asyncio.start_server(be_silent, "127.0.0.1", 0)
+    port = int(server.sockets[0].getsockname()[1])
+    few_ms = settings(socket_connection_setup_timeout_ms=100)
+    with pytest.raises(ConnectionFailedError, match="did not answer within 100 ms") as caught:
+        await BrokerConnection.open("127.0.0.1", port, few_ms, BufferPool())
+    assert "Kafka listener" in caught.value.remedy
+    server.close()
+    await server.wait_closed()
 
 
-def test_an_undecodable_answer_reaches_its_request_and_closes_the_connection() -> None:
-    async def body(_: FakeBroker, connection: BrokerConnection) -> None:
+async def test_an_undecodable_answer_reaches_its_request_and_closes_the_connection() -> None:
+    async with connected() as (_, connection):
         lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
         def on_response(_view: memoryview, _lease: BufferLease | None) -> None:
@@ -254,38 +231,27 @@ def test_an_undecodable_answer_reaches_its_request_and_closes_the_connection() -
         assert "cannot be read" in str(error)
         assert connection.closed
 
-    with_connection(body)
+
+async def test_other_security_protocols_are_refused_before_connecting() -> None:
+    with pytest.raises(ConfigError, match=r"security\.protocol=SSL"):
+        await BrokerConnection.open("127.0.0.1", 1, settings(security_protocol="SSL"), BufferPool())
 
 
-def test_other_security_protocols_are_refused_before_connecting() -> None:
-    async def run() -> None:
-        with pytest.raises(ConfigError, match=r"security\.protocol=SSL"):
-            await BrokerConnection.open(
-                "127.0.0.1", 1, settings(security_protocol="SSL"), BufferPool()
-            )
-
-    asyncio.run(run())
+async def test_an_unknown_host_is_named() -> None:
+    with pytest.raises(ConnectionFailedError, match=r"no-such-host\.invalid:9092"):
+        await BrokerConnection.open("no-such-host.invalid", 9092, settings(), BufferPool())
 
 
-def test_an_unknown_host_is_named() -> None:
-    async def run() -> None:
-        with pytest.raises(ConnectionFailedError, match=r"no-such-host\.invalid:9092"):
-            await BrokerConnection.open("no-such-host.invalid", 9092, settings(), BufferPool())
-
-    asyncio.run(run())
-
-
-def test_answers_too_long_for_the_head_buffer_leave_the_connection_and_its_buffers_whole() -> None:
-    async def run() -> None:
-        topics = {f"a-topic-with-a-rather-long-name-{n:05d}": 1 for n in range(500)}
-        async with FakeBroker(topics=topics) as broker:
-            pool = BufferPool()
-            connection = await BrokerConnection.open("127.0.0.1", broker.port, settings(), pool)
-            for _ in range(3):
-                assert len((await connection.call(metadata(None))).topics) == len(topics)
-            assert not connection.closed
-            assert broker.connections == 1
-            assert pool.leased_bytes == 0
-            await connection.close()
-
-    asyncio.run(run())
+async def test_answers_too_long_for_the_head_buffer_leave_the_connection_and_its_buffers_whole() -> (
+    None
+):
+    topics = {f"a-topic-with-a-rather-long-name-{n:05d}": 1 for n in range(500)}
+    async with FakeBroker(topics=topics) as broker:
+        pool = BufferPool()
+        connection = await BrokerConnection.open("127.0.0.1", broker.port, settings(), pool)
+        for _ in range(3):
+            assert len((await connection.call(metadata(None))).topics) == len(topics)
+        assert not connection.closed
+        assert broker.connections == 1
+        assert pool.leased_bytes == 0
+        await connection.close()

@@ -70,101 +70,86 @@ def described(code: int, state: str = "Stable") -> tuple[DescribedGroup, ...]:
     return (DescribedGroup("g", code, "", state, "connect", "p", ()),)
 
 
-def play(body: Callable[[ScriptedCluster, CoordinatorLink], Awaitable[None]]) -> None:
-    async def run() -> None:
-        cluster = ScriptedCluster()
-        await body(cluster, CoordinatorLink(cast("Cluster", cluster), "g"))
-
-    asyncio.run(run())
+def scripted() -> tuple[ScriptedCluster, CoordinatorLink]:
+    cluster = ScriptedCluster()
+    return cluster, CoordinatorLink(cast("Cluster", cluster), "g")
 
 
-def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
-    async def body(cluster: ScriptedCluster, link: CoordinatorLink) -> None:
-        cluster.answers = {"JoinGroup": joined(NONE), "Heartbeat": NONE}
-        await link.join("m", OFFERS, 6_000, 60_000)
-        assert await link.heartbeat("m", 1, 6_000) == NONE
-        (_, joins, join_ms), (_, beats, beat_ms) = cluster.calls
-        assert joins != beats
-        assert join_ms == 60_000 + cluster.settings.request_timeout_ms
-        assert beat_ms == 6_000
-
-    play(body)
+async def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
+    cluster, link = scripted()
+    cluster.answers = {"JoinGroup": joined(NONE), "Heartbeat": NONE}
+    await link.join("m", OFFERS, 6_000, 60_000)
+    assert await link.heartbeat("m", 1, 6_000) == NONE
+    (_, joins, join_ms), (_, beats, beat_ms) = cluster.calls
+    assert joins != beats
+    assert join_ms == 60_000 + cluster.settings.request_timeout_ms
+    assert beat_ms == 6_000
 
 
-def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up() -> None:
-    async def body(cluster: ScriptedCluster, link: CoordinatorLink) -> None:
-        cluster.answers = {"SyncGroup": SyncResult(NONE, "p", b""), "JoinGroup": None}
-        await link.sync("m", 1, "p", {})
-        assert cluster.connections[-1].dropped == "the round is done"
-        joining = asyncio.create_task(link.join("m", OFFERS, 6_000, 60_000))
-        await asyncio.sleep(0)
-        joining.cancel()
-        await asyncio.gather(joining, return_exceptions=True)
-        assert cluster.connections[-1].dropped == "the round was given up"
-
-    play(body)
+async def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up() -> None:
+    cluster, link = scripted()
+    cluster.answers = {"SyncGroup": SyncResult(NONE, "p", b""), "JoinGroup": None}
+    await link.sync("m", 1, "p", {})
+    assert cluster.connections[-1].dropped == "the round is done"
+    joining = asyncio.create_task(link.join("m", OFFERS, 6_000, 60_000))
+    await asyncio.sleep(0)
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    assert cluster.connections[-1].dropped == "the round was given up"
 
 
-def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None:
-    async def body(cluster: ScriptedCluster, link: CoordinatorLink) -> None:
-        cluster.answers = {
-            "JoinGroup": joined(NOT_COORDINATOR),
-            "SyncGroup": SyncResult(NOT_COORDINATOR, "", b""),
-            "Heartbeat": NOT_COORDINATOR,
-            "DescribeGroups": described(NOT_COORDINATOR),
-        }
-        attempts: list[Callable[[], Awaitable[object]]] = [
-            lambda: link.join("m", OFFERS, 6_000, 60_000),
-            lambda: link.sync("m", 1, "p", {}),
-            lambda: link.heartbeat("m", 1, 6_000),
-            link.describe,
-        ]
-        for attempt in attempts:
-            with pytest.raises(RetriableError, match="NOT_COORDINATOR"):
-                await attempt()
-        cluster.answers = dict.fromkeys(cluster.answers, ConnectionFailedError("reset"))
-        for attempt in attempts:
-            with pytest.raises(RetriableError, match="reset"):
-                await attempt()
-        assert cluster.moved == 8
-
-    play(body)
+async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None:
+    cluster, link = scripted()
+    cluster.answers = {
+        "JoinGroup": joined(NOT_COORDINATOR),
+        "SyncGroup": SyncResult(NOT_COORDINATOR, "", b""),
+        "Heartbeat": NOT_COORDINATOR,
+        "DescribeGroups": described(NOT_COORDINATOR),
+    }
+    attempts: list[Callable[[], Awaitable[object]]] = [
+        lambda: link.join("m", OFFERS, 6_000, 60_000),
+        lambda: link.sync("m", 1, "p", {}),
+        lambda: link.heartbeat("m", 1, 6_000),
+        link.describe,
+    ]
+    for attempt in attempts:
+        with pytest.raises(RetriableError, match="NOT_COORDINATOR"):
+            await attempt()
+    cluster.answers = dict.fromkeys(cluster.answers, ConnectionFailedError("reset"))
+    for attempt in attempts:
+        with pytest.raises(RetriableError, match="reset"):
+            await attempt()
+    assert cluster.moved == 8
 
 
-def test_codes_about_the_membership_stay_codes() -> None:
-    async def body(cluster: ScriptedCluster, link: CoordinatorLink) -> None:
-        cluster.answers = {
-            "JoinGroup": joined(UNKNOWN_MEMBER_ID),
-            "Heartbeat": UNKNOWN_MEMBER_ID,
-        }
-        assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
-        assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
-        assert cluster.moved == 0
-
-    play(body)
+async def test_codes_about_the_membership_stay_codes() -> None:
+    cluster, link = scripted()
+    cluster.answers = {
+        "JoinGroup": joined(UNKNOWN_MEMBER_ID),
+        "Heartbeat": UNKNOWN_MEMBER_ID,
+    }
+    assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
+    assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
+    assert cluster.moved == 0
 
 
-def test_a_group_that_does_not_exist_is_dead_and_one_that_is_secret_is_an_error() -> None:
-    async def body(cluster: ScriptedCluster, link: CoordinatorLink) -> None:
-        cluster.answers = {"DescribeGroups": described(69, state="")}
-        assert (await link.describe()).state == "Dead"
-        cluster.answers = {"DescribeGroups": described(30)}
-        with pytest.raises(FatalServerError, match="GROUP_AUTHORIZATION_FAILED"):
-            await link.describe()
-
-    play(body)
+async def test_a_group_that_does_not_exist_is_dead_and_one_that_is_secret_is_an_error() -> None:
+    cluster, link = scripted()
+    cluster.answers = {"DescribeGroups": described(69, state="")}
+    assert (await link.describe()).state == "Dead"
+    cluster.answers = {"DescribeGroups": described(30)}
+    with pytest.raises(FatalServerError, match="GROUP_AUTHORIZATION_FAILED"):
+        await link.describe()
 
 
-def test_leaving_closes_the_connections_and_does_not_wait_for_a_silent_coordinator(
+async def test_leaving_closes_the_connections_and_does_not_wait_for_a_silent_coordinator(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(cluster: ScriptedCluster, link: CoordinatorLink) -> None:
-        cluster.answers = {"Heartbeat": NONE, "LeaveGroup": None}
-        await link.heartbeat("m", 1, 6_000)
-        await link.leave("m", 0.01)
-        assert cluster.connections[0].dropped == "left the group"
-        await link.leave("", 0.01)
-        assert [name for name, _, _ in cluster.calls] == ["Heartbeat", "LeaveGroup"]
-
-    play(body)
+    cluster, link = scripted()
+    cluster.answers = {"Heartbeat": NONE, "LeaveGroup": None}
+    await link.heartbeat("m", 1, 6_000)
+    await link.leave("m", 0.01)
+    assert cluster.connections[0].dropped == "left the group"
+    await link.leave("", 0.01)
+    assert [name for name, _, _ in cluster.calls] == ["Heartbeat", "LeaveGroup"]
     assert "left without an answer" in caplog.text

@@ -11,16 +11,16 @@ from mm2py.protocol.record_batch import crc32c
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_log import PartitionLog
 from mm2py.types import TopicPartition
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, eventually, play
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, eventually, fetching
 
 BY_ID = {FETCH: (4, 17)}
 
 
 @pytest.mark.parametrize("versions", [{FETCH: (4, 12)}, BY_ID, {FETCH: (4, 11)}])
-def test_a_log_that_was_cut_and_grew_again_is_a_truncation_with_its_exact_range(
+async def test_a_log_that_was_cut_and_grew_again_is_a_truncation_with_its_exact_range(
     versions: dict[int, tuple[int, int]],
 ) -> None:
-    async def body(rig: Rig) -> None:
+    async with fetching(versions=versions) as rig:
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
         await rig.fetcher.assign({FIRST: 0})
@@ -32,8 +32,6 @@ def test_a_log_that_was_cut_and_grew_again_is_a_truncation_with_its_exact_range(
         assert rig.gaps == [(FIRST, 4, 7, "truncation")]
         assert rig.read[FIRST][8:] == list(range(100, 110))
         assert rig.failed == []
-
-    play(body, versions=versions)
 
 
 def test_a_truncation_goes_back_to_where_our_own_history_leaves_the_leaders() -> None:
@@ -47,8 +45,8 @@ def test_a_truncation_goes_back_to_where_our_own_history_leaves_the_leaders() ->
     assert (cursor.last_epoch, cursor.epochs) == (0, [(0, 0)])
 
 
-def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_range() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_range() -> None:
+    async with fetching(versions=BY_ID) as rig:
         rig.fill(FIRST, range(4))
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
@@ -60,14 +58,12 @@ def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_range() 
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
         assert rig.fetcher.incarnation(FIRST) != old
 
-    play(body, versions=BY_ID)
-
 
 @pytest.mark.parametrize("deleted_first", [True, False])
-def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_not_copied(
+async def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_not_copied(
     deleted_first: bool,
 ) -> None:
-    async def body(rig: Rig) -> None:
+    async with fetching(versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1) as rig:
         for number in range(3):
             rig.fill(SECOND, range(number, number + 1), pad=20_000)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
@@ -93,14 +89,12 @@ def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_not_copi
         assert rig.read == {FIRST: list(range(100, 110)), SECOND: [200, 201, 202]}
         assert (len(rig.gaps), rig.failed) == (2, [])
 
-    play(body, versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1)
-
 
 @pytest.mark.parametrize("handed_out", [True, False])
-def test_a_reader_that_ends_reports_what_a_recreated_topic_had_behind_what_it_handed_out(
+async def test_a_reader_that_ends_reports_what_a_recreated_topic_had_behind_what_it_handed_out(
     handed_out: bool,
 ) -> None:
-    async def body(rig: Rig) -> None:
+    async with fetching(versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1) as rig:
         for number in range(3):
             rig.fill(SECOND, range(number, number + 1), pad=20_000)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
@@ -114,11 +108,11 @@ def test_a_reader_that_ends_reports_what_a_recreated_topic_had_behind_what_it_ha
         await rig.fetcher.look_back()
         assert rig.gaps == [(SECOND, int(handed_out), 2, "recreated")]
 
-    play(body, versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1)
 
-
-def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_that_was_kept() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_that_was_kept() -> (
+    None
+):
+    async with fetching(versions=BY_ID) as rig:
         old = rig.broker.cluster.topics["t"].topic_id
         rig.broker.create_topic("t", 2)
         rig.fill(FIRST, range(100, 110))
@@ -127,11 +121,9 @@ def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_that_was
         assert rig.read[FIRST] == list(range(100, 110))
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
 
-    play(body, versions=BY_ID)
 
-
-def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(3))
         kept = rig.broker.cluster.topics["t"].topic_id
         await rig.fetcher.assign({FIRST: 9}, topic_ids={FIRST: kept})
@@ -141,12 +133,10 @@ def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> 
         await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
         assert rig.read[FIRST] == [3, 4]
 
-    play(body)
-
 
 @pytest.mark.parametrize("cause", ["retention", "recreated"])
-def test_a_partition_given_up_in_answer_to_a_gap_stays_given_up(cause: str) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_partition_given_up_in_answer_to_a_gap_stays_given_up(cause: str) -> None:
+    async with fetching(versions=BY_ID) as rig:
         rig.on_gap = lambda tp: rig.fetcher.drop(tp) if tp == FIRST else None
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
@@ -165,11 +155,9 @@ def test_a_partition_given_up_in_answer_to_a_gap_stays_given_up(cause: str) -> N
         assert FIRST not in rig.read
         assert rig.fetcher.position(FIRST) == -1
 
-    play(body, versions=BY_ID)
 
-
-def test_offsets_without_records_move_the_position_and_are_no_loss() -> None:
-    async def body(rig: Rig) -> None:
+async def test_offsets_without_records_move_the_position_and_are_no_loss() -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(2))
         log = rig.broker.partition(FIRST)
         rig.broker.partition(FIRST).put(log.batches[0].data, 10)  # a hole of compaction before it
@@ -184,8 +172,6 @@ def test_offsets_without_records_move_the_position_and_are_no_loss() -> None:
         assert rig.read[FIRST] == [0, 1, 0, 1]
         assert rig.gaps == []
 
-    play(body)
-
 
 def _sign(data: bytearray) -> None:
     data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
@@ -194,8 +180,8 @@ def _sign(data: bytearray) -> None:
 # ---- followers ----
 
 
-def test_a_near_replica_is_read_and_the_leader_asked_again_later() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_near_replica_is_read_and_the_leader_asked_again_later() -> None:
+    async with fetching(rack="east", max_age_ms=200) as rig:
         follower = FakeBroker(node_id=2, cluster=rig.broker.cluster)
         async with follower:
             rig.broker.cluster.nearest[FIRST] = 2
@@ -210,30 +196,25 @@ def test_a_near_replica_is_read_and_the_leader_asked_again_later() -> None:
             assert rig.read[FIRST] == [0, 1, 2]
             assert rig.gaps == []
 
-    play(body, rack="east", max_age_ms=200)
-
 
 @pytest.mark.parametrize(
     "code",
     [codes.OFFSET_OUT_OF_RANGE, codes.OFFSET_NOT_AVAILABLE, codes.REPLICA_NOT_AVAILABLE],
 )
-def test_what_a_follower_refuses_is_asked_of_the_leader_and_is_no_loss(code: int) -> None:
-    async def body(rig: Rig) -> None:
-        async with FakeBroker(node_id=2, cluster=rig.broker.cluster):
-            rig.broker.cluster.nearest[FIRST] = 2
-            rig.broker.cluster.follower_codes = [code, code]
-            rig.fill(FIRST, range(3))
-            await rig.fetcher.assign({FIRST: 0})
-            await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
-            assert rig.read[FIRST] == [0, 1, 2]
-            assert (rig.gaps, rig.failed) == ([], [])
-            assert rig.broker.count(FETCH) >= 2
-
-    play(body, rack="east")
+async def test_what_a_follower_refuses_is_asked_of_the_leader_and_is_no_loss(code: int) -> None:
+    async with fetching(rack="east") as rig, FakeBroker(node_id=2, cluster=rig.broker.cluster):
+        rig.broker.cluster.nearest[FIRST] = 2
+        rig.broker.cluster.follower_codes = [code, code]
+        rig.fill(FIRST, range(3))
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
+        assert rig.read[FIRST] == [0, 1, 2]
+        assert (rig.gaps, rig.failed) == ([], [])
+        assert rig.broker.count(FETCH) >= 2
 
 
-def test_a_follower_that_dies_costs_nothing_but_time() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_follower_that_dies_costs_nothing_but_time() -> None:
+    async with fetching(rack="east") as rig:
         follower = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
         rig.broker.cluster.nearest[FIRST] = 2
         rig.fill(FIRST, range(3))
@@ -246,13 +227,11 @@ def test_a_follower_that_dies_costs_nothing_but_time() -> None:
         assert rig.read[FIRST] == [0, 1, 2, 3, 4, 5]
         assert rig.failed == []
 
-    play(body, rack="east")
 
-
-def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -> None:
+async def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -> None:
     missing = TopicPartition("later", 0)
 
-    async def body(rig: Rig) -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({missing: 0, FIRST: 0})
         for number in range(5):
             rig.fill(FIRST, range(number, number + 1))
@@ -264,14 +243,12 @@ def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -> None
         await rig.until(lambda: rig.read.get(missing) == [0, 1, 2])
         assert rig.gaps == []
 
-    play(body)
-
 
 # ---- pace ----
 
 
-def test_a_throttled_connection_is_left_alone_for_as_long_as_the_broker_asked() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_throttled_connection_is_left_alone_for_as_long_as_the_broker_asked() -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0})
         rig.broker.cluster.throttle_ms = 400
         rig.fill(FIRST, range(1))
@@ -281,11 +258,9 @@ def test_a_throttled_connection_is_left_alone_for_as_long_as_the_broker_asked() 
         await rig.until(lambda: rig.broker.count(FETCH) > asked)
         assert time.monotonic() - began > 0.25
 
-    play(body)
 
-
-def test_the_byte_rate_of_a_flow_is_kept() -> None:
-    async def body(rig: Rig) -> None:
+async def test_the_byte_rate_of_a_flow_is_kept() -> None:
+    async with fetching(bytes_per_s=400_000) as rig:
         for number in range(20):
             rig.fill(FIRST, range(number, number + 1), pad=10_000)
         await rig.fetcher.assign({FIRST: 0})
@@ -295,11 +270,9 @@ def test_the_byte_rate_of_a_flow_is_kept() -> None:
         assert 0.15 < time.monotonic() - began < 3
         assert rig.read[FIRST] == list(range(20))
 
-    play(body, bytes_per_s=400_000)
 
-
-def test_a_hot_partition_does_not_starve_the_others() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_hot_partition_does_not_starve_the_others() -> None:
+    async with fetching(partitions=12) as rig:
         tps = [TopicPartition("t", index) for index in range(12)]
         for number in range(60):
             rig.fill(tps[0], range(number, number + 1), pad=200_000)
@@ -309,14 +282,14 @@ def test_a_hot_partition_does_not_starve_the_others() -> None:
         await rig.until(lambda: all(rig.fetcher.position(tp) == 1 for tp in tps[1:]))
         assert rig.fetcher.position(tps[0]) < 30
 
-    play(body, partitions=12)
-
 
 # ---- back-pressure ----
 
 
-def test_what_has_arrived_of_a_paused_partition_is_kept_back_outside_the_receive_buffers() -> None:
-    async def body(rig: Rig) -> None:
+async def test_what_has_arrived_of_a_paused_partition_is_kept_back_outside_the_receive_buffers() -> (
+    None
+):
+    async with fetching() as rig:
         rig.fill(FIRST, range(3), pad=40_000)
         await rig.fetcher.assign({FIRST: 0})
         fetcher = rig.fetcher
@@ -330,8 +303,6 @@ def test_what_has_arrived_of_a_paused_partition_is_kept_back_outside_the_receive
         fetcher.resume([FIRST])
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [0, 1, 2]
-
-    play(body)
 
 
 # ---- read committed ----
@@ -368,8 +339,8 @@ def test_a_stable_offset_that_moves_is_no_stall() -> None:
     assert told == []
 
 
-def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there() -> None:
-    async def body(rig: Rig) -> None:
+async def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there() -> None:
+    async with fetching(isolation="read_committed") as rig:
         rig.fill(FIRST, range(3))
         rig.fill(FIRST, range(3, 6))
         rig.broker.partition(FIRST).open_transaction_at = 3
@@ -379,5 +350,3 @@ def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there() -> No
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
         await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
-
-    play(body, isolation="read_committed")

@@ -1,14 +1,14 @@
 """Partitions that are held and released while others are idle: nobody waits for an idle long poll."""
 
 from mm2py.testing.delay_proxy import DelayProxy
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, eventually, play
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, eventually, fetching
 
 LONG_MS = 60_000
 """Longer than any test: an idle long poll that is waited for shows as a timeout of the test."""
 
 
-def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> None:
+    async with fetching(max_wait_ms=LONG_MS) as rig:
         rig.fill(FIRST, range(1))
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 1)
@@ -21,11 +21,9 @@ def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> 
         rig.fill(FIRST, range(1, 2))
         await rig.until(lambda: rig.read[FIRST] == [0, 1])
 
-    play(body, max_wait_ms=LONG_MS)
 
-
-def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twice() -> None:
-    async def body(rig: Rig) -> None:
+async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twice() -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
         await eventually(lambda: rig.broker.count(FETCH) > 0)
@@ -42,11 +40,9 @@ def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twi
         assert rig.read[FIRST] == [0, 1, 2]
         assert served == sum(size for part, size in rig.broker.cluster.served if part == 0)
 
-    play(body)
 
-
-def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
-    async def body(rig: Rig) -> None:
+async def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
+    async with fetching(buffer_bytes=200_000) as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
         await eventually(lambda: rig.broker.count(FETCH) > 0)
@@ -59,17 +55,15 @@ def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [0, 1, 2]
 
-    play(body, buffer_bytes=200_000)
 
-
-def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> None:
-    async def body(rig: Rig) -> None:
-        for number in range(20):
-            rig.fill(FIRST, range(number, number + 1), pad=900_000)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
-        assert rig.read[FIRST] == list(range(20))
-        assert max(size for _, size in rig.broker.cluster.served) > 3 << 20
-
+async def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> (
+    None
+):
     with DelayProxy(round_trip_s=0.03) as line:
-        play(body, line=line)
+        async with fetching(line=line) as rig:
+            for number in range(20):
+                rig.fill(FIRST, range(number, number + 1), pad=900_000)
+            await rig.fetcher.assign({FIRST: 0})
+            await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
+            assert rig.read[FIRST] == list(range(20))
+            assert max(size for _, size in rig.broker.cluster.served) > 3 << 20

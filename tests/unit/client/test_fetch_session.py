@@ -8,7 +8,7 @@ from mm2py.client.fetch_cursor import Cursor
 from mm2py.client.fetch_session import FetchSession
 from mm2py.protocol import error_codes as codes
 from mm2py.types import TopicPartition
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, play
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
 
 LIMIT = 1 << 20
 
@@ -131,8 +131,8 @@ def test_a_broker_without_a_free_slot_gets_full_requests() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 12, 13, 17])
-def test_batches_arrive_in_order_under_every_kind_of_session(version: int) -> None:
-    async def body(rig: Rig) -> None:
+async def test_batches_arrive_in_order_under_every_kind_of_session(version: int) -> None:
+    async with fetching(versions={FETCH: (4, version)}) as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         for number in range(4):
             rig.fill(FIRST, range(number, number + 1))
@@ -142,11 +142,9 @@ def test_batches_arrive_in_order_under_every_kind_of_session(version: int) -> No
         assert rig.read == {FIRST: [0, 1, 2, 3], SECOND: [0, 1, 2, 3]}
         assert {asked for key, asked in rig.broker.requests if key == FETCH} == {version}
 
-    play(body, versions={FETCH: (4, version)})
 
-
-def test_an_idle_partition_is_named_once() -> None:
-    async def body(rig: Rig) -> None:
+async def test_an_idle_partition_is_named_once() -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         for number in range(5):
             rig.fill(FIRST, range(number, number + 1))
@@ -155,13 +153,11 @@ def test_an_idle_partition_is_named_once() -> None:
         assert epochs == sorted(epochs)
         assert max(named for epoch, named, _ in rig.broker.cluster.fetches if epoch > 0) == 1
 
-    play(body)
 
-
-def test_a_broker_that_forgot_the_session_gets_a_full_fetch_and_nothing_is_lost_or_doubled() -> (
+async def test_a_broker_that_forgot_the_session_gets_a_full_fetch_and_nothing_is_lost_or_doubled() -> (
     None
 ):
-    async def body(rig: Rig) -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         for number in range(3):
             rig.fill(FIRST, range(number, number + 1))
@@ -171,11 +167,9 @@ def test_a_broker_that_forgot_the_session_gets_a_full_fetch_and_nothing_is_lost_
         assert sum(1 for epoch, _, _ in rig.broker.cluster.fetches if epoch == 0) >= 2
         assert rig.stalled == []
 
-    play(body)
 
-
-def test_pausing_and_resuming_between_answers_loses_nothing() -> None:
-    async def body(rig: Rig) -> None:
+async def test_pausing_and_resuming_between_answers_loses_nothing() -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         for number in range(10):
             rig.fetcher.pause([FIRST])
@@ -186,5 +180,3 @@ def test_pausing_and_resuming_between_answers_loses_nothing() -> None:
             await rig.take()
         await rig.until(lambda: len(rig.read.get(FIRST, ())) == 10)
         assert rig.read == {FIRST: list(range(10)), SECOND: list(range(10))}
-
-    play(body)

@@ -1,11 +1,11 @@
 """What a Fetcher says of partitions whose broker is away."""
 
 from mm2py.testing.broker import FakeBroker
-from tests.unit.client.fetcher_rig import FIRST, Rig, play
+from tests.unit.client.fetcher_rig import FIRST, fetching
 
 
-def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_again() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_again() -> None:
+    async with fetching() as rig:
         leader = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
         rig.broker.cluster.move_leader(FIRST, 2)
         rig.fill(FIRST, range(3))
@@ -21,5 +21,3 @@ def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_again(
         rig.fill(FIRST, range(3, 6))
         await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
         assert rig.read_again == [FIRST]
-
-    play(body)

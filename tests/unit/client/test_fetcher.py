@@ -2,11 +2,11 @@
 
 from mm2py.protocol import error_codes as codes
 from mm2py.types import EARLIEST, LATEST
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, play
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
 
 
-def test_it_reads_every_partition_in_order_from_where_it_was_told() -> None:
-    async def body(rig: Rig) -> None:
+async def test_it_reads_every_partition_in_order_from_where_it_was_told() -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(5))
         rig.fill(SECOND, range(10, 13))
         await rig.fetcher.assign({FIRST: 2, SECOND: EARLIEST})
@@ -16,11 +16,9 @@ def test_it_reads_every_partition_in_order_from_where_it_was_told() -> None:
         assert rig.fetcher.lag(FIRST) == 0
         assert rig.gaps == []
 
-    play(body)
 
-
-def test_latest_starts_at_the_end() -> None:
-    async def body(rig: Rig) -> None:
+async def test_latest_starts_at_the_end() -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(5))
         await rig.fetcher.assign({FIRST: LATEST})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
@@ -28,11 +26,9 @@ def test_latest_starts_at_the_end() -> None:
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [5]
 
-    play(body)
 
-
-def test_a_paused_partition_is_left_alone_until_it_is_resumed() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_paused_partition_is_left_alone_until_it_is_resumed() -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         rig.fetcher.pause([FIRST])
         rig.fill(FIRST, range(2))
@@ -43,11 +39,9 @@ def test_a_paused_partition_is_left_alone_until_it_is_resumed() -> None:
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [0, 1]
 
-    play(body)
 
-
-def test_records_deleted_before_they_were_copied_are_a_gap_with_its_exact_range() -> None:
-    async def body(rig: Rig) -> None:
+async def test_records_deleted_before_they_were_copied_are_a_gap_with_its_exact_range() -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
         rig.broker.partition(FIRST).delete_before(4)
@@ -56,22 +50,20 @@ def test_records_deleted_before_they_were_copied_are_a_gap_with_its_exact_range(
         assert rig.gaps == [(FIRST, 1, 3, "retention")]
         assert rig.read[FIRST] == [4, 5, 6, 7]
 
-    play(body)
 
-
-def test_a_position_behind_the_log_end_starts_over_and_says_so() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_position_behind_the_log_end_starts_over_and_says_so() -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(3))
         await rig.fetcher.assign({FIRST: 9})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
         assert rig.gaps == [(FIRST, 9, 8, "recreated")]
         assert rig.read[FIRST] == [0, 1, 2]
 
-    play(body)
 
-
-def test_a_stored_position_that_is_gone_is_copied_from_the_log_start_even_under_latest() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_stored_position_that_is_gone_is_copied_from_the_log_start_even_under_latest() -> (
+    None
+):
+    async with fetching(reset="latest") as rig:
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
         rig.broker.partition(FIRST).delete_before(4)
@@ -79,11 +71,9 @@ def test_a_stored_position_that_is_gone_is_copied_from_the_log_start_even_under_
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [4, 5, 6, 7]
 
-    play(body, reset="latest")
 
-
-def test_auto_offset_reset_none_fails_the_partition_alone() -> None:
-    async def body(rig: Rig) -> None:
+async def test_auto_offset_reset_none_fails_the_partition_alone() -> None:
+    async with fetching(reset="none") as rig:
         rig.fill(FIRST, range(2))
         rig.fill(FIRST, range(2, 4))
         rig.fill(SECOND, range(2))
@@ -94,13 +84,11 @@ def test_auto_offset_reset_none_fails_the_partition_alone() -> None:
         assert "auto.offset.reset=none" in str(rig.failed[0][1])
         assert rig.read[SECOND] == [0, 1]
 
-    play(body, reset="none")
 
-
-def test_a_recreated_topic_is_copied_from_its_beginning_even_when_it_grew_beyond_the_position() -> (
+async def test_a_recreated_topic_is_copied_from_its_beginning_even_when_it_grew_beyond_the_position() -> (
     None
 ):
-    async def body(rig: Rig) -> None:
+    async with fetching() as rig:
         rig.fill(FIRST, range(4))
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
@@ -111,11 +99,9 @@ def test_a_recreated_topic_is_copied_from_its_beginning_even_when_it_grew_beyond
         assert rig.read[FIRST][-10:] == list(range(100, 110))
         assert rig.gaps[0][3] == "recreated"
 
-    play(body)
 
-
-def test_a_lost_connection_and_a_moved_leader_are_not_losses() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_lost_connection_and_a_moved_leader_are_not_losses() -> None:
+    async with fetching() as rig:
         await rig.fetcher.assign({FIRST: 0})
         for number in range(3):
             rig.fill(FIRST, range(number, number + 1))
@@ -125,5 +111,3 @@ def test_a_lost_connection_and_a_moved_leader_are_not_losses() -> None:
         assert rig.read[FIRST] == [0, 1, 2]
         assert rig.gaps == []
         assert rig.failed == []
-
-    play(body)

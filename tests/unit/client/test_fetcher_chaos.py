@@ -8,7 +8,7 @@ import pytest
 from mm2py.protocol import error_codes as codes
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
-from tests.unit.client.fetcher_rig import FETCH, Rig, play
+from tests.unit.client.fetcher_rig import FETCH, Rig, fetching
 
 PARTITIONS = 6
 STEPS = 80
@@ -29,11 +29,13 @@ CODES = [
 
 @pytest.mark.parametrize("version", [4, 11, 17])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_fault_of_a_broker_loses_doubles_or_reorders(seed: int, version: int) -> None:
+async def test_no_fault_of_a_broker_loses_doubles_or_reorders(seed: int, version: int) -> None:
     chance = random.Random(seed * 100 + version)
     tps = [TopicPartition("t", index) for index in range(PARTITIONS)]
 
-    async def body(rig: Rig) -> None:
+    async with fetching(
+        partitions=PARTITIONS, versions={FETCH: (4, version)}, rack="east", max_age_ms=100
+    ) as rig:
         versions = {FETCH: (4, version)}
         async with FakeBroker(node_id=2, cluster=rig.broker.cluster, versions=versions) as other:
             written = dict.fromkeys(tps, 0)
@@ -51,8 +53,6 @@ def test_no_fault_of_a_broker_loses_doubles_or_reorders(seed: int, version: int)
             await rig.take()
             assert rig.read == {tp: list(range(count)) for tp, count in written.items() if count}
             assert (rig.gaps, rig.failed) == ([], [])
-
-    play(body, partitions=PARTITIONS, versions={FETCH: (4, version)}, rack="east", max_age_ms=100)
 
 
 async def _misbehave(

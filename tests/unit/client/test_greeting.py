@@ -90,24 +90,21 @@ def test_tls_is_not_suspected_where_the_end_cannot_come_from_it(
     assert "lost: " in said
 
 
-def test_an_address_that_answered_is_known_from_then_on() -> None:
-    async def run() -> None:
-        credentials = Credentials(settings())
-        async with FakeBroker(topics={"t": 1}) as broker:
-            address = f"127.0.0.1:{broker.port}"
-            connection = await BrokerConnection.open(
-                "127.0.0.1", broker.port, settings(), BufferPool(), credentials=credentials
-            )
-            assert (credentials.greeted, credentials.served) == ({address}, set())
-            await connection.call(metadata(()))
-            await connection.close()
-            assert credentials.served == {address}
-
-    asyncio.run(run())
+async def test_an_address_that_answered_is_known_from_then_on() -> None:
+    credentials = Credentials(settings())
+    async with FakeBroker(topics={"t": 1}) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        connection = await BrokerConnection.open(
+            "127.0.0.1", broker.port, settings(), BufferPool(), credentials=credentials
+        )
+        assert (credentials.greeted, credentials.served) == ({address}, set())
+        await connection.call(metadata(()))
+        await connection.close()
+        assert credentials.served == {address}
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_sasl_is_suspected_only_of_a_listener_that_never_served_us(*, served: bool) -> None:
+async def test_sasl_is_suspected_only_of_a_listener_that_never_served_us(*, served: bool) -> None:
     async def run() -> str:
         credentials = Credentials(settings())
         async with FakeBroker(topics={"t": 1}) as broker:
@@ -124,7 +121,7 @@ def test_sasl_is_suspected_only_of_a_listener_that_never_served_us(*, served: bo
                 await call
             return str(failed.value)
 
-    assert ("SASL" in asyncio.run(run())) is not served
+    assert ("SASL" in await run()) is not served
 
 
 def test_under_tls_a_certificate_is_asked_for_only_at_first_sight() -> None:

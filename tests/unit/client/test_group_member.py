@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -75,297 +76,252 @@ class Stage:
         self.one.events.clear()
 
 
-def play(body: Callable[[Stage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        stage = Stage()
-        async with stage.group.running():
-            try:
-                await body(stage)
-            finally:
-                for member in (stage.one, stage.two):
-                    member.link.cut = False
-                    await member.member.leave()
-
-    asyncio.run(run())
-
-
-def test_members_share_a_generation_and_a_newcomer_is_announced() -> None:
-    async def body(stage: Stage) -> None:
-        first = await stage.one.round()
-        assert first.leads
-        watching = asyncio.create_task(stage.one.watch())
-        second = asyncio.create_task(stage.two.round())
-        await stage.clock.advance(2.0)
-        await watching
-        assert stage.one.events == ["changed:"]
-        again = await stage.one.round()
-        joined = await second
-        assert (again.generation, again.leads, set(again.members)) == (2, True, {"one-1", "two-2"})
-        assert (joined.generation, joined.leads, joined.members) == (2, False, {})
-        assert stage.group.state == "Stable"
-
-    play(body)
+@pytest.fixture
+@asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
+    stage = Stage()
+    async with stage.group.running():
+        try:
+            yield stage
+        finally:
+            for member in (stage.one, stage.two):
+                member.link.cut = False
+                await member.member.leave()
 
 
-def test_heartbeats_go_on_while_a_join_waits_and_confirm_the_membership() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.together()
-        joining = asyncio.create_task(stage.one.round())  # the other one is slow
-        await stage.clock.settle()
-        stage.one.valid_ms.clear()
-        await stage.clock.advance(10.0)
-        assert not joining.done()
-        assert stage.one.events == []
-        assert len(stage.one.valid_ms) >= 4
-        assert set(stage.one.valid_ms) == {6_000}
-        await asyncio.gather(joining, stage.two.round())
+async def test_members_share_a_generation_and_a_newcomer_is_announced(stage: Stage) -> None:
+    first = await stage.one.round()
+    assert first.leads
+    watching = asyncio.create_task(stage.one.watch())
+    second = asyncio.create_task(stage.two.round())
+    await stage.clock.advance(2.0)
+    await watching
+    assert stage.one.events == ["changed:"]
+    again = await stage.one.round()
+    joined = await second
+    assert (again.generation, again.leads, set(again.members)) == (2, True, {"one-1", "two-2"})
+    assert (joined.generation, joined.leads, joined.members) == (2, False, {})
+    assert stage.group.state == "Stable"
 
-    play(body)
+
+async def test_heartbeats_go_on_while_a_join_waits_and_confirm_the_membership(stage: Stage) -> None:
+    await stage.together()
+    joining = asyncio.create_task(stage.one.round())  # the other one is slow
+    await stage.clock.settle()
+    stage.one.valid_ms.clear()
+    await stage.clock.advance(10.0)
+    assert not joining.done()
+    assert stage.one.events == []
+    assert len(stage.one.valid_ms) >= 4
+    assert set(stage.one.valid_ms) == {6_000}
+    await asyncio.gather(joining, stage.two.round())
 
 
-def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
+async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
+    stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        stage.one.link.beat_answer = server_error(COORDINATOR_NOT_AVAILABLE, "g")
-        await stage.clock.advance(5.9)
-        assert stage.one.events == []
-        await stage.clock.advance(0.2)
-        assert stage.one.events == ["suspend"]
-        stage.group.members["one-1"].heard_s = stage.clock.monotonic()
-        stage.one.link.beat_answer = None
-        await stage.clock.advance(3.0)
-        assert stage.one.events == ["suspend", "resume"]
-
-    play(body)
+    await stage.one.round()
+    stage.one.link.beat_answer = server_error(COORDINATOR_NOT_AVAILABLE, "g")
+    await stage.clock.advance(5.9)
+    assert stage.one.events == []
+    await stage.clock.advance(0.2)
+    assert stage.one.events == ["suspend"]
+    stage.group.members["one-1"].heard_s = stage.clock.monotonic()
+    stage.one.link.beat_answer = None
+    await stage.clock.advance(3.0)
+    assert stage.one.events == ["suspend", "resume"]
     lines = [line for line in caplog.messages if "the flow" in line]
     assert ["flow is suspended" in line for line in lines] == [True, False]
     assert "the flow goes on" in lines[-1]
 
 
-def test_an_answer_that_took_a_session_timeout_resumes_nothing() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        stage.one.link.beat_gate.clear()
-        stage.group.members["one-1"].heard_s = float("inf")  # only the answer is late
-        await stage.clock.advance(8.5)
-        assert stage.one.events == ["suspend"]
-        stage.one.link.beat_gate.set()
-        await stage.clock.settle()
-        assert stage.one.events == ["suspend"], "sent 6.5 s ago"
-        await stage.clock.advance(3.0)
-        assert stage.one.events == ["suspend", "resume"]
-
-    play(body)
+async def test_an_answer_that_took_a_session_timeout_resumes_nothing(stage: Stage) -> None:
+    await stage.one.round()
+    stage.one.link.beat_gate.clear()
+    stage.group.members["one-1"].heard_s = float("inf")  # only the answer is late
+    await stage.clock.advance(8.5)
+    assert stage.one.events == ["suspend"]
+    stage.one.link.beat_gate.set()
+    await stage.clock.settle()
+    assert stage.one.events == ["suspend"], "sent 6.5 s ago"
+    await stage.clock.advance(3.0)
+    assert stage.one.events == ["suspend", "resume"]
 
 
-def test_who_listens_late_is_suspended_at_once() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        stage.one.link.beat_answer = server_error(COORDINATOR_NOT_AVAILABLE, "g")
-        await stage.clock.advance(7.0)
-        late: list[str] = []
-        stage.one.member.listen(lambda: late.append("suspend"), lambda: late.append("resume"))
-        assert late == ["suspend"]
-
-    play(body)
+async def test_who_listens_late_is_suspended_at_once(stage: Stage) -> None:
+    await stage.one.round()
+    stage.one.link.beat_answer = server_error(COORDINATOR_NOT_AVAILABLE, "g")
+    await stage.clock.advance(7.0)
+    late: list[str] = []
+    stage.one.member.listen(lambda: late.append("suspend"), lambda: late.append("resume"))
+    assert late == ["suspend"]
 
 
 @pytest.mark.parametrize("code", [ILLEGAL_GENERATION, FENCED_INSTANCE_ID])
-def test_a_membership_that_is_over_suspends_and_says_why(code: int) -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        watching = asyncio.create_task(stage.one.watch())
-        stage.one.link.beat_answer = code
-        await stage.clock.advance(2.0)
-        await watching
-        assert stage.one.events[0] == "suspend"
-        assert "the coordinator answered" in stage.one.events[1]
-        assert "the coordinator answered" in stage.one.member.over
-        stage.one.link.beat_answer = None
-        await stage.one.round()
-        assert stage.one.member.over == ""
-        assert stage.one.events[2:] == ["resume"]
-
-    play(body)
+async def test_a_membership_that_is_over_suspends_and_says_why(stage: Stage, code: int) -> None:
+    await stage.one.round()
+    watching = asyncio.create_task(stage.one.watch())
+    stage.one.link.beat_answer = code
+    await stage.clock.advance(2.0)
+    await watching
+    assert stage.one.events[0] == "suspend"
+    assert "the coordinator answered" in stage.one.events[1]
+    assert "the coordinator answered" in stage.one.member.over
+    stage.one.link.beat_answer = None
+    await stage.one.round()
+    assert stage.one.member.over == ""
+    assert stage.one.events[2:] == ["resume"]
 
 
-def test_a_coordinator_that_refuses_us_for_good_ends_the_membership() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        stage.one.link.beat_answer = FatalServerError(30, "GROUP_AUTHORIZATION_FAILED")
-        await stage.clock.advance(2.0)
-        assert stage.one.events == ["suspend"]
-        assert stage.one.member.over == "GROUP_AUTHORIZATION_FAILED (30)"
-
-    play(body)
+async def test_a_coordinator_that_refuses_us_for_good_ends_the_membership(stage: Stage) -> None:
+    await stage.one.round()
+    stage.one.link.beat_answer = FatalServerError(30, "GROUP_AUTHORIZATION_FAILED")
+    await stage.clock.advance(2.0)
+    assert stage.one.events == ["suspend"]
+    assert stage.one.member.over == "GROUP_AUTHORIZATION_FAILED (30)"
 
 
-def test_a_member_that_is_expired_while_others_stay_is_over() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.together()
-        stage.two.link.cut = True
-        watching = asyncio.create_task(stage.two.watch())
-        await stage.clock.advance(SESSION_S + 0.5)
-        await stage.one.round()
-        stage.two.link.cut = False
-        await stage.clock.advance(2.0)
-        await watching
-        assert stage.two.events[0] == "suspend"
-        assert "resume" not in stage.two.events
-        assert "another worker is in the group" in stage.two.events[-1]
-        assert "another worker is in the group" in stage.two.member.over
-
-    play(body)
+async def test_a_member_that_is_expired_while_others_stay_is_over(stage: Stage) -> None:
+    await stage.together()
+    stage.two.link.cut = True
+    watching = asyncio.create_task(stage.two.watch())
+    await stage.clock.advance(SESSION_S + 0.5)
+    await stage.one.round()
+    stage.two.link.cut = False
+    await stage.clock.advance(2.0)
+    await watching
+    assert stage.two.events[0] == "suspend"
+    assert "resume" not in stage.two.events
+    assert "another worker is in the group" in stage.two.events[-1]
+    assert "another worker is in the group" in stage.two.member.over
 
 
-def test_members_that_expired_together_go_on_together_where_they_saw_the_group_empty() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.together()
-        stage.group.gather_s = 3.0
-        stage.one.link.cut = stage.two.link.cut = True
-        await stage.clock.advance(8.0)
-        assert (stage.group.state, stage.group.generation) == ("Empty", 3)
-        stage.one.link.cut = stage.two.link.cut = False
-        watching = [asyncio.create_task(m.watch()) for m in (stage.one, stage.two)]
-        await stage.clock.advance(3.0)
-        await asyncio.gather(*watching)
-        assert "changed:" in stage.one.events
-        assert "changed:" in stage.two.events
-        rounds = [asyncio.create_task(m.round()) for m in (stage.one, stage.two)]
-        await stage.clock.advance(3.5)
-        joined = await asyncio.gather(*rounds)
-        assert [j.generation for j in joined] == [4, 4]
-        assert stage.one.events[-1] == stage.two.events[-1] == "resume"
+async def test_members_that_expired_together_go_on_together_where_they_saw_the_group_empty(
+    stage: Stage,
+) -> None:
+    await stage.together()
+    stage.group.gather_s = 3.0
+    stage.one.link.cut = stage.two.link.cut = True
+    await stage.clock.advance(8.0)
+    assert (stage.group.state, stage.group.generation) == ("Empty", 3)
+    stage.one.link.cut = stage.two.link.cut = False
+    watching = [asyncio.create_task(m.watch()) for m in (stage.one, stage.two)]
+    await stage.clock.advance(3.0)
+    await asyncio.gather(*watching)
+    assert "changed:" in stage.one.events
+    assert "changed:" in stage.two.events
+    rounds = [asyncio.create_task(m.round()) for m in (stage.one, stage.two)]
+    await stage.clock.advance(3.5)
+    joined = await asyncio.gather(*rounds)
+    assert [j.generation for j in joined] == [4, 4]
+    assert stage.one.events[-1] == stage.two.events[-1] == "resume"
 
-    play(body)
 
-
-def test_an_expired_member_stays_suspended_until_its_round_is_done() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        stage.one.link.cut = True
-        await stage.clock.advance(8.0)
-        stage.one.link.cut = False
-        await stage.clock.advance(3.0)
-        joined = await stage.one.member.join(OFFERS)
-        await stage.clock.advance(3.0)
-        assert "resume" not in stage.one.events
-        assert await stage.one.member.sync(joined, {}) is not None
-        assert stage.one.events[-1] == "resume"
-
-    play(body)
+async def test_an_expired_member_stays_suspended_until_its_round_is_done(stage: Stage) -> None:
+    await stage.one.round()
+    stage.one.link.cut = True
+    await stage.clock.advance(8.0)
+    stage.one.link.cut = False
+    await stage.clock.advance(3.0)
+    joined = await stage.one.member.join(OFFERS)
+    await stage.clock.advance(3.0)
+    assert "resume" not in stage.one.events
+    assert await stage.one.member.sync(joined, {}) is not None
+    assert stage.one.events[-1] == "resume"
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_an_expired_member_is_over_when_the_rounds_leave_room_for_another(rounds: int) -> None:
-    async def body(stage: Stage) -> None:
+async def test_an_expired_member_is_over_when_the_rounds_leave_room_for_another(
+    stage: Stage, rounds: int
+) -> None:
+    await stage.one.round()
+    stage.one.link.cut = True
+    await stage.clock.advance(8.0)
+    stage.group.generation += rounds
+    stage.one.link.cut = False
+    await stage.clock.advance(3.0)
+    with pytest.raises(MembershipEndedError, match=f"{rounds + 2} rounds"):
         await stage.one.round()
-        stage.one.link.cut = True
-        await stage.clock.advance(8.0)
-        stage.group.generation += rounds
-        stage.one.link.cut = False
-        await stage.clock.advance(3.0)
-        with pytest.raises(MembershipEndedError, match=f"{rounds + 2} rounds"):
-            await stage.one.round()
-        assert stage.one.link.calls[-1] == "leave"
-        assert "resume" not in stage.one.events
-        await stage.one.round()
-        assert stage.one.events[-1] == "resume"
-
-    play(body)
+    assert stage.one.link.calls[-1] == "leave"
+    assert "resume" not in stage.one.events
+    await stage.one.round()
+    assert stage.one.events[-1] == "resume"
 
 
-def test_a_join_that_finds_the_membership_expired_is_over_where_others_are_members() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.together()
-        stage.group.remove("two-2")
-        await stage.one.round()
-        with pytest.raises(MembershipEndedError, match="another worker is in the group"):
-            await stage.two.round()
-        assert set(stage.two.events) == {"suspend"}
-
-    play(body)
-
-
-def test_an_answer_to_an_old_heartbeat_does_not_end_a_membership_that_is_being_renewed() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        stage.one.link.cut = True
-        with pytest.raises(RetriableError):
-            await stage.one.member.join(OFFERS)
-        stage.one.link.cut = False
-        stage.one.link.beat_answer = ILLEGAL_GENERATION  # the join was done, its answer was lost
-        await stage.clock.advance(3.0)
-        assert stage.one.member.over == ""
-        stage.one.link.beat_answer = None
-        await stage.one.round()
-        assert stage.one.events == []
-
-    play(body)
+async def test_a_join_that_finds_the_membership_expired_is_over_where_others_are_members(
+    stage: Stage,
+) -> None:
+    await stage.together()
+    stage.group.remove("two-2")
+    await stage.one.round()
+    with pytest.raises(MembershipEndedError, match="another worker is in the group"):
+        await stage.two.round()
+    assert set(stage.two.events) == {"suspend"}
 
 
-def test_a_group_of_another_protocol_is_refused() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        with pytest.raises(InconsistentProtocolError):
-            await stage.two.member.join((GroupProtocol("q", b""),))
-
-    play(body)
-
-
-def test_leaving_is_announced_to_the_others_and_may_be_repeated() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.together()
-        watching = asyncio.create_task(stage.one.watch())
-        await stage.two.member.leave()
-        await stage.two.member.leave()
-        assert stage.two.member.over == "the group was left"
-        assert await stage.two.member.changed() == "the group was left"
-        await stage.clock.advance(2.0)
-        await watching
-        assert (await stage.one.round()).members.keys() == {"one-1"}
-
-    play(body)
+async def test_an_answer_to_an_old_heartbeat_does_not_end_a_membership_that_is_being_renewed(
+    stage: Stage,
+) -> None:
+    await stage.one.round()
+    stage.one.link.cut = True
+    with pytest.raises(RetriableError):
+        await stage.one.member.join(OFFERS)
+    stage.one.link.cut = False
+    stage.one.link.beat_answer = ILLEGAL_GENERATION  # the join was done, its answer was lost
+    await stage.clock.advance(3.0)
+    assert stage.one.member.over == ""
+    stage.one.link.beat_answer = None
+    await stage.one.round()
+    assert stage.one.events == []
 
 
-def test_a_listener_that_fails_ends_the_membership_visibly(
+async def test_a_group_of_another_protocol_is_refused(stage: Stage) -> None:
+    await stage.one.round()
+    with pytest.raises(InconsistentProtocolError):
+        await stage.two.member.join((GroupProtocol("q", b""),))
+
+
+async def test_leaving_is_announced_to_the_others_and_may_be_repeated(stage: Stage) -> None:
+    await stage.together()
+    watching = asyncio.create_task(stage.one.watch())
+    await stage.two.member.leave()
+    await stage.two.member.leave()
+    assert stage.two.member.over == "the group was left"
+    assert await stage.two.member.changed() == "the group was left"
+    await stage.clock.advance(2.0)
+    await watching
+    assert (await stage.one.round()).members.keys() == {"one-1"}
+
+
+async def test_a_listener_that_fails_ends_the_membership_visibly(
+    stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(_: int) -> None:
         raise ZeroDivisionError("a bug of the caller")
 
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        watching = asyncio.create_task(stage.one.watch())
-        stage.one.member.listen(lambda: None, lambda: None, fail)
-        await stage.clock.advance(2.0)
-        await watching
-        assert "heartbeats failed" in stage.one.events[0]
-        stage.one.member.listen(lambda: None, lambda: None)
-
-    play(body)
+    await stage.one.round()
+    watching = asyncio.create_task(stage.one.watch())
+    stage.one.member.listen(lambda: None, lambda: None, fail)
+    await stage.clock.advance(2.0)
+    await watching
+    assert "heartbeats failed" in stage.one.events[0]
+    stage.one.member.listen(lambda: None, lambda: None)
     assert "a bug of the caller" in caplog.text
 
 
-def test_who_never_joined_is_no_member() -> None:
-    async def body(stage: Stage) -> None:
-        assert await stage.one.member.changed() == stage.one.member.over == "not a member"
-
-    play(body)
+async def test_who_never_joined_is_no_member(stage: Stage) -> None:
+    assert await stage.one.member.changed() == stage.one.member.over == "not a member"
 
 
-def test_a_cancelled_join_leaves_nothing_behind() -> None:
-    async def body(stage: Stage) -> None:
-        await stage.one.round()
-        joining = asyncio.create_task(stage.two.round())
-        await stage.clock.settle()
-        joining.cancel()
-        await asyncio.gather(joining, return_exceptions=True)
-        await stage.two.member.leave()
-        assert set(stage.group.members) == {"one-1"}
-
-    play(body)
+async def test_a_cancelled_join_leaves_nothing_behind(stage: Stage) -> None:
+    await stage.one.round()
+    joining = asyncio.create_task(stage.two.round())
+    await stage.clock.settle()
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    await stage.two.member.leave()
+    assert set(stage.group.members) == {"one-1"}

@@ -1,5 +1,5 @@
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -31,26 +31,22 @@ def batch(*values: str, attributes: int = 0) -> bytes:
     return bytes(data)
 
 
-def with_reader(
-    body: Callable[[FakeBroker, LogReader], Awaitable[None]], *, api_timeout_ms: int = 5000
-) -> None:
-    async def run() -> None:
-        async with FakeBroker(topics={"log": 2}) as broker:
-            cluster = Cluster(
-                ConnectionSettings(
-                    bootstrap_servers=broker.bootstrap_servers,
-                    reconnect_backoff_ms=1,
-                    retry_backoff_ms=1,
-                    default_api_timeout_ms=api_timeout_ms,
-                ),
-                alias="x",
-            )
-            try:
-                await body(broker, LogReader(cluster, "log", clock=SYSTEM_CLOCK))
-            finally:
-                await cluster.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def log_reader(*, api_timeout_ms: int = 5000) -> AsyncGenerator[tuple[FakeBroker, LogReader]]:
+    async with FakeBroker(topics={"log": 2}) as broker:
+        cluster = Cluster(
+            ConnectionSettings(
+                bootstrap_servers=broker.bootstrap_servers,
+                reconnect_backoff_ms=1,
+                retry_backoff_ms=1,
+                default_api_timeout_ms=api_timeout_ms,
+            ),
+            alias="x",
+        )
+        try:
+            yield broker, LogReader(cluster, "log", clock=SYSTEM_CLOCK)
+        finally:
+            await cluster.close()
 
 
 async def read(reader: LogReader) -> Seen:
@@ -67,8 +63,8 @@ def values(seen: Seen) -> Sequence[bytes | None]:
     return [value for _, _, value in seen]
 
 
-def test_the_first_read_starts_at_the_beginning_and_later_ones_go_on() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_the_first_read_starts_at_the_beginning_and_later_ones_go_on() -> None:
+    async with log_reader() as (broker, reader):
         broker.append(TP, batch("a", "b"))
         broker.append(TopicPartition("log", 1), batch("c"))
         assert await read(reader) == [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"c")]
@@ -76,19 +72,15 @@ def test_the_first_read_starts_at_the_beginning_and_later_ones_go_on() -> None:
         broker.append(TP, batch("d"))
         assert await read(reader) == [(0, 2, b"d")]
 
-    with_reader(body)
 
-
-def test_an_empty_topic_is_read_without_a_fetch() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_an_empty_topic_is_read_without_a_fetch() -> None:
+    async with log_reader() as (broker, reader):
         assert await read(reader) == []
         assert broker.count(FETCH) == 0
 
-    with_reader(body)
 
-
-def test_compaction_holes_are_stepped_over_inside_and_at_the_end() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_compaction_holes_are_stepped_over_inside_and_at_the_end() -> None:
+    async with log_reader() as (broker, reader):
         log = broker.partition(TP)
         log.put(batch("a"), 3)
         log.put(batch("b"), 10)
@@ -96,11 +88,9 @@ def test_compaction_holes_are_stepped_over_inside_and_at_the_end() -> None:
         assert await read(reader) == [(0, 3, b"a"), (0, 10, b"b")]
         assert await read(reader) == []
 
-    with_reader(body)
 
-
-def test_control_batches_are_not_handed_on() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_control_batches_are_not_handed_on() -> None:
+    async with log_reader() as (broker, reader):
         log = broker.partition(TP)
         log.put(batch("a"), 0)
         log.put(batch("marker", attributes=CONTROL_BITS), 1)
@@ -108,20 +98,16 @@ def test_control_batches_are_not_handed_on() -> None:
         log.put(batch("b"), 2)
         assert values(await read(reader)) == [b"a", b"b"]
 
-    with_reader(body)
 
-
-def test_a_batch_that_starts_before_the_position_is_cut() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_a_batch_that_starts_before_the_position_is_cut() -> None:
+    async with log_reader() as (broker, reader):
         broker.append(TP, batch("a", "b", "c"))
         broker.partition(TP).delete_before(1)
         assert values(await read(reader)) == [b"b", b"c"]
 
-    with_reader(body)
 
-
-def test_cleanup_that_overtakes_the_reader_sends_it_to_the_log_start() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_cleanup_that_overtakes_the_reader_sends_it_to_the_log_start() -> None:
+    async with log_reader() as (broker, reader):
         broker.append(TP, batch("a"))
         assert values(await read(reader)) == [b"a"]
         for value in "bcd":
@@ -129,11 +115,9 @@ def test_cleanup_that_overtakes_the_reader_sends_it_to_the_log_start() -> None:
         broker.partition(TP).delete_before(3)
         assert values(await read(reader)) == [b"d"]
 
-    with_reader(body)
 
-
-def test_lost_connections_and_moved_leaders_are_survived() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_lost_connections_and_moved_leaders_are_survived() -> None:
+    async with log_reader() as (broker, reader):
         broker.append(TP, batch("a", "b"))
         broker.fail_next(METADATA, 3)
         broker.fail_next(LIST_OFFSETS, 6)
@@ -143,31 +127,25 @@ def test_lost_connections_and_moved_leaders_are_survived() -> None:
         broker.fail_next(FETCH, "disconnect", 2)
         assert values(await read(reader)) == [b"a", b"b"]
 
-    with_reader(body)
 
-
-def test_a_topic_that_may_not_be_read_is_an_error() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_a_topic_that_may_not_be_read_is_an_error() -> None:
+    async with log_reader() as (broker, reader):
         broker.append(TP, batch("a"))
         broker.fail_next(FETCH, 29)
         with pytest.raises(FatalServerError, match=r"TOPIC_AUTHORIZATION_FAILED.*log-0"):
             await read(reader)
 
-    with_reader(body)
 
-
-def test_a_leader_that_stays_away_ends_the_read_with_its_cause() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_a_leader_that_stays_away_ends_the_read_with_its_cause() -> None:
+    async with log_reader(api_timeout_ms=50) as (broker, reader):
         broker.append(TP, batch("a"))
         broker.fail_next(FETCH, 6, 10_000)
         with pytest.raises(RequestTimedOutError, match="50 ms: NOT_LEADER_OR_FOLLOWER"):
             await read(reader)
 
-    with_reader(body, api_timeout_ms=50)
 
-
-def test_a_damaged_batch_is_named() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_a_damaged_batch_is_named() -> None:
+    async with log_reader() as (broker, reader):
         broker.append(TP, batch("a"))
         broken = bytearray(batch("b"))
         broken[-1] ^= 1
@@ -175,16 +153,12 @@ def test_a_damaged_batch_is_named() -> None:
         with pytest.raises(ProtocolError, match=r"log-0 of cluster x .* from offset 1"):
             await read(reader)
 
-    with_reader(body)
 
-
-def test_many_batches_take_several_fetches() -> None:
-    async def body(broker: FakeBroker, reader: LogReader) -> None:
+async def test_many_batches_take_several_fetches() -> None:
+    async with log_reader() as (broker, reader):
         for n in range(60):
             broker.append(TP, batch(f"{n:03}" + "x" * 50_000))
         assert [value and value[:3] for value in values(await read(reader))] == [
             f"{n:03}".encode() for n in range(60)
         ]
         assert broker.count(FETCH) > 2
-
-    with_reader(body)

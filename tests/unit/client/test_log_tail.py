@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -39,95 +40,78 @@ class Bench:
                 await asyncio.sleep(0.01)
 
 
-def with_tail(body: Callable[[Bench], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with FakeBroker(topics={"log": 2}) as broker:
-            settings = ConnectionSettings(
-                bootstrap_servers=broker.bootstrap_servers,
-                reconnect_backoff_ms=1,
-                retry_backoff_ms=1,
-                retry_backoff_max_ms=10,
-                default_api_timeout_ms=5000,
-            )
-            cluster = Cluster(settings, alias="x")
-            bench = Bench(broker, LogReader(cluster, "log", clock=SYSTEM_CLOCK))
-            broker.append(TP, batch("a"))
-            await bench.reader.read_to_end(bench.handle)
-            tail = asyncio.create_task(bench.reader.tail(bench.handle))
-            try:
-                await body(bench)
-            finally:
-                tail.cancel()
-                await asyncio.gather(tail, return_exceptions=True)
-                await cluster.close()
-
-    asyncio.run(run())
-
-
-def test_new_records_of_every_partition_arrive_by_themselves() -> None:
-    async def body(bench: Bench) -> None:
-        bench.broker.append(TP, batch("b"))
-        await bench.saw(b"a", b"b")
-        bench.broker.append(OTHER, batch("c"))
-        await bench.saw(b"a", b"b", b"c")
-
-    with_tail(body)
+@pytest.fixture
+@asynccontextmanager
+async def bench() -> AsyncGenerator[Bench]:
+    async with FakeBroker(topics={"log": 2}) as broker:
+        settings = ConnectionSettings(
+            bootstrap_servers=broker.bootstrap_servers,
+            reconnect_backoff_ms=1,
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=10,
+            default_api_timeout_ms=5000,
+        )
+        cluster = Cluster(settings, alias="x")
+        bench = Bench(broker, LogReader(cluster, "log", clock=SYSTEM_CLOCK))
+        broker.append(TP, batch("a"))
+        await bench.reader.read_to_end(bench.handle)
+        tail = asyncio.create_task(bench.reader.tail(bench.handle))
+        try:
+            yield bench
+        finally:
+            tail.cancel()
+            await asyncio.gather(tail, return_exceptions=True)
+            await cluster.close()
 
 
-def test_the_end_is_reached_when_all_that_was_there_was_handed_on() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.reader.reach_end()
-        bench.broker.append(TP, batch("b"))
-        bench.broker.append(OTHER, batch("c"))
-        await asyncio.gather(bench.reader.reach_end(), bench.reader.reach_end())
-        assert sorted(value or b"" for value in bench.seen) == [b"a", b"b", b"c"]
-
-    with_tail(body)
+async def test_new_records_of_every_partition_arrive_by_themselves(bench: Bench) -> None:
+    bench.broker.append(TP, batch("b"))
+    await bench.saw(b"a", b"b")
+    bench.broker.append(OTHER, batch("c"))
+    await bench.saw(b"a", b"b", b"c")
 
 
-def test_an_end_that_was_compacted_away_is_reached() -> None:
-    async def body(bench: Bench) -> None:
-        bench.broker.partition(TP).end = 20
-        await bench.reader.reach_end()
-        assert bench.seen == [b"a"]
+async def test_the_end_is_reached_when_all_that_was_there_was_handed_on(bench: Bench) -> None:
+    await bench.reader.reach_end()
+    bench.broker.append(TP, batch("b"))
+    bench.broker.append(OTHER, batch("c"))
+    await asyncio.gather(bench.reader.reach_end(), bench.reader.reach_end())
+    assert sorted(value or b"" for value in bench.seen) == [b"a", b"b", b"c"]
 
-    with_tail(body)
+
+async def test_an_end_that_was_compacted_away_is_reached(bench: Bench) -> None:
+    bench.broker.partition(TP).end = 20
+    await bench.reader.reach_end()
+    assert bench.seen == [b"a"]
 
 
-def test_trouble_is_said_once_and_passes(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(bench: Bench) -> None:
-        bench.broker.fail_next(FETCH, "disconnect", 2)
-        bench.broker.fail_next(FETCH, 6, 3)
-        bench.broker.fail_next(FETCH, 29, 2)
-        bench.broker.append(TP, batch("b"))
-        await bench.saw(b"a", b"b")
-
+async def test_trouble_is_said_once_and_passes(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "mm2py.client.log_reader")
-    with_tail(body)
+    bench.broker.fail_next(FETCH, "disconnect", 2)
+    bench.broker.fail_next(FETCH, 6, 3)
+    bench.broker.fail_next(FETCH, 29, 2)
+    bench.broker.append(TP, batch("b"))
+    await bench.saw(b"a", b"b")
     assert caplog.text.count("topic cannot be followed topic=log") == 1
     assert caplog.text.count("topic is followed again topic=log") == 1
 
 
-def test_a_damaged_batch_holds_the_follower_up_until_it_is_gone() -> None:
-    async def body(bench: Bench) -> None:
-        broken = bytearray(batch("b"))
-        broken[-1] ^= 1
-        bench.broker.partition(TP).put(bytes(broken), 1)
-        bench.broker.append(TP, batch("c"))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await bench.reader.reach_end()
-        bench.broker.partition(TP).delete_before(2)
-        await bench.saw(b"a", b"c")
-
-    with_tail(body)
+async def test_a_damaged_batch_holds_the_follower_up_until_it_is_gone(bench: Bench) -> None:
+    broken = bytearray(batch("b"))
+    broken[-1] ^= 1
+    bench.broker.partition(TP).put(bytes(broken), 1)
+    bench.broker.append(TP, batch("c"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await bench.reader.reach_end()
+    bench.broker.partition(TP).delete_before(2)
+    await bench.saw(b"a", b"c")
 
 
-def test_an_idle_topic_is_not_asked_without_pause() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.reader.reach_end()
-        before = bench.broker.count(FETCH)
-        await asyncio.sleep(0.3)
-        assert bench.broker.count(FETCH) - before < 12
-
-    with_tail(body)
+async def test_an_idle_topic_is_not_asked_without_pause(bench: Bench) -> None:
+    await bench.reader.reach_end()
+    before = bench.broker.count(FETCH)
+    await asyncio.sleep(0.3)
+    assert bench.broker.count(FETCH) - before < 12

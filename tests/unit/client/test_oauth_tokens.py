@@ -2,8 +2,8 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -69,23 +69,21 @@ def answer(token: object, **more: object) -> bytes:
     return json.dumps({"access_token": token, **more}).encode()
 
 
-def with_source(
-    body: Callable[[Endpoint, TokenSource, FakeClock], Awaitable[None]], **settings: object
-) -> None:
-    async def run(endpoint: Endpoint) -> None:
+@asynccontextmanager
+async def token_source(
+    **settings: object,
+) -> AsyncGenerator[tuple[Endpoint, TokenSource, FakeClock]]:
+    with serving() as endpoint:
         clock = FakeClock(now_ms=NOW_MS)
         given: dict[str, object] = {
             "token_endpoint_url": endpoint.url, "client_id": "c d", "client_secret": WORD,
             "retry_backoff_max_ms": 1, **settings,
         }  # fmt: skip
-        await body(endpoint, TokenSource(OAuthSettings(**given), clock), clock)  # type: ignore[arg-type]  # from a dict
-
-    with serving() as endpoint:
-        asyncio.run(run(endpoint))
+        yield endpoint, TokenSource(OAuthSettings(**given), clock), clock  # type: ignore[arg-type]  # from a dict
 
 
-def test_a_token_is_kept_until_most_of_its_life_is_over() -> None:
-    async def body(endpoint: Endpoint, source: TokenSource, clock: FakeClock) -> None:
+async def test_a_token_is_kept_until_most_of_its_life_is_over() -> None:
+    async with token_source() as (endpoint, source, clock):
         endpoint.answers = [(200, answer(jwt(1_000, "one"))), (200, answer(jwt(9_000, "two")))]
         first, again = await asyncio.gather(source.token(), source.token())
         assert first is again
@@ -99,11 +97,9 @@ def test_a_token_is_kept_until_most_of_its_life_is_over() -> None:
         assert len(endpoint.requests) == 2
         assert first.value not in repr(first)
 
-    with_source(body)
 
-
-def test_the_request_is_the_client_credentials_grant() -> None:
-    async def body(endpoint: Endpoint, source: TokenSource, _: FakeClock) -> None:
+async def test_the_request_is_the_client_credentials_grant() -> None:
+    async with token_source(scope="a b", header_urlencode=True) as (endpoint, source, _):
         endpoint.answers = [(200, answer("opaque", expires_in=100))]
         token = await source.token()
         assert (token.value, token.expires_ms) == ("opaque", NOW_MS + 100_000)
@@ -111,21 +107,17 @@ def test_the_request_is_the_client_credentials_grant() -> None:
         assert base64.b64decode(authorization.removeprefix("Basic ")).decode() == "c+d:s3cret%3A"
         assert sent == "grant_type=client_credentials&scope=a+b"
 
-    with_source(body, scope="a b", header_urlencode=True)
 
-
-def test_a_token_of_unknown_life_serves_one_login() -> None:
-    async def body(endpoint: Endpoint, source: TokenSource, _: FakeClock) -> None:
+async def test_a_token_of_unknown_life_serves_one_login() -> None:
+    async with token_source() as (endpoint, source, _):
         endpoint.answers = [(200, answer("opaque"))]
         await source.token()
         await source.token()
         assert len(endpoint.requests) == 2
 
-    with_source(body)
 
-
-def test_the_last_token_serves_while_it_is_valid_and_no_new_one_comes() -> None:
-    async def body(endpoint: Endpoint, source: TokenSource, clock: FakeClock) -> None:
+async def test_the_last_token_serves_while_it_is_valid_and_no_new_one_comes() -> None:
+    async with token_source() as (endpoint, source, clock):
         endpoint.answers = [(200, answer(jwt(1_000))), (503, b"")]
         first = await source.token()
         await clock.advance(800)
@@ -133,8 +125,6 @@ def test_the_last_token_serves_while_it_is_valid_and_no_new_one_comes() -> None:
         await clock.advance(300)
         with pytest.raises(ConnectionFailedError, match="HTTP 503"):
             await source.token()
-
-    with_source(body)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +140,10 @@ def test_the_last_token_serves_while_it_is_valid_and_no_new_one_comes() -> None:
         (200, answer("a\nb"), "without an access_token"),
     ],
 )
-def test_an_answer_without_a_token_is_an_error_that_names_the_cause(
+async def test_an_answer_without_a_token_is_an_error_that_names_the_cause(
     code: int, content: bytes, said: str
 ) -> None:
-    async def body(endpoint: Endpoint, source: TokenSource, _: FakeClock) -> None:
+    async with token_source() as (endpoint, source, _):
         endpoint.answers = [(code, content)]
         with pytest.raises(AuthenticationError, match=said) as refusal:
             await source.token()
@@ -161,11 +151,9 @@ def test_an_answer_without_a_token_is_an_error_that_names_the_cause(
         assert "hidden" not in str(refusal.value)
         assert WORD not in str(refusal.value)
 
-    with_source(body)
 
-
-def test_an_endpoint_that_comes_back_is_asked_again() -> None:
-    async def body(endpoint: Endpoint, source: TokenSource, clock: FakeClock) -> None:
+async def test_an_endpoint_that_comes_back_is_asked_again() -> None:
+    async with token_source(retry_backoff_max_ms=60_000) as (endpoint, source, clock):
         endpoint.answers = [(503, b""), (200, answer("late"))]
         asking = asyncio.create_task(source.token())
         while not endpoint.requests or not clock.sleepers:
@@ -173,18 +161,13 @@ def test_an_endpoint_that_comes_back_is_asked_again() -> None:
         await clock.advance(10)
         assert (await asking).value == "late"
 
-    with_source(body, retry_backoff_max_ms=60_000)
 
-
-def test_claims_without_signature_need_no_endpoint() -> None:
-    async def run() -> None:
-        settings = OAuthSettings(claims=(("sub", "bob"),), lifetime_s=60)
-        token = await TokenSource(settings, FakeClock(now_ms=NOW_MS)).token()
-        head, claims, signature = token.value.split(".")
-        assert json.loads(base64.urlsafe_b64decode(head + "==")) == {"alg": "none"}
-        assert json.loads(base64.urlsafe_b64decode(claims + "==")) == {
-            "sub": "bob", "iat": NOW_MS // 1000, "exp": NOW_MS // 1000 + 60,
-        }  # fmt: skip
-        assert signature == ""
-
-    asyncio.run(run())
+async def test_claims_without_signature_need_no_endpoint() -> None:
+    settings = OAuthSettings(claims=(("sub", "bob"),), lifetime_s=60)
+    token = await TokenSource(settings, FakeClock(now_ms=NOW_MS)).token()
+    head, claims, signature = token.value.split(".")
+    assert json.loads(base64.urlsafe_b64decode(head + "==")) == {"alg": "none"}
+    assert json.loads(base64.urlsafe_b64decode(claims + "==")) == {
+        "sub": "bob", "iat": NOW_MS // 1000, "exp": NOW_MS // 1000 + 60,
+    }  # fmt: skip
+    assert signature == ""

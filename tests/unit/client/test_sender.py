@@ -1,7 +1,10 @@
 """The Sender against a scripted broker that checks sequences as Kafka does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
 
 from mm2py.client.cluster import Cluster
 from mm2py.client.sender import Sender
@@ -90,341 +93,297 @@ def cluster_of(*brokers: FakeBroker) -> Cluster:
     return Cluster(settings, alias="B")
 
 
-def play(body: Callable[[Rig], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with FakeBroker(topics={"copy": 2}) as broker:
-            cluster = cluster_of(broker)
-            rig = Rig(broker, cluster)
-            await cluster.connect()
-            await rig.sender.start()
-            try:
-                await body(rig)
-            finally:
-                await rig.sender.close()
-                await cluster.close()
-
-    asyncio.run(run())
-
-
-def test_batches_arrive_in_order_and_are_reported_with_their_target_offsets() -> None:
-    async def body(rig: Rig) -> None:
-        for _ in range(20):
-            rig.enqueue(FIRST, 2)
-            rig.enqueue(SECOND, 1)
-        await rig.flushed()
-        assert rig.stored(FIRST) == list(range(40))
-        assert rig.stored(SECOND) == list(range(20))
-        first = [(a, b) for tp, a, b in rig.delivered if tp == FIRST]
-        assert first == sorted(first)
-        assert all(upstream == downstream for upstream, downstream in first)
-        assert rig.sender.buffered_bytes == 0
-
-    play(body)
-
-
-def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_doubled() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
-        for _ in range(8):
-            rig.enqueue(FIRST)
-        await rig.flushed()
-        assert rig.stored(FIRST) == list(range(9))
-        assert [offset for _, _, offset in rig.delivered] == list(range(9))
-
-    play(body)
-
-
-def test_a_lost_connection_neither_loses_nor_doubles() -> None:
-    async def body(rig: Rig) -> None:
-        for outcome in ("disconnect", "disconnect_after_apply", "disconnect"):
-            rig.broker.fail_next(PRODUCE, outcome)
-            for _ in range(5):
-                rig.enqueue(FIRST)
-                rig.enqueue(SECOND)
-            await rig.flushed()
-        assert rig.stored(FIRST) == list(range(15))
-        assert rig.stored(SECOND) == list(range(15))
-
-    play(body)
-
-
-def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST, stamp=LONG_AGO_MS)
-        await rig.flushed()
-        hold = rig.broker.hold(PRODUCE)
-        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
-        rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
-        await hold.arrived.wait()
-        hold.release()
-        while len(rig.broker.log(FIRST)) < 2:
-            await rig.broker.cluster.wait_for_data(5)
-        rig.broker.partition(FIRST).expire_producers()
-        await rig.flushed()
-        assert rig.stored(FIRST) == [0, 1, 2, 3]
-        assert rig.delivered[-1] == (FIRST, 1, 1)
-
-    play(body)
-
-
-def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoch() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        rig.broker.fail_next(PRODUCE, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        for _ in range(4):
-            rig.enqueue(FIRST)
-        await rig.flushed()
-        assert rig.stored(FIRST) == list(range(5))
-
-    play(body)
-
-
-def test_a_batch_above_the_targets_limit_is_split_and_nothing_behind_it_suffers() -> None:
-    async def body(rig: Rig) -> None:
-        rig.broker.partition(FIRST).max_message_bytes = 1_000
-        rig.enqueue(FIRST, 40, size=100)
-        rig.enqueue(FIRST, 2)
-        rig.enqueue(SECOND, 40, size=100)
-        await rig.flushed()
-        assert rig.stored(FIRST) == list(range(42))
-        assert len(rig.broker.log(SECOND)) == 1
-        assert not rig.failed
-
-    play(body)
-
-
-def test_one_record_above_the_limit_fails_its_partition_alone() -> None:
-    async def body(rig: Rig) -> None:
-        rig.broker.partition(FIRST).max_message_bytes = 1_000
-        rig.enqueue(FIRST, 1)
-        rig.enqueue(FIRST, 1, size=2_000)
-        rig.enqueue(FIRST, 1)
-        rig.enqueue(SECOND, 3)
-        await rig.settled.wait()
-        await rig.flushed()
-        ((target, error),) = rig.failed
-        assert target == FIRST
-        assert isinstance(error, PartitionError)
-        assert error.offset == 1
-        assert "max.message.bytes of topic copy" in str(error)
-        assert rig.stored(FIRST) == [0]
-        assert rig.stored(SECOND) == [0, 1, 2]
-
-    play(body)
-
-
-def test_records_before_a_too_large_one_of_the_same_batch_still_arrive() -> None:
-    async def body(rig: Rig) -> None:
-        rig.broker.partition(FIRST).max_message_bytes = 1_000
-        values = [b"0", b"1", b"2" + b"x" * 2_000, b"3"]
-        data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
-        batch = RecordBatch(data, 0, 3, 4, SYSTEM_CLOCK.now_ms(), 0, 0, ((0, 4),), None)
-        rig.sender.enqueue(SOURCE, FIRST, [batch])
-        await rig.settled.wait()
-        assert rig.stored(FIRST) == [0, 1]
-        error = rig.failed[0][1]
-        assert isinstance(error, PartitionError)
-        assert error.offset == 2
-
-    play(body)
-
-
-def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said() -> None:
-    async def body(rig: Rig) -> None:
-        rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
-        rig.enqueue(FIRST)
-        await rig.settled.wait()
-        assert "INVALID_RECORD" in str(rig.failed[0][1])
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        assert rig.stored(FIRST) == []
-
-    play(body)
-
-
-def test_a_batch_that_the_target_cannot_read_is_packed_anew_once() -> None:
-    async def body(rig: Rig) -> None:
-        rig.broker.fail_next(PRODUCE, codes.UNKNOWN_SERVER_ERROR)
-        rig.enqueue(FIRST, 3)
-        rig.enqueue(FIRST, 2)
-        await rig.flushed()
-        assert rig.stored(FIRST) == [0, 1, 2, 3, 4]
-        assert not rig.failed
-
-    play(body)
-
-
-def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_offsets() -> None:
-    async def body(rig: Rig) -> None:
-        hold = rig.broker.hold(PRODUCE)
-        for _ in range(500):
-            rig.enqueue(FIRST)
-        await hold.arrived.wait()
-        hold.release()
-        await rig.flushed()
-        assert rig.stored(FIRST) == list(range(500))
-        assert len(rig.broker.log(FIRST)) < 50
-        assert sorted(offset for _, _, offset in rig.delivered) == [
-            offset for _, _, offset in rig.delivered
-        ]
-
-    play(body)
-
-
-def test_a_refused_permission_stalls_the_partition_until_it_is_given() -> None:
-    async def body(rig: Rig) -> None:
-        rig.broker.fail_next(PRODUCE, codes.TOPIC_AUTHORIZATION_FAILED, times=6)
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        assert rig.stored(FIRST) == [0]
-        assert rig.stalled == [(FIRST, True), (FIRST, False)]
-        assert not rig.failed
-
-    play(body)
-
-
-def test_a_suspended_sender_sends_nothing_and_goes_on_where_it_was() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        rig.sender.suspend()
-        sent = rig.broker.count(PRODUCE)
-        for _ in range(5):
-            rig.enqueue(FIRST)
-            rig.enqueue(SECOND)
-        assert not await rig.sender.flush(10), "returns at once: nothing is under way"
-        await asyncio.sleep(0.05)  # long enough for the new lane to find its leader
-        assert rig.broker.count(PRODUCE) == sent
-        rig.sender.resume()
-        await rig.flushed()
-        assert rig.stored(FIRST) == list(range(6))
-        assert rig.stored(SECOND) == list(range(5))
-
-    play(body)
-
-
-def test_answers_under_way_count_while_suspended_and_retries_wait_for_the_resumption() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(SECOND)
-        await rig.flushed()
-        hold = rig.broker.hold(PRODUCE)
-        rig.enqueue(FIRST)
-        await hold.arrived.wait()
-        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
-        rig.sender.suspend()
-        flushing = asyncio.create_task(rig.sender.flush(10))
-        await asyncio.sleep(0)
-        assert not flushing.done(), "the answer may still come"
-        rig.enqueue(FIRST)
-        sent = rig.broker.count(PRODUCE)
-        hold.release()
-        assert not await flushing
-        assert rig.broker.count(PRODUCE) == sent
-        assert rig.delivered == [(SECOND, 0, 0), (FIRST, 0, 0)], "found in the log, not sent again"
-        rig.sender.resume()
-        await rig.flushed()
-        assert rig.stored(FIRST) == [0, 1]
-        assert rig.sender.buffered_bytes == 0
-
-    play(body)
-
-
-def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_named() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST, 2)
-        await rig.flushed()
-        # Forgotten by the broker: only its log could tell whether they were written.
-        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
-        rig.broker.fail_next(EPOCH_ENDS, codes.TOPIC_AUTHORIZATION_FAILED)
-        rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
-        await rig.flushed()
-        assert rig.doubts == [(SOURCE, 2, 4)]
-        assert rig.failed == []
-        rig.enqueue(FIRST, 1)
-        await rig.flushed()
-        assert rig.stored(FIRST)[-1] == 5
-        assert rig.doubts == [(SOURCE, 2, 4)]
-
-    play(body)
-
-
-def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
-    async def run() -> None:
-        shared = FakeCluster()
-        async with (
-            FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}) as dying,
-            FakeBroker(node_id=2, cluster=shared) as heir,
-        ):
-            cluster = cluster_of(dying, heir)
-            await cluster.connect()
-            rig = Rig(dying, cluster)
-            await rig.sender.start()
-            rig.enqueue(FIRST)
-            rig.enqueue(SECOND)
-            await rig.flushed()
-            await dying.stop()
-            for _ in range(3):
-                rig.enqueue(FIRST)
-            shared.move_leader(FIRST, heir.node_id)
-            shared.move_leader(SECOND, heir.node_id)
-            rig.enqueue(SECOND)
-            await rig.flushed()
-            assert rig.stored(FIRST) == [0, 1, 2, 3]
-            assert rig.stored(SECOND) == [0, 1]
+@pytest.fixture
+@asynccontextmanager
+async def rig() -> AsyncGenerator[Rig]:
+    async with FakeBroker(topics={"copy": 2}) as broker:
+        cluster = cluster_of(broker)
+        rig = Rig(broker, cluster)
+        await cluster.connect()
+        await rig.sender.start()
+        try:
+            yield rig
+        finally:
             await rig.sender.close()
             await cluster.close()
 
-    asyncio.run(run())
+
+async def test_batches_arrive_in_order_and_are_reported_with_their_target_offsets(rig: Rig) -> None:
+    for _ in range(20):
+        rig.enqueue(FIRST, 2)
+        rig.enqueue(SECOND, 1)
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(40))
+    assert rig.stored(SECOND) == list(range(20))
+    first = [(a, b) for tp, a, b in rig.delivered if tp == FIRST]
+    assert first == sorted(first)
+    assert all(upstream == downstream for upstream, downstream in first)
+    assert rig.sender.buffered_bytes == 0
 
 
-def test_a_flush_while_suspended_finds_in_the_log_what_was_stored_without_an_answer() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_doubled(
+    rig: Rig,
+) -> None:
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
+    for _ in range(8):
+        rig.enqueue(FIRST)
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(9))
+    assert [offset for _, _, offset in rig.delivered] == list(range(9))
+
+
+async def test_a_lost_connection_neither_loses_nor_doubles(rig: Rig) -> None:
+    for outcome in ("disconnect", "disconnect_after_apply", "disconnect"):
+        rig.broker.fail_next(PRODUCE, outcome)
+        for _ in range(5):
+            rig.enqueue(FIRST)
+            rig.enqueue(SECOND)
+        await rig.flushed()
+    assert rig.stored(FIRST) == list(range(15))
+    assert rig.stored(SECOND) == list(range(15))
+
+
+async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent(
+    rig: Rig,
+) -> None:
+    rig.enqueue(FIRST, stamp=LONG_AGO_MS)
+    await rig.flushed()
+    hold = rig.broker.hold(PRODUCE)
+    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+    rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
+    await hold.arrived.wait()
+    hold.release()
+    while len(rig.broker.log(FIRST)) < 2:
+        await rig.broker.cluster.wait_for_data(5)
+    rig.broker.partition(FIRST).expire_producers()
+    await rig.flushed()
+    assert rig.stored(FIRST) == [0, 1, 2, 3]
+    assert rig.delivered[-1] == (FIRST, 1, 1)
+
+
+async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoch(rig: Rig) -> None:
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    rig.broker.fail_next(PRODUCE, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    for _ in range(4):
+        rig.enqueue(FIRST)
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(5))
+
+
+async def test_a_batch_above_the_targets_limit_is_split_and_nothing_behind_it_suffers(
+    rig: Rig,
+) -> None:
+    rig.broker.partition(FIRST).max_message_bytes = 1_000
+    rig.enqueue(FIRST, 40, size=100)
+    rig.enqueue(FIRST, 2)
+    rig.enqueue(SECOND, 40, size=100)
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(42))
+    assert len(rig.broker.log(SECOND)) == 1
+    assert not rig.failed
+
+
+async def test_one_record_above_the_limit_fails_its_partition_alone(rig: Rig) -> None:
+    rig.broker.partition(FIRST).max_message_bytes = 1_000
+    rig.enqueue(FIRST, 1)
+    rig.enqueue(FIRST, 1, size=2_000)
+    rig.enqueue(FIRST, 1)
+    rig.enqueue(SECOND, 3)
+    await rig.settled.wait()
+    await rig.flushed()
+    ((target, error),) = rig.failed
+    assert target == FIRST
+    assert isinstance(error, PartitionError)
+    assert error.offset == 1
+    assert "max.message.bytes of topic copy" in str(error)
+    assert rig.stored(FIRST) == [0]
+    assert rig.stored(SECOND) == [0, 1, 2]
+
+
+async def test_records_before_a_too_large_one_of_the_same_batch_still_arrive(rig: Rig) -> None:
+    rig.broker.partition(FIRST).max_message_bytes = 1_000
+    values = [b"0", b"1", b"2" + b"x" * 2_000, b"3"]
+    data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
+    batch = RecordBatch(data, 0, 3, 4, SYSTEM_CLOCK.now_ms(), 0, 0, ((0, 4),), None)
+    rig.sender.enqueue(SOURCE, FIRST, [batch])
+    await rig.settled.wait()
+    assert rig.stored(FIRST) == [0, 1]
+    error = rig.failed[0][1]
+    assert isinstance(error, PartitionError)
+    assert error.offset == 2
+
+
+async def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said(rig: Rig) -> None:
+    rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
+    rig.enqueue(FIRST)
+    await rig.settled.wait()
+    assert "INVALID_RECORD" in str(rig.failed[0][1])
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    assert rig.stored(FIRST) == []
+
+
+async def test_a_batch_that_the_target_cannot_read_is_packed_anew_once(rig: Rig) -> None:
+    rig.broker.fail_next(PRODUCE, codes.UNKNOWN_SERVER_ERROR)
+    rig.enqueue(FIRST, 3)
+    rig.enqueue(FIRST, 2)
+    await rig.flushed()
+    assert rig.stored(FIRST) == [0, 1, 2, 3, 4]
+    assert not rig.failed
+
+
+async def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_offsets(
+    rig: Rig,
+) -> None:
+    hold = rig.broker.hold(PRODUCE)
+    for _ in range(500):
+        rig.enqueue(FIRST)
+    await hold.arrived.wait()
+    hold.release()
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(500))
+    assert len(rig.broker.log(FIRST)) < 50
+    assert sorted(offset for _, _, offset in rig.delivered) == [
+        offset for _, _, offset in rig.delivered
+    ]
+
+
+async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: Rig) -> None:
+    rig.broker.fail_next(PRODUCE, codes.TOPIC_AUTHORIZATION_FAILED, times=6)
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    assert rig.stored(FIRST) == [0]
+    assert rig.stalled == [(FIRST, True), (FIRST, False)]
+    assert not rig.failed
+
+
+async def test_a_suspended_sender_sends_nothing_and_goes_on_where_it_was(rig: Rig) -> None:
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    rig.sender.suspend()
+    sent = rig.broker.count(PRODUCE)
+    for _ in range(5):
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
+    assert not await rig.sender.flush(10), "returns at once: nothing is under way"
+    await asyncio.sleep(0.05)  # long enough for the new lane to find its leader
+    assert rig.broker.count(PRODUCE) == sent
+    rig.sender.resume()
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(6))
+    assert rig.stored(SECOND) == list(range(5))
+
+
+async def test_answers_under_way_count_while_suspended_and_retries_wait_for_the_resumption(
+    rig: Rig,
+) -> None:
+    rig.enqueue(SECOND)
+    await rig.flushed()
+    hold = rig.broker.hold(PRODUCE)
+    rig.enqueue(FIRST)
+    await hold.arrived.wait()
+    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+    rig.sender.suspend()
+    flushing = asyncio.create_task(rig.sender.flush(10))
+    await asyncio.sleep(0)
+    assert not flushing.done(), "the answer may still come"
+    rig.enqueue(FIRST)
+    sent = rig.broker.count(PRODUCE)
+    hold.release()
+    assert not await flushing
+    assert rig.broker.count(PRODUCE) == sent
+    assert rig.delivered == [(SECOND, 0, 0), (FIRST, 0, 0)], "found in the log, not sent again"
+    rig.sender.resume()
+    await rig.flushed()
+    assert rig.stored(FIRST) == [0, 1]
+    assert rig.sender.buffered_bytes == 0
+
+
+async def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_named(
+    rig: Rig,
+) -> None:
+    rig.enqueue(FIRST, 2)
+    await rig.flushed()
+    # Forgotten by the broker: only its log could tell whether they were written.
+    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+    rig.broker.fail_next(EPOCH_ENDS, codes.TOPIC_AUTHORIZATION_FAILED)
+    rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
+    await rig.flushed()
+    assert rig.doubts == [(SOURCE, 2, 4)]
+    assert rig.failed == []
+    rig.enqueue(FIRST, 1)
+    await rig.flushed()
+    assert rig.stored(FIRST)[-1] == 5
+    assert rig.doubts == [(SOURCE, 2, 4)]
+
+
+async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}) as dying,
+        FakeBroker(node_id=2, cluster=shared) as heir,
+    ):
+        cluster = cluster_of(dying, heir)
+        await cluster.connect()
+        rig = Rig(dying, cluster)
+        await rig.sender.start()
         rig.enqueue(FIRST)
         rig.enqueue(SECOND)
         await rig.flushed()
-        hold = rig.broker.hold(PRODUCE)
-        rig.enqueue(FIRST)
-        await hold.arrived.wait()
-        rig.sender.suspend()
-        rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
-        rig.enqueue(FIRST)
+        await dying.stop()
+        for _ in range(3):
+            rig.enqueue(FIRST)
+        shared.move_leader(FIRST, heir.node_id)
+        shared.move_leader(SECOND, heir.node_id)
         rig.enqueue(SECOND)
-        hold.release()
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0, 1, 2, 3]
+        assert rig.stored(SECOND) == [0, 1]
+        await rig.sender.close()
+        await cluster.close()
+
+
+async def test_a_flush_while_suspended_finds_in_the_log_what_was_stored_without_an_answer(
+    rig: Rig,
+) -> None:
+    rig.enqueue(FIRST)
+    rig.enqueue(SECOND)
+    await rig.flushed()
+    hold = rig.broker.hold(PRODUCE)
+    rig.enqueue(FIRST)
+    await hold.arrived.wait()
+    rig.sender.suspend()
+    rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
+    rig.enqueue(FIRST)
+    rig.enqueue(SECOND)
+    hold.release()
+    assert not await rig.sender.flush(10)
+    assert rig.stored(FIRST) == [0, 1]
+    assert rig.delivered[-1] == (FIRST, 1, 1)
+    assert rig.stored(SECOND) == [0]
+
+
+async def test_a_flush_while_suspended_does_not_wait_for_a_target_that_is_away(rig: Rig) -> None:
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    hold = rig.broker.hold(PRODUCE)
+    rig.enqueue(FIRST)
+    await hold.arrived.wait()
+    rig.sender.suspend()
+    await rig.broker.stop()
+    async with asyncio.timeout(2):
         assert not await rig.sender.flush(10)
-        assert rig.stored(FIRST) == [0, 1]
-        assert rig.delivered[-1] == (FIRST, 1, 1)
-        assert rig.stored(SECOND) == [0]
-
-    play(body)
 
 
-def test_a_flush_while_suspended_does_not_wait_for_a_target_that_is_away() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        hold = rig.broker.hold(PRODUCE)
-        rig.enqueue(FIRST)
-        await hold.arrived.wait()
-        rig.sender.suspend()
-        await rig.broker.stop()
-        async with asyncio.timeout(2):
-            assert not await rig.sender.flush(10)
-
-    play(body)
-
-
-def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent() -> None:
-    async def body(rig: Rig) -> None:
-        rig.enqueue(FIRST)
-        await rig.flushed()
-        rig.enqueue(FIRST)
-        rig.enqueue(TopicPartition("not-there-yet", 0), 3)
-        assert not await rig.sender.flush(0.05)
-        rig.sender.drop_unopened()
-        await rig.flushed()
-        assert (rig.stored(FIRST), rig.failed) == ([0, 1], [])
-
-    play(body)
+async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(rig: Rig) -> None:
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    rig.enqueue(FIRST)
+    rig.enqueue(TopicPartition("not-there-yet", 0), 3)
+    assert not await rig.sender.flush(0.05)
+    rig.sender.drop_unopened()
+    await rig.flushed()
+    assert (rig.stored(FIRST), rig.failed) == ([0, 1], [])

@@ -57,7 +57,7 @@ async def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
 
 
 @pytest.mark.parametrize("key_password", ["", "secret"])
-def test_our_certificate_is_shown_and_its_key_leaves_no_file(
+async def test_our_certificate_is_shown_and_its_key_leaves_no_file(
     temporary: Path, key_password: str
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -71,7 +71,7 @@ def test_our_certificate_is_shown_and_its_key_leaves_no_file(
     trust = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
     client = AUTHORITY.issue("the client")
     contexts = TlsContexts(TlsSettings(truststore=trust, keystore=keystore(client, key_password)))
-    assert "the client" in asyncio.run(shake_hands(server, contexts.current()))
+    assert "the client" in await shake_hands(server, contexts.current())
     assert [path.name for path in temporary.iterdir()] == ["server"]
 
 

@@ -45,7 +45,7 @@ def test_the_tasks_of_a_flow_share_its_rate() -> None:
     assert shares("0", 8) == ["0", "0", "0"]
 
 
-def test_a_task_gives_its_part_to_its_reader() -> None:
+async def test_a_task_gives_its_part_to_its_reader() -> None:
     given: list[str] = []
     region = Region({})
 
@@ -55,17 +55,14 @@ def test_a_task_gives_its_part_to_its_reader() -> None:
         given.append(props[BYTE_RATE])
         return region.open_reader(props, alias, clock, events)
 
-    async def run() -> None:
-        config = CONFIG | {
-            BYTE_RATE: "1500",
-            "task.index": "0",
-            "task.assigned.partitions": "t-0",
-        }
-        task = MirrorSourceTask(
-            config, FakeTaskContext(None), readers=readers, writers=region.open_writer
-        )
-        await task.start()
-        await task.stop()
-
-    asyncio.run(run())
+    config = CONFIG | {
+        BYTE_RATE: "1500",
+        "task.index": "0",
+        "task.assigned.partitions": "t-0",
+    }
+    task = MirrorSourceTask(
+        config, FakeTaskContext(None), readers=readers, writers=region.open_writer
+    )
+    await task.start()
+    await task.stop()
     assert given == ["1500"]

@@ -1,7 +1,7 @@
 """The MirrorSource connector: discovery, creation, refresh, dealing, jobs."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -48,29 +48,24 @@ class Bench:
         return self.region.target.created
 
 
-def run(bench: Bench, body: Callable[[], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        await bench.connector.start(bench.context)
-        await bench.context.clock.settle()
-        try:
-            await body()
-        finally:
-            await bench.connector.stop()
-            await bench.connector.stop()
-
-    asyncio.run(all_of_it())
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncGenerator[None]:
+    await bench.connector.start(bench.context)
+    await bench.context.clock.settle()
+    try:
+        yield
+    finally:
+        await bench.connector.stop()
+        await bench.connector.stop()
     assert bench.region.all_closed
     assert not bench.context.failures
 
 
-async def nothing() -> None:
-    return
-
-
-def test_start_creates_the_copies_and_the_offset_syncs_topic() -> None:
+async def test_start_creates_the_copies_and_the_offset_syncs_topic() -> None:
     bench = Bench(Region({"t1": 2, "t2": 1, "other": 1}))
     bench.region.source.configs["t1"] = (ConfigEntry("retention.ms", "5"),)
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.new_topics() == [
         NewTopic("A.t1", 2, 1, {"retention.ms": "5"}),
         NewTopic("A.t2", 1, 1, {}),
@@ -79,9 +74,10 @@ def test_start_creates_the_copies_and_the_offset_syncs_topic() -> None:
     assert bench.dealt() == ["t1-0", "t1-1", "t2-0"]
 
 
-def test_the_deal_is_javas() -> None:
+async def test_the_deal_is_javas() -> None:
     bench = Bench(Region({"t0": 8, "t1": 2, "t2": 2}))
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.dealt() == ["t0-0,t0-3,t0-6,t1-1", "t0-1,t0-4,t0-7,t2-0", "t0-2,t0-5,t1-0,t2-1"]
     first = bench.connector.task_configs(3)[0]
     assert first["task.index"] == "0"
@@ -90,9 +86,10 @@ def test_the_deal_is_javas() -> None:
     assert bench.dealt(1) == [",".join(f"t0-{n}" for n in range(8)) + ",t1-0,t1-1,t2-0,t2-1"]
 
 
-def test_the_admin_clients_have_javas_ids() -> None:
+async def test_the_admin_clients_have_javas_ids() -> None:
     bench = Bench(Region({"t": 1}))
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert sorted(bench.region.client_ids) == [
         "A->B|MirrorSourceConnector|offset-syncs-source-admin",
         "A->B|MirrorSourceConnector|replication-source-admin",
@@ -100,34 +97,37 @@ def test_the_admin_clients_have_javas_ids() -> None:
     ]
 
 
-def test_a_disabled_flow_touches_nothing() -> None:
+async def test_a_disabled_flow_touches_nothing() -> None:
     bench = Bench(Region({"t": 1}), {"enabled": "false"})
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.region.sessions == []
     assert bench.dealt() == []
 
 
-def test_no_partition_means_no_task() -> None:
+async def test_no_partition_means_no_task() -> None:
     bench = Bench(Region({"other": 1}))
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.dealt() == []
 
 
-def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
+async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
     bench = Bench(Region({"t": 1}))
     bench.region.refuse_connect = 2
     for _ in range(2):
         with pytest.raises(ConnectionFailedError):
-            asyncio.run(bench.connector.start(bench.context))
+            await bench.connector.start(bench.context)
         assert bench.region.all_closed
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.dealt() == ["t-0"]
 
 
-def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_the_deal() -> None:
+async def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_the_deal() -> None:
     bench = Bench(Region({"t5": 2}))
 
-    async def body() -> None:
+    async with running(bench):
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(3.5)
         assert bench.context.reconfigurations == 1
@@ -135,56 +135,49 @@ def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_the_de
         await bench.context.clock.advance(60)
         assert bench.context.reconfigurations == 1, "only a changed set restarts tasks"
 
-    run(bench, body)
 
-
-def test_an_interval_that_the_user_set_is_kept() -> None:
+async def test_an_interval_that_the_user_set_is_kept() -> None:
     bench = Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})
 
-    async def body() -> None:
+    async with running(bench):
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(4.9)
         assert bench.context.reconfigurations == 0
         await bench.context.clock.advance(0.2)
         assert bench.context.reconfigurations == 1
 
-    run(bench, body)
 
-
-def test_without_refresh_nothing_is_looked_for() -> None:
+async def test_without_refresh_nothing_is_looked_for() -> None:
     bench = Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})
 
-    async def body() -> None:
+    async with running(bench):
         listings = bench.region.source.listings
         await bench.context.clock.advance(100)
         assert bench.region.source.listings == listings
 
-    run(bench, body)
 
-
-def test_a_grown_topic_is_grown_on_the_target_and_its_new_partitions_copied() -> None:
+async def test_a_grown_topic_is_grown_on_the_target_and_its_new_partitions_copied() -> None:
     bench = Bench(Region({"t": 2}, {"A.t": 2}))
 
-    async def body() -> None:
+    async with running(bench):
         bench.region.source.topics["t"] = 4
         await bench.context.clock.advance(4)
         assert bench.region.target.grown == [{"A.t": 4}]
         assert bench.dealt() == ["t-0,t-3", "t-1", "t-2"]
 
-    run(bench, body)
 
-
-def test_a_copy_that_is_larger_is_left_alone() -> None:
+async def test_a_copy_that_is_larger_is_left_alone() -> None:
     bench = Bench(Region({"t": 1}, {"A.t": 6}))
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.region.target.grown == []
     assert bench.dealt() == ["t-0"]
 
 
-def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays() -> None:
+async def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays() -> None:
     bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1, "t4": 1}))
 
-    async def body() -> None:
+    async with running(bench):
         assert bench.dealt() == ["t1-0,t4-0", "t2-0", "t3-0"]
         del bench.region.source.topics["t1"]
         await bench.context.clock.advance(3.1)
@@ -194,15 +187,13 @@ def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays() -> Non
         assert bench.dealt() == ["t4-0", "t2-0", "t3-0"], "the others keep their task"
         assert "A.t1" in bench.region.target.topics
 
-    run(bench, body)
 
-
-def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_equal_looks() -> (
+async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_equal_looks() -> (
     None
 ):
     bench = Bench(Region({"t": 3}))
 
-    async def body() -> None:
+    async with running(bench):
         topics = bench.region.source.topics
         del topics["t"]
         await bench.context.clock.advance(3.1)
@@ -214,28 +205,24 @@ def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_
         assert bench.context.reconfigurations == 1
         assert bench.dealt() == ["t-0", "t-1"]
 
-    run(bench, body)
 
-
-def test_a_deleted_copy_is_created_again() -> None:
+async def test_a_deleted_copy_is_created_again() -> None:
     bench = Bench(Region({"t": 1}))
 
-    async def body() -> None:
+    async with running(bench):
         del bench.region.target.topics["A.t"]
         await bench.context.clock.advance(40)
         assert "A.t" in bench.region.target.topics
         assert bench.context.reconfigurations == 0
 
-    run(bench, body)
 
-
-def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
+async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench(Region({"t1": 2, "t2": 1}), {"replication.factor": "2"})
     bench.region.target.refuse["A.t1"] = server_error(38, "only 1 broker is registered")
 
-    async def body() -> None:
+    async with running(bench):
         assert bench.dealt() == ["t2-0"]
         waiting = bench.connector.waiting()
         assert set(waiting) == {TopicPartition("t1", 0), TopicPartition("t1", 1)}
@@ -251,37 +238,34 @@ def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
         assert bench.dealt() == ["t2-0", "t1-0", "t1-1"]
         assert bench.connector.waiting() == {}
 
-    run(bench, body)
 
-
-def test_a_topic_whose_configs_may_not_be_read_waits_alone() -> None:
+async def test_a_topic_whose_configs_may_not_be_read_waits_alone() -> None:
     bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1}))
     bench.region.source.unreadable["t2"] = server_error(29, "t2")
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.dealt() == ["t1-0", "t3-0"]
     assert "DescribeConfigs" in bench.connector.waiting()[TopicPartition("t2", 0)]
 
 
-def test_a_copy_that_somebody_else_just_created_is_used() -> None:
+async def test_a_copy_that_somebody_else_just_created_is_used() -> None:
     region = Region({"t": 2})
     bench = Bench(region)
     region.target.refuse["A.t"] = server_error(36, "exists")
 
-    async def body() -> None:
+    async with running(bench):
         region.target.topics["A.t"] = 2
         await bench.context.clock.advance(4)
         assert bench.dealt() == ["t-0", "t-1"]
 
-    run(bench, body)
 
-
-def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
+async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench(Region({"t": 1}), {"offset-syncs.topic.replication.factor": "3"})
     bench.region.source.refuse[SYNCS.name] = server_error(38, "1 broker")
 
-    async def body() -> None:
+    async with running(bench):
         assert bench.dealt() == ["t-0"]
         (problem,) = bench.connector.problems().values()
         assert "set offset-syncs.topic.replication.factor (now 3)" in problem
@@ -292,60 +276,54 @@ def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
         assert bench.connector.problems() == {}
         assert [topic.name for topic in bench.region.source.created] == [SYNCS.name]
 
-    run(bench, body)
-
 
 @pytest.mark.parametrize("code", [29, 31, 35, 36])
-def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist(code: int) -> None:
+async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist(code: int) -> None:
     bench = Bench(Region({"t": 1}))
     bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
 
-    async def body() -> None:
+    async with running(bench):
         assert bench.connector.problems() == {}
 
-    run(bench, body)
 
-
-def test_offset_syncs_live_on_the_target_where_the_user_wants_them() -> None:
+async def test_offset_syncs_live_on_the_target_where_the_user_wants_them() -> None:
     bench = Bench(Region({"t": 1}), {"offset-syncs.topic.location": "target"})
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.region.source.created == []
     assert "mm2-offset-syncs.A.internal" in bench.region.target.topics
 
 
-def test_without_offset_syncs_their_topic_is_not_created() -> None:
+async def test_without_offset_syncs_their_topic_is_not_created() -> None:
     config = {"emit.offset-syncs.enabled": "false"}
     props = {k: v for k, v in CONFIG.items() if k != "offset-syncs.topic.replication.factor"}
     region = Region({"t": 1})
     connector = MirrorSourceConnector(props | config, admins=region.open_admin)
 
-    async def body() -> None:
-        await connector.start(FakeConnectorContext())
-        await connector.stop()
-
-    asyncio.run(body())
+    await connector.start(FakeConnectorContext())
+    await connector.stop()
     assert region.source.created == []
 
 
-def test_configs_are_synced_at_the_start_and_every_period() -> None:
+async def test_configs_are_synced_at_the_start_and_every_period() -> None:
     bench = Bench(Region({"t": 1}), {"sync.topic.configs.interval.seconds": "60"})
     bench.region.source.configs["t"] = (ConfigEntry("retention.ms", "5"),)
 
-    async def body() -> None:
+    async with running(bench):
         assert bench.region.target.altered == [{"A.t": [ConfigOp("retention.ms", "SET", "5")]}]
         await bench.context.clock.advance(59)
         assert len(bench.region.target.altered) == 1
         await bench.context.clock.advance(2)
         assert len(bench.region.target.altered) == 2
 
-    run(bench, body)
 
-
-def test_a_job_that_fails_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_fails_is_said_once_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = Bench(Region({"t": 1}))
     caplog.set_level("INFO")
 
-    async def body() -> None:
+    async with running(bench):
         bench.region.source.broken = ConnectionFailedError("A is away")
         await bench.context.clock.advance(20)
         assert bench.connector.problems() == {"refresh topics": "A is away"}
@@ -355,19 +333,15 @@ def test_a_job_that_fails_is_said_once_and_tried_again(caplog: pytest.LogCapture
         assert bench.connector.problems() == {}
         assert caplog.text.count("job works again") == 1
 
-    run(bench, body)
 
-
-def test_a_target_that_is_too_old_fails_the_connector() -> None:
+async def test_a_target_that_is_too_old_fails_the_connector() -> None:
     bench = Bench(Region({"t": 1}))
 
-    async def body() -> None:
+    async with running(bench):
         bench.region.source.broken = UnsupportedVersionError("no such request")
         await bench.context.clock.advance(4)
         assert len(bench.context.failures) == 1
         bench.context.failures.clear()
-
-    run(bench, body)
 
 
 def test_a_wrong_config_is_refused_before_anything_is_opened() -> None:

@@ -1,7 +1,7 @@
 """The MirrorSource task: positions, renaming, failures, lag, offset syncs."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -53,17 +53,15 @@ class Bench:
         return [(sync.upstream, sync.downstream) for sync in found]
 
 
-def run(bench: Bench, body: Callable[[], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        await bench.task.start()
-        await bench.context.clock.settle()
-        try:
-            await body()
-        finally:
-            await bench.task.stop()
-            await bench.task.stop()
-
-    asyncio.run(all_of_it())
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncGenerator[None]:
+    await bench.task.start()
+    await bench.context.clock.settle()
+    try:
+        yield
+    finally:
+        await bench.task.stop()
+        await bench.task.stop()
     assert bench.region.all_closed
 
 
@@ -71,63 +69,65 @@ def delivery(source: TopicPartition, *runs: Run) -> Delivery:
     return Delivery(source, TopicPartition(f"A.{source.topic}", source.partition), runs, 100, 5)
 
 
-async def nothing() -> None:
-    return
-
-
-def test_start_resumes_one_past_the_committed_offset() -> None:
+async def test_start_resumes_one_past_the_committed_offset() -> None:
     bench = Bench(stored={T0: 41, T1: -1})
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.reader.positions == {T0: 42, T1: EARLIEST, DASH: EARLIEST}
 
 
-def test_start_at_the_end_where_the_user_asked_for_latest() -> None:
+async def test_start_at_the_end_where_the_user_asked_for_latest() -> None:
     bench = Bench({"consumer.auto.offset.reset": "latest"}, {T0: 0})
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.reader.positions == {T0: 1, T1: LATEST, DASH: LATEST}
 
 
-def test_without_a_position_and_a_reset_policy_the_partition_fails_alone() -> None:
+async def test_without_a_position_and_a_reset_policy_the_partition_fails_alone() -> None:
     bench = Bench({"source.consumer.auto.offset.reset": "none"}, {T0: 3, DASH: 4})
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.reader.positions == {T0: 4, DASH: 5}
     ((partition, state, cause),) = bench.context.states
     assert (partition, state) == (T1, PartitionState.FAILED)
     assert "auto.offset.reset" in cause
 
 
-def test_start_lets_an_unreachable_source_be_retried_and_leaves_nothing_open() -> None:
+async def test_start_lets_an_unreachable_source_be_retried_and_leaves_nothing_open() -> None:
     bench = Bench()
     bench.region.refuse_connect = 1
     with pytest.raises(ConnectionFailedError):
-        asyncio.run(bench.task.start())
+        await bench.task.start()
     assert bench.region.all_closed
     assert bench.reader.closed == 1
-    run(bench, nothing)
+    async with running(bench):
+        pass
 
 
-def test_clients_have_javas_ids() -> None:
+async def test_clients_have_javas_ids() -> None:
     bench = Bench()
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.region.client_ids == [
         "A->B|MirrorSourceConnector-0|replication-consumer",
         "A->B|MirrorSourceConnector-0|offset-syncs-source-producer",
     ]
 
 
-def test_a_doubled_partition_counts_once_and_a_broken_list_is_refused() -> None:
+async def test_a_doubled_partition_counts_once_and_a_broken_list_is_refused() -> None:
     bench = Bench({"task.assigned.partitions": "t-0, t-0"})
-    run(bench, nothing)
+    async with running(bench):
+        pass
     assert bench.reader.positions == {T0: EARLIEST}
     with pytest.raises(ConfigError, match="is not topic-partition"):
         Bench({"task.assigned.partitions": "t0"})
 
 
-def test_poll_renames_the_topic_and_keeps_the_batch() -> None:
+async def test_poll_renames_the_topic_and_keeps_the_batch() -> None:
     bench = Bench()
     first, second = a_batch(0, 3), a_batch(3, 2)
 
-    async def body() -> None:
+    async with running(bench):
         bench.reader.answers = [[(T0, [first]), (DASH, [second])]]
         assert await bench.task.poll(1234) == [
             Outgoing(T0, TopicPartition("A.t", 0), [first]),
@@ -136,10 +136,8 @@ def test_poll_renames_the_topic_and_keeps_the_batch() -> None:
         assert await bench.task.poll(1) == []
         assert bench.reader.asked == [(1000, 1234), (1000, 1)]
 
-    run(bench, body)
 
-
-def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
+async def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
     bench = Bench(
         {
             "replication.policy.class": "IdentityReplicationPolicy",
@@ -148,39 +146,33 @@ def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
     )
     beat = TopicPartition("heartbeats", 0)
 
-    async def body() -> None:
+    async with running(bench):
         bench.reader.answers = [[(T0, [a_batch(0, 1)]), (beat, [a_batch(0, 1)])]]
         targets = [out.target.topic for out in await bench.task.poll(1)]
         assert targets == ["t", "A.heartbeats"]
 
-    run(bench, body)
 
-
-def test_poll_blocks_no_longer_than_its_contract_says() -> None:
+async def test_poll_blocks_no_longer_than_its_contract_says() -> None:
     bench = Bench({"consumer.poll.timeout.ms": "60000"})
 
-    async def body() -> None:
+    async with running(bench):
         await bench.task.poll(1)
         assert bench.reader.asked == [(1000, 1)]
 
-    run(bench, body)
 
-
-def test_hold_and_release_reach_the_reader() -> None:
+async def test_hold_and_release_reach_the_reader() -> None:
     bench = Bench()
 
-    async def body() -> None:
+    async with running(bench):
         bench.task.hold([T0, T1])
         bench.task.release([T0])
         assert bench.reader.paused == {T1}
 
-    run(bench, body)
 
-
-def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
+async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
     bench, lease = Bench(), Lease()
 
-    async def body() -> None:
+    async with running(bench):
         bench.task.failed(T0, PartitionError("too large", topic="t", partition=0))
         bench.reader.answers = [[(T0, [a_batch(0, 1, lease)]), (T1, [a_batch(0, 1)])]]
         polled = await bench.task.poll(1)
@@ -188,74 +180,64 @@ def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
         assert bench.reader.dropped == [T0]
         assert lease.released == 1
 
-    run(bench, body)
 
-
-def test_a_partition_the_reader_cannot_go_on_with_is_failed_with_its_cause() -> None:
+async def test_a_partition_the_reader_cannot_go_on_with_is_failed_with_its_cause() -> None:
     bench = Bench()
 
-    async def body() -> None:
+    async with running(bench):
         bench.reader.events.on_failed(T1, PartitionError("bad CRC", topic="t", partition=1))
         await bench.task.poll(1)
         assert bench.reader.dropped == [T1]
-
-    run(bench, body)
     assert bench.context.states == [(T1, PartitionState.FAILED, "t-1: bad CRC")]
 
 
-def test_a_gap_is_reported_with_its_range_and_copying_goes_on() -> None:
+async def test_a_gap_is_reported_with_its_range_and_copying_goes_on() -> None:
     bench = Bench()
     gap = SourceGap(T0, 10, 19, "retention", "deleted")
 
-    async def body() -> None:
+    async with running(bench):
         bench.reader.events.on_gap(gap)
         await bench.task.poll(1)
-
-    run(bench, body)
     assert bench.context.gaps == [gap]
     assert bench.reader.dropped == []
 
 
-def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None:
+async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None:
     bench = Bench()
 
-    async def body() -> None:
+    async with running(bench):
         bench.reader.last_gaps = [
             SourceGap(T0, 25, 39, "recreated", "x"),
             SourceGap(T1, 5, 9, "recreated", "x"),
         ]
         bench.reader.answers = [[(T0, [a_batch(20, 5)])]]
         assert await bench.task.poll(1)
-
-    run(bench, body)
     gaps = [(gap.partition, gap.first_offset, gap.last_offset) for gap in bench.context.gaps]
     assert gaps == [(T0, 20, 39), (T1, 5, 9)]
 
 
 @pytest.mark.parametrize(("policy", "stops"), [("continue", False), ("stop", True)])
-def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
+async def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
     policy: str, stops: bool
 ) -> None:
     bench = Bench({"recreate.policy": policy})
 
-    async def body() -> None:
+    async with running(bench):
         bench.reader.events.on_gap(SourceGap(T0, 5, 4, "recreated", "new topic id"))
         await bench.task.poll(1)
-
-    run(bench, body)
     assert bench.reader.dropped == ([T0] if stops else [])
     assert [state for _, state, _ in bench.context.states] == (
         [PartitionState.FAILED] if stops else []
     )
 
 
-def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
+async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
     bench = Bench()
 
-    async def body() -> None:
+    async with running(bench):
         caplog.clear()
         away = ConnectionFailedError("broker 1 is away")
         for _ in range(3):
@@ -264,8 +246,6 @@ def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
         for tp in (T0, T1, DASH):
             bench.reader.events.on_stalled(tp, None)
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-
-    run(bench, body)
     assert [(tp, state) for tp, state, _ in bench.context.states] == [
         (T0, PartitionState.HELD),
         (T1, PartitionState.HELD),
@@ -274,10 +254,10 @@ def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
     ]
 
 
-def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
+async def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
     bench = Bench(stored={T0: 9})
 
-    async def body() -> None:
+    async with running(bench):
         clock = bench.context.clock
         bench.reader.lags = {T0: 50, T1: 7}
         bench.reader.answers = [[(T0, [a_batch(10, 20), a_batch(30, 5)])]]
@@ -297,8 +277,6 @@ def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
         await bench.task.poll(1)
         assert bench.context.lags[T0] == (50, 5)
 
-    run(bench, body)
-
 
 def test_source_partitions_are_stored_in_javas_member_order() -> None:
     assert list(Bench().task.source_partition(DASH).items()) == [
@@ -308,49 +286,44 @@ def test_source_partitions_are_stored_in_javas_member_order() -> None:
     ]
 
 
-def test_deliveries_become_offset_syncs_and_commit_writes_the_last_offset() -> None:
+async def test_deliveries_become_offset_syncs_and_commit_writes_the_last_offset() -> None:
     bench = Bench({"offset.lag.max": "100"})
 
-    async def body() -> None:
+    async with running(bench):
         bench.task.delivered(delivery(T0, Run(0, 50, 1000)))
         await bench.task.commit()
         assert bench.syncs() == [(0, 1000), (49, 1049)]
         ((tp, _), _) = bench.region.writers[0].records
         assert tp == TopicPartition("mm2-offset-syncs.B.internal", 0)
-
-    run(bench, body)
     assert bench.region.writers[0].closed == 1
 
 
-def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> None:
+async def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> None:
     bench = Bench({"offset-syncs.topic.location": "target"})
 
-    async def body() -> None:
+    async with running(bench):
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         ((tp, _),) = bench.region.writers[0].records
         assert tp.topic == "mm2-offset-syncs.A.internal"
         assert bench.region.client_ids[-1].endswith("|offset-syncs-target-producer")
 
-    run(bench, body)
 
-
-def test_without_offset_syncs_no_writer_is_opened() -> None:
+async def test_without_offset_syncs_no_writer_is_opened() -> None:
     bench = Bench({"emit.offset-syncs.enabled": "false"})
 
-    async def body() -> None:
+    async with running(bench):
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         await bench.task.commit()
-
-    run(bench, body)
     assert bench.region.writers == []
 
 
-def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
+async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench()
-
-    async def body() -> None:
+    await bench.task.start()
+    # The writer starts in the background: the refusal is in place before it runs.
+    try:
         bench.region.writers[0].start_error = FatalError("not authorized", remedy="grant Write")
         bench.reader.answers = [[(T0, [a_batch(0, 1)])]]
         assert len(await bench.task.poll(1)) == 1
@@ -358,23 +331,16 @@ def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
         await bench.task.commit()
         await bench.context.clock.advance(10)
         assert bench.syncs() == []
-
-    async def all_of_it() -> None:
-        await bench.task.start()
-        # The writer starts in the background: the refusal is in place before it runs.
-        try:
-            await body()
-        finally:
-            await bench.task.stop()
-
-    asyncio.run(all_of_it())
+    finally:
+        await bench.task.stop()
     assert "no offset syncs are written" in caplog.text
 
 
-def test_a_quiet_partition_is_covered_up_to_the_readers_position() -> None:
+async def test_a_quiet_partition_is_covered_up_to_the_readers_position() -> None:
     bench = Bench(stored={T0: 9})
 
-    async def body() -> None:
+    async with running(bench):
+
         async def a_second_later() -> None:
             await bench.context.clock.advance(1.0)
             await bench.task.poll(1)
@@ -399,15 +365,14 @@ def test_a_quiet_partition_is_covered_up_to_the_readers_position() -> None:
         await a_second_later()
         assert bench.context.covered == [(T0, 34), (T0, 35)]
 
-    run(bench, body)
 
-
-def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
+async def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
     bench = Bench(stored={T0: 9})
     old, new = b"o" * 16, b"n" * 16
     bench.context.known_ids = {T0: old, T1: old}
 
-    async def body() -> None:
+    async with running(bench):
+
         async def a_second_later() -> None:
             await bench.context.clock.advance(1.0)
             await bench.task.poll(1)
@@ -433,5 +398,3 @@ def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
         bench.task.delivered(delivery(T0, Run(1, 2, 104)))
         await a_second_later()
         assert len(bench.context.ids) == 2
-
-    run(bench, body)

@@ -1,7 +1,5 @@
 """Java's rules for topic configs and ACLs of copies."""
 
-import asyncio
-
 import pytest
 
 from mm2py.client.admin import ConfigOp
@@ -81,23 +79,20 @@ def test_the_sync_sets_defaults_too_where_the_sources_count() -> None:
     ]
 
 
-def test_refused_configs_are_said_once_per_topic(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_configs_are_said_once_per_topic(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeAdmin({"t1": 1, "t2": 1}), FakeAdmin()
     source.configs = {"t1": ENTRIES, "t2": ENTRIES}
     target.refuse["A.t1"] = server_error(40, "bad value")
     sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
 
-    async def body() -> None:
-        for _ in range(2):
-            await sync.run({"t1": "A.t1", "t2": "A.t2"})
-        assert list(sync.refusals) == ["A.t1"]
-        assert len(caplog.records) == 1
-        assert "config.properties.exclude" in caplog.text
-        target.refuse.clear()
+    for _ in range(2):
         await sync.run({"t1": "A.t1", "t2": "A.t2"})
-        assert not sync.refusals
-
-    asyncio.run(body())
+    assert list(sync.refusals) == ["A.t1"]
+    assert len(caplog.records) == 1
+    assert "config.properties.exclude" in caplog.text
+    target.refuse.clear()
+    await sync.run({"t1": "A.t1", "t2": "A.t2"})
+    assert not sync.refusals
     assert [set(change) for change in target.altered] == [{"A.t1", "A.t2"}] * 3
 
 
@@ -127,16 +122,15 @@ def test_only_topics_that_are_copied_get_rights() -> None:
     assert [one.resource_name for one in copied(*acls)] == ["A.t1", "A.heartbeats"]
 
 
-def test_a_source_without_an_authorizer_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_source_without_an_authorizer_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("DEBUG")
     source, target = FakeAdmin(), FakeAdmin()
     sync = acl_sync(source, target)
 
-    async def body() -> None:
-        for _ in range(3):
-            await sync.run()
-
-    asyncio.run(body())
+    for _ in range(3):
+        await sync.run()
     assert [record.levelname for record in caplog.records if "ACL" in record.getMessage()] == [
         "INFO",
         "DEBUG",
@@ -145,20 +139,19 @@ def test_a_source_without_an_authorizer_is_said_once(caplog: pytest.LogCaptureFi
     assert target.created_acls == []
 
 
-def test_acls_that_the_target_refuses_are_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
+async def test_acls_that_the_target_refuses_are_said_once_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     source, target = FakeAdmin(), FakeAdmin()
     source.acls = [acl("t1"), acl("t2")]
     target.acl_answers = [None, server_error(31, "no Alter")]
     sync = acl_sync(source, target)
 
-    async def body() -> None:
-        for _ in range(2):
-            await sync.run()
-        assert len(sync.refusals) == 1
-        assert len(caplog.records) == 1
-        target.acl_answers = [server_error(54), server_error(54)]
+    for _ in range(2):
         await sync.run()
-        assert "sync.topic.acls.enabled=false" in caplog.text
-
-    asyncio.run(body())
+    assert len(sync.refusals) == 1
+    assert len(caplog.records) == 1
+    target.acl_answers = [server_error(54), server_error(54)]
+    await sync.run()
+    assert "sync.topic.acls.enabled=false" in caplog.text
     assert target.created_acls == [acl("A.t1"), acl("A.t2")] * 3

@@ -33,23 +33,20 @@ def _raised(error: Exception) -> Exception:
     return error
 
 
-def test_scope_stands_before_the_message_and_is_inherited_by_tasks() -> None:
+async def test_scope_stands_before_the_message_and_is_inherited_by_tasks() -> None:
     async def speak() -> None:
         log.info("started partitions=%d", 3)
 
-    async def scenario() -> None:
-        with (
-            log_scope("A->B"),
-            log_scope("MirrorSourceConnector", below=1),
-            log_scope("MirrorSourceConnector", "task-0", below=1),
-        ):
-            task = asyncio.create_task(speak())
-        assert current_scope() == ""
-        await task
-
     stream = io.StringIO()
     configure_logging(stream, SecretMask())
-    asyncio.run(scenario())
+    with (
+        log_scope("A->B"),
+        log_scope("MirrorSourceConnector", below=1),
+        log_scope("MirrorSourceConnector", "task-0", below=1),
+    ):
+        task = asyncio.create_task(speak())
+    assert current_scope() == ""
+    await task
     (line,) = _lines(stream)
     assert line.endswith("INFO [A->B|MirrorSourceConnector|task-0] started partitions=3")
 

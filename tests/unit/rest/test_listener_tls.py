@@ -77,38 +77,38 @@ def client_context(issued: Issued | None) -> ssl.SSLContext:
     return context
 
 
-def test_the_certificate_says_who_asks_on_every_request_of_its_connection() -> None:
+async def test_the_certificate_says_who_asks_on_every_request_of_its_connection() -> None:
     viewer = client_context(AUTHORITY.issue("viewer"))
-    answer = asyncio.run(asked(tls_of(OWN, "required"), viewer, requests=2))
+    answer = await asked(tls_of(OWN, "required"), viewer, requests=2)
     assert answer == '200 {"name":"viewer","operator":false}'
 
 
-def test_without_a_certificate_requested_is_a_401_and_required_no_connection() -> None:
+async def test_without_a_certificate_requested_is_a_401_and_required_no_connection() -> None:
     nobody = client_context(None)
-    answer = asyncio.run(asked(tls_of(OWN, "requested"), nobody))
+    answer = await asked(tls_of(OWN, "requested"), nobody)
     assert answer.startswith("401 ")
     with pytest.raises(httpx.TransportError):
-        asyncio.run(asked(tls_of(OWN, "required"), nobody))
+        await asked(tls_of(OWN, "required"), nobody)
 
 
-def test_a_certificate_of_a_foreign_authority_is_nobodys() -> None:
+async def test_a_certificate_of_a_foreign_authority_is_nobodys() -> None:
     stranger = client_context(Authority("Other CA").issue("ann"))
     with pytest.raises(httpx.TransportError):
-        asyncio.run(asked(tls_of(OWN, "requested"), stranger))
+        await asked(tls_of(OWN, "requested"), stranger)
 
 
-def test_a_certificate_that_was_not_asked_for_does_not_count() -> None:
+async def test_a_certificate_that_was_not_asked_for_does_not_count() -> None:
     operator = client_context(AUTHORITY.issue("ann"))
-    assert asyncio.run(asked(tls_of(OWN), operator)).startswith("401 ")
+    assert (await asked(tls_of(OWN), operator)).startswith("401 ")
 
 
-def test_workers_speak_with_their_own_certificate_and_check_the_others() -> None:
+async def test_workers_speak_with_their_own_certificate_and_check_the_others() -> None:
     worker = client_context(AUTHORITY.issue("worker-2"))
-    answer = asyncio.run(asked(tls_of(OWN, "required"), worker))
+    answer = await asked(tls_of(OWN, "required"), worker)
     assert answer == '200 {"name":"worker-2","operator":true}'
     foreign = tls_of(Authority("Other CA").issue("worker-3"))
     with pytest.raises(httpx.TransportError):
-        asyncio.run(asked(foreign, worker))
+        await asked(foreign, worker)
     assert peer_context(None) is None
 
 

@@ -302,7 +302,7 @@ def test_task_configs_on_a_former_leader_are_sent_on() -> None:
 
 
 @pytest.mark.parametrize("name", [None, flow("A", "B"), flow("connectors", "B x")])
-def test_peers_hand_over_task_configs_and_snapshots(name: FlowName | None) -> None:
+async def test_peers_hand_over_task_configs_and_snapshots(name: FlowName | None) -> None:
     snapshot = NodeSnapshot(
         worker="w",
         flow=name or flow("c", "g"),
@@ -322,25 +322,22 @@ def test_peers_hand_over_task_configs_and_snapshots(name: FlowName | None) -> No
             await peers.post_tasks(LEADER, "c d/e", [{"k": "ü"}], KEY)
             return await peers.node_snapshot(LEADER, KEY)
 
-    assert asyncio.run(talk()) == snapshot
+    assert await talk() == snapshot
     assert leader.calls == [("put_task_configs", "c d/e", [{"k": "ü"}])]
     assert json.loads(net.sent[0].content) == [{"k": "ü"}]
 
 
-def test_a_peer_that_refuses_keeps_its_status() -> None:
+async def test_a_peer_that_refuses_keeps_its_status() -> None:
     net = Net()
     net.worker("leader", FakeHerder(failure=NotFoundError("Connector c not found")))
 
-    async def talk() -> None:
+    with pytest.raises(HerderError, match="Connector c not found") as caught:
         async with http_client(transport=net) as client:
             await HttpPeerClient(client, None).post_tasks(LEADER, "c", [], KEY)
-
-    with pytest.raises(HerderError, match="Connector c not found") as caught:
-        asyncio.run(talk())
     assert caught.value.status == 404
 
 
-def test_a_late_peer_client_is_made_once_and_only_when_somebody_is_asked() -> None:
+async def test_a_late_peer_client_is_made_once_and_only_when_somebody_is_asked() -> None:
     leader = FakeHerder()
     net = Net()
     net.worker("leader", leader)
@@ -353,9 +350,6 @@ def test_a_late_peer_client_is_made_once_and_only_when_somebody_is_asked() -> No
     peers = LatePeerClient(make)
     assert made == []
 
-    async def talk() -> None:
-        await peers.post_tasks(LEADER, "c", [], KEY)
-        await peers.post_tasks(LEADER, "c", [], KEY)
-
-    asyncio.run(talk())
+    await peers.post_tasks(LEADER, "c", [], KEY)
+    await peers.post_tasks(LEADER, "c", [], KEY)
     assert (len(made), len(leader.calls)) == (1, 2)

@@ -1,7 +1,8 @@
 """REST on real herders that share a group in memory: what one node is asked, the right one does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -55,20 +56,18 @@ class Workers(httpx.AsyncBaseTransport):
         return next(node for node in self.cluster.nodes.values() if not node.membership.is_leader)
 
 
-def with_workers(scenario: Callable[[Workers], Awaitable[None]], *, sessioned: bool = True) -> None:
-    async def run() -> None:
-        cluster = Cluster()
-        cluster.group.signed = sessioned
-        workers = Workers(cluster, "n1", "n2")
-        nodes = workers.cluster.nodes.values()
-        await until(lambda: all(node.membership.generation > 0 for node in nodes))
-        await until(lambda: len(workers.leader.membership.member_urls()) == 2)
-        await until(lambda: all(node.herder.session_key() is not None for node in nodes))
-        await scenario(workers)
-        for node in nodes:
-            await node.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def running_workers(*, sessioned: bool = True) -> AsyncGenerator[Workers]:
+    cluster = Cluster()
+    cluster.group.signed = sessioned
+    workers = Workers(cluster, "n1", "n2")
+    nodes = workers.cluster.nodes.values()
+    await until(lambda: all(node.membership.generation > 0 for node in nodes))
+    await until(lambda: len(workers.leader.membership.member_urls()) == 2)
+    await until(lambda: all(node.herder.session_key() is not None for node in nodes))
+    yield workers
+    for node in nodes:
+        await node.stop()
 
 
 async def eventually(said: Callable[[], Awaitable[Any]], wanted: object) -> None:
@@ -79,8 +78,10 @@ async def eventually(said: Callable[[], Awaitable[Any]], wanted: object) -> None
     assert await said() == wanted
 
 
-def test_a_connector_is_created_watched_paused_stopped_and_deleted_through_a_follower() -> None:
-    async def scenario(workers: Workers) -> None:
+async def test_a_connector_is_created_watched_paused_stopped_and_deleted_through_a_follower() -> (
+    None
+):
+    async with running_workers() as workers:
         name = workers.follower.name
 
         async def states() -> list[str]:
@@ -107,11 +108,9 @@ def test_a_connector_is_created_watched_paused_stopped_and_deleted_through_a_fol
         gone = await workers.ask(name, "GET", "/connectors/c")
         assert (gone.status_code, gone.json()["message"]) == (404, "Connector c not found")
 
-    with_workers(scenario)
 
-
-def test_a_task_is_restarted_on_the_node_that_owns_it_whichever_was_asked() -> None:
-    async def scenario(workers: Workers) -> None:
+async def test_a_task_is_restarted_on_the_node_that_owns_it_whichever_was_asked() -> None:
+    async with running_workers() as workers:
         await workers.ask("n1", "POST", "/connectors", {"name": "c", "config": CONFIG})
         await until(lambda: len(workers.cluster.running()) == 2)
         owners = workers.cluster.running()
@@ -126,11 +125,9 @@ def test_a_task_is_restarted_on_the_node_that_owns_it_whichever_was_asked() -> N
         unknown = await workers.ask("n2", "POST", "/connectors/c/tasks/7/restart")
         assert (unknown.status_code, unknown.json()["message"]) == (404, "Unknown task: c-7")
 
-    with_workers(scenario)
 
-
-def test_a_follower_hands_task_configs_to_the_leader_over_http() -> None:
-    async def scenario(workers: Workers) -> None:
+async def test_a_follower_hands_task_configs_to_the_leader_over_http() -> None:
+    async with running_workers() as workers:
         await workers.ask("n1", "POST", "/connectors", {"name": "c", "config": CONFIG})
         await until(lambda: len(workers.cluster.running()) == 2)
         key = workers.follower.herder.session_key()
@@ -143,14 +140,10 @@ def test_a_follower_hands_task_configs_to_the_leader_over_http() -> None:
         await until(lambda: list(workers.cluster.running()) == [str(TaskId("c", 0))])
         assert snapshot.worker == workers.leader.herder.worker_id
 
-    with_workers(scenario)
 
-
-def test_workers_of_an_older_protocol_sign_and_forward_as_well() -> None:
-    async def scenario(workers: Workers) -> None:
+async def test_workers_of_an_older_protocol_sign_and_forward_as_well() -> None:
+    async with running_workers(sessioned=False) as workers:
         body = {"name": "c", "config": CONFIG}
         created = await workers.ask(workers.follower.name, "POST", "/connectors", body)
         assert created.status_code == 201
         await until(lambda: len(workers.cluster.running()) == 2)
-
-    with_workers(scenario, sessioned=False)

@@ -1,6 +1,5 @@
 """What runs on a node: automatic restarts, what the states say meanwhile, secrets and placeholders."""
 
-import asyncio
 from collections.abc import Mapping
 
 import pytest
@@ -38,90 +37,77 @@ async def _restart_pause(cluster: Cluster, node: Node) -> float:
     raise AssertionError("it never started again")
 
 
-def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        pauses = [round(await _restart_pause(cluster, node)) for _ in range(4)]
-        assert pauses == [1, 2, 4, 8]
-        assert [e for e in node.host.events if "c-1" in e] == [], "the other task runs on"
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    pauses = [round(await _restart_pause(cluster, node)) for _ in range(4)]
+    assert pauses == [1, 2, 4, 8]
+    assert [e for e in node.host.events if "c-1" in e] == [], "the other task runs on"
+    await node.stop()
 
 
-def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        assert cluster.clock.monotonic() > STEADY_S
-        node = cluster.node().start()
-        node.host.fails_at_start[C0] = FatalError("x")
-        await node.put(work="0")
-        await until(lambda: node.host.events.count("start c-0 0") == 1)
-        pauses: list[int] = []
-        for starts in range(1, 5):
-            began = cluster.clock.monotonic()
-            while node.host.events.count("start c-0 0") == starts:
-                await cluster.clock.advance(0.1)
-            pauses.append(round(cluster.clock.monotonic() - began))
-        assert pauses == [1, 2, 4, 8]
-        await node.stop()
-
-    asyncio.run(scenario())
-
-
-def test_the_longest_pause_is_the_connectors_own() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        config = CONFIG | {"name": "c", "errors.retry.delay.max.ms": "1500"}
-        await node.config.put_connector("c", config)
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C0) == "RUNNING")
-        pauses = [round(await _restart_pause(cluster, node), 1) for _ in range(3)]
-        assert pauses == [pytest.approx(1.0, abs=0.11), *[pytest.approx(1.5, abs=0.11)] * 2]
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long() -> (
+    None
+):
+    cluster = Cluster()
+    assert cluster.clock.monotonic() > STEADY_S
+    node = cluster.node().start()
+    node.host.fails_at_start[C0] = FatalError("x")
+    await node.put(work="0")
+    await until(lambda: node.host.events.count("start c-0 0") == 1)
+    pauses: list[int] = []
+    for starts in range(1, 5):
+        began = cluster.clock.monotonic()
+        while node.host.events.count("start c-0 0") == starts:
+            await cluster.clock.advance(0.1)
+        pauses.append(round(cluster.clock.monotonic() - began))
+    assert pauses == [1, 2, 4, 8]
+    await node.stop()
 
 
-def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        for _ in range(3):
-            await _restart_pause(cluster, node)
-        await cluster.clock.advance(STEADY_S + 1)
-        assert round(await _restart_pause(cluster, node)) == 1
-        await node.stop()
+async def test_the_longest_pause_is_the_connectors_own() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    config = CONFIG | {"name": "c", "errors.retry.delay.max.ms": "1500"}
+    await node.config.put_connector("c", config)
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C0) == "RUNNING")
+    pauses = [round(await _restart_pause(cluster, node), 1) for _ in range(3)]
+    assert pauses == [pytest.approx(1.0, abs=0.11), *[pytest.approx(1.5, abs=0.11)] * 2]
+    await node.stop()
 
-    asyncio.run(scenario())
+
+async def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    for _ in range(3):
+        await _restart_pause(cluster, node)
+    await cluster.clock.advance(STEADY_S + 1)
+    assert round(await _restart_pause(cluster, node)) == 1
+    await node.stop()
 
 
-def test_the_trace_of_the_last_failure_shows_until_the_task_runs() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        seen: list[tuple[str, str | None]] = []
-        put = node.status.put
+async def test_the_trace_of_the_last_failure_shows_until_the_task_runs() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    seen: list[tuple[str, str | None]] = []
+    put = node.status.put
 
-        def watch(work: object, status: object, *, safe: bool = False) -> None:
-            if work == C0:
-                seen.append((status.state.value, status.trace))  # type: ignore[attr-defined]  # a StoredStatus
-            put(work, status, safe=safe)  # type: ignore[arg-type]  # passed on
+    def watch(work: object, status: object, *, safe: bool = False) -> None:
+        if work == C0:
+            seen.append((status.state.value, status.trace))  # type: ignore[attr-defined]  # a StoredStatus
+        put(work, status, safe=safe)  # type: ignore[arg-type]  # passed on
 
-        node.status.put = watch  # type: ignore[method-assign]  # looks on
-        node.host.say(C0, State.FAILED, FatalError("disk full"))
-        await cluster.clock.advance(1)
-        await until(lambda: len(seen) == 3)
-        assert seen == [
-            ("FAILED", "FatalError: disk full"),
-            ("RESTARTING", "FatalError: disk full"),
-            ("RUNNING", None),
-        ]
-        await node.stop()
-
-    asyncio.run(scenario())
+    node.status.put = watch  # type: ignore[method-assign]  # looks on
+    node.host.say(C0, State.FAILED, FatalError("disk full"))
+    await cluster.clock.advance(1)
+    await until(lambda: len(seen) == 3)
+    assert seen == [
+        ("FAILED", "FatalError: disk full"),
+        ("RESTARTING", "FatalError: disk full"),
+        ("RUNNING", None),
+    ]
+    await node.stop()
 
 
 @pytest.mark.parametrize(
@@ -132,187 +118,159 @@ def test_the_trace_of_the_last_failure_shows_until_the_task_runs() -> None:
         (False, FatalError("x")),
     ],
 )
-def test_what_a_restart_cannot_cure_stays_failed(*, auto_restart: bool, cause: Exception) -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster, auto_restart=auto_restart)
-        node.host.say(C0, State.FAILED, cause)
-        await cluster.clock.advance(120)
-        assert node.host.events == []
-        assert (node.state(C0), node.meter.state) == ("FAILED", "FAILED")
-        await node.stop()
-
-    asyncio.run(scenario())
-
-
-def test_a_task_given_up_while_it_waits_for_its_restart_stays_away() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        node.host.say(C0, State.FAILED, FatalError("x"))
-        await node.herder.stop_connector("c", actor="t")
-        await until(lambda: not node.host.running)
-        node.host.events.clear()
-        await cluster.clock.advance(120)
-        assert node.host.events == []
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_what_a_restart_cannot_cure_stays_failed(
+    *, auto_restart: bool, cause: Exception
+) -> None:
+    cluster = Cluster()
+    node = await _running(cluster, auto_restart=auto_restart)
+    node.host.say(C0, State.FAILED, cause)
+    await cluster.clock.advance(120)
+    assert node.host.events == []
+    assert (node.state(C0), node.meter.state) == ("FAILED", "FAILED")
+    await node.stop()
 
 
-def test_no_state_and_no_problem_holds_a_secret() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster, auto_restart=False)
-        error = FatalError("login failed")
-        error.__cause__ = FatalError("password geheim-123 refused")
-        node.host.say(C0, State.FAILED, error)
-        await until(lambda: node.state(C0) == "FAILED")
-        trace = node.herder.task_status(C0).trace
-        assert trace == "FatalError: login failed\nCaused by: FatalError: password [hidden] refused"
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_task_given_up_while_it_waits_for_its_restart_stays_away() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    node.host.say(C0, State.FAILED, FatalError("x"))
+    await node.herder.stop_connector("c", actor="t")
+    await until(lambda: not node.host.running)
+    node.host.events.clear()
+    await cluster.clock.advance(120)
+    assert node.host.events == []
+    await node.stop()
 
 
-def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resolved() -> None:
-    async def scenario() -> None:
-        def resolve(config: ConnectorConfig) -> dict[str, str]:
-            return {k: t.replace("${file:/s:p}", SECRET) for k, t in config.items() if t}
-
-        cluster = Cluster()
-        node = cluster.node(resolve=resolve).start()
-        await node.put(password="${file:/s:p}")  # noqa: S106 - a placeholder
-        await until(lambda: bool(TestConnector.made))
-        TestConnector.made[0].configs = [{"p": "0", "password": SECRET}]
-        await until(lambda: bool(node.host.running))
-        await node.runs("c-0")
-        assert TestConnector.made[0].config["password"] == SECRET
-        assert node.host.running[C0].config["password"] == SECRET
-        assert node.host.running[C0].connector_config["password"] == SECRET
-        assert not any(b"geheim" in (r.value or b"") for r in cluster.configs.records)
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_no_state_and_no_problem_holds_a_secret() -> None:
+    cluster = Cluster()
+    node = await _running(cluster, auto_restart=False)
+    error = FatalError("login failed")
+    error.__cause__ = FatalError("password geheim-123 refused")
+    node.host.say(C0, State.FAILED, error)
+    await until(lambda: node.state(C0) == "FAILED")
+    trace = node.herder.task_status(C0).trace
+    assert trace == "FatalError: login failed\nCaused by: FatalError: password [hidden] refused"
+    await node.stop()
 
 
-def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_visibly() -> None:
-    async def scenario() -> None:
-        broken: list[str] = []
+async def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resolved() -> None:
+    def resolve(config: ConnectorConfig) -> dict[str, str]:
+        return {k: t.replace("${file:/s:p}", SECRET) for k, t in config.items() if t}
 
-        def resolve(config: ConnectorConfig) -> dict[str, str]:
-            if broken:
-                raise ConfigError("/s cannot be read", remedy="put it back")
-            return {key: text for key, text in config.items() if text is not None}
+    cluster = Cluster()
+    node = cluster.node(resolve=resolve).start()
+    await node.put(password="${file:/s:p}")  # noqa: S106 - a placeholder
+    await until(lambda: bool(TestConnector.made))
+    TestConnector.made[0].configs = [{"p": "0", "password": SECRET}]
+    await until(lambda: bool(node.host.running))
+    await node.runs("c-0")
+    assert TestConnector.made[0].config["password"] == SECRET
+    assert node.host.running[C0].config["password"] == SECRET
+    assert node.host.running[C0].connector_config["password"] == SECRET
+    assert not any(b"geheim" in (r.value or b"") for r in cluster.configs.records)
+    await node.stop()
 
-        cluster = Cluster()
-        node = cluster.node(resolve=resolve).start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
-        broken.append("x")
-        with pytest.raises(HerderError, match=r"^Failed to start task: c-0$"):
-            await node.herder.restart_task(C0)
-        await until(lambda: node.state(C0) == "FAILED")
-        assert "put it back" in node.herder.problems()[0]
-        with pytest.raises(HerderError, match=r"^Failed to start connector: c$"):
-            await node.herder.restart_connector("c")
-        await until(lambda: node.state("c") == "FAILED")
-        broken.clear()
+
+async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_visibly() -> None:
+    broken: list[str] = []
+
+    def resolve(config: ConnectorConfig) -> dict[str, str]:
+        if broken:
+            raise ConfigError("/s cannot be read", remedy="put it back")
+        return {key: text for key, text in config.items() if text is not None}
+
+    cluster = Cluster()
+    node = cluster.node(resolve=resolve).start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+    broken.append("x")
+    with pytest.raises(HerderError, match=r"^Failed to start task: c-0$"):
         await node.herder.restart_task(C0)
-        await until(lambda: node.state(C0) == "RUNNING")
-        await node.stop()
-
-    asyncio.run(scenario())
-
-
-def test_the_node_says_what_is_wrong_and_where() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        TestConnector.made[0].troubles["refresh topics"] = "A is away"
-        node.host.say(C1, State.FAILED, ConfigError("wrong"))
-        assert list(node.herder.problems()) == ["task c-1: wrong", "c: refresh topics: A is away"]
-        await node.stop()
-
-    asyncio.run(scenario())
+    await until(lambda: node.state(C0) == "FAILED")
+    assert "put it back" in node.herder.problems()[0]
+    with pytest.raises(HerderError, match=r"^Failed to start connector: c$"):
+        await node.herder.restart_connector("c")
+    await until(lambda: node.state("c") == "FAILED")
+    broken.clear()
+    await node.herder.restart_task(C0)
+    await until(lambda: node.state(C0) == "RUNNING")
+    await node.stop()
 
 
-def test_tasks_of_a_paused_connector_start_paused() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        await node.herder.pause("c", actor="t")
-        await until(lambda: node.state(C0) == "PAUSED")
-        node.membership.lose("expired")
-        await until(lambda: "start c-1 1" in node.host.events)
-        assert all(spec.paused for spec in node.host.running.values())
-        await until(lambda: node.state(C0) == "PAUSED")
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_the_node_says_what_is_wrong_and_where() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    TestConnector.made[0].troubles["refresh topics"] = "A is away"
+    node.host.say(C1, State.FAILED, ConfigError("wrong"))
+    assert list(node.herder.problems()) == ["task c-1: wrong", "c: refresh topics: A is away"]
+    await node.stop()
 
 
-def test_topics_in_use_are_forgotten_with_their_connector() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        forgotten: list[str] = []
-        node.status.delete_topics = forgotten.append  # type: ignore[method-assign,assignment]  # looks on
-        await node.herder.stop_connector("c", actor="t")
-        await until(lambda: not node.host.running)
-        assert forgotten == []
-        await node.herder.delete("c", actor="t")
-        await until(lambda: forgotten == ["c"])
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_tasks_of_a_paused_connector_start_paused() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    await node.herder.pause("c", actor="t")
+    await until(lambda: node.state(C0) == "PAUSED")
+    node.membership.lose("expired")
+    await until(lambda: "start c-1 1" in node.host.events)
+    assert all(spec.paused for spec in node.host.running.values())
+    await until(lambda: node.state(C0) == "PAUSED")
+    await node.stop()
 
 
-def test_a_leader_that_cannot_write_tries_again() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        file = {"c": CONFIG | {"name": "c"}}
-        node = cluster.node(effective=file)
-        put = node.config.put_connector
-        errors = [RetriableError("topic away")] * 2
-
-        async def flaky(name: str, config: Mapping[str, str | None], target: None = None) -> None:
-            if errors:
-                raise errors.pop()
-            await put(name, config, target)
-
-        node.config.put_connector = flaky  # type: ignore[method-assign,assignment]  # fails twice
-        node.start()
-        await until(lambda: node.membership.is_leader)
-        for _ in range(3):
-            await cluster.clock.advance(1)
-        await node.runs("c-0", "c-1")
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_topics_in_use_are_forgotten_with_their_connector() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    forgotten: list[str] = []
+    node.status.delete_topics = forgotten.append  # type: ignore[method-assign,assignment]  # looks on
+    await node.herder.stop_connector("c", actor="t")
+    await until(lambda: not node.host.running)
+    assert forgotten == []
+    await node.herder.delete("c", actor="t")
+    await until(lambda: forgotten == ["c"])
+    await node.stop()
 
 
-def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_again() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = await _running(cluster)
-        start_task = node.host.start_task
-        errors = [RetriableError("no process can be started")]
+async def test_a_leader_that_cannot_write_tries_again() -> None:
+    cluster = Cluster()
+    file = {"c": CONFIG | {"name": "c"}}
+    node = cluster.node(effective=file)
+    put = node.config.put_connector
+    errors = [RetriableError("topic away")] * 2
 
-        async def flaky(spec: TaskSpec) -> None:
-            if errors:
-                raise errors.pop()
-            await start_task(spec)
+    async def flaky(name: str, config: Mapping[str, str | None], target: None = None) -> None:
+        if errors:
+            raise errors.pop()
+        await put(name, config, target)
 
-        node.host.start_task = flaky  # type: ignore[method-assign]  # fails once
-        with pytest.raises(HerderError, match="Failed to start task"):
-            await node.herder.restart_task(C0)
-        await until(lambda: node.state(C0) == "FAILED")
-        assert node.herder.task_status(C0).trace == "RetriableError: no process can be started"
-        for _ in range(3):
-            await cluster.clock.advance(1)
-        await until(lambda: node.state(C0) == "RUNNING")
-        await node.stop()
+    node.config.put_connector = flaky  # type: ignore[method-assign,assignment]  # fails twice
+    node.start()
+    await until(lambda: node.membership.is_leader)
+    for _ in range(3):
+        await cluster.clock.advance(1)
+    await node.runs("c-0", "c-1")
+    await node.stop()
 
-    asyncio.run(scenario())
+
+async def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_again() -> None:
+    cluster = Cluster()
+    node = await _running(cluster)
+    start_task = node.host.start_task
+    errors = [RetriableError("no process can be started")]
+
+    async def flaky(spec: TaskSpec) -> None:
+        if errors:
+            raise errors.pop()
+        await start_task(spec)
+
+    node.host.start_task = flaky  # type: ignore[method-assign]  # fails once
+    with pytest.raises(HerderError, match="Failed to start task"):
+        await node.herder.restart_task(C0)
+    await until(lambda: node.state(C0) == "FAILED")
+    assert node.herder.task_status(C0).trace == "RetriableError: no process can be started"
+    for _ in range(3):
+        await cluster.clock.advance(1)
+    await until(lambda: node.state(C0) == "RUNNING")
+    await node.stop()

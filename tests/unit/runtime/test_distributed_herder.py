@@ -13,546 +13,460 @@ from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector, unti
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
-def test_a_flow_starts_in_order_writes_its_configs_once_and_stops_in_order(
+async def test_a_flow_starts_in_order_writes_its_configs_once_and_stops_in_order(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
-        await node.runs("c-0", "c-1")
-        assert node.events == ["target", "source", "prepare"]
-        assert node.offsets.started == 1
-        await until(lambda: node.state(C1) == "RUNNING")
-        assert node.meter.state == "RUNNING"
-        written = [record.key for record in cluster.configs.records]
-        assert written.count(b"connector-c") == 1
-        assert written.count(b"commit-c") == 1
-        await node.stop()
-        assert node.membership.left == 1
-        assert node.host.closed
-        assert node.offsets.stopped == 1
-        assert node.events[-1] == "close"
-        assert (node.meter.state, node.herder.error) == ("STOPPED", None)
-        assert node.host.running == {}
-
     caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
+    cluster = Cluster()
+    node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+    await node.runs("c-0", "c-1")
+    assert node.events == ["target", "source", "prepare"]
+    assert node.offsets.started == 1
+    await until(lambda: node.state(C1) == "RUNNING")
+    assert node.meter.state == "RUNNING"
+    written = [record.key for record in cluster.configs.records]
+    assert written.count(b"connector-c") == 1
+    assert written.count(b"commit-c") == 1
+    await node.stop()
+    assert node.membership.left == 1
+    assert node.host.closed
+    assert node.offsets.stopped == 1
+    assert node.events[-1] == "close"
+    assert (node.meter.state, node.herder.error) == ("STOPPED", None)
+    assert node.host.running == {}
     begun = [r.getMessage() for r in caplog.records if r.getMessage().startswith("flow starts")]
     assert begun == ["flow starts connectors=c"]
 
 
-def test_the_states_of_an_orderly_life_are_written() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state("c") == node.state(C0) == "RUNNING")
-        stored = node.status.get("c")
-        assert stored is not None
-        assert (stored.worker_id, stored.version) == ("n1:8083", "9.9")
-        assert stored.generation == node.membership.generation - 1, "of the round it was started in"
-        other = cluster.node("reader")
-        await other.status.start()
-        await node.stop()
-        await until(lambda: other.state("c") == "UNASSIGNED")
-        assert other.state(C0) == "RUNNING", "Connect's rule: a late UNASSIGNED hides no new owner"
-
-    asyncio.run(scenario())
+async def test_the_states_of_an_orderly_life_are_written() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state("c") == node.state(C0) == "RUNNING")
+    stored = node.status.get("c")
+    assert stored is not None
+    assert (stored.worker_id, stored.version) == ("n1:8083", "9.9")
+    assert stored.generation == node.membership.generation - 1, "of the round it was started in"
+    other = cluster.node("reader")
+    await other.status.start()
+    await node.stop()
+    await until(lambda: other.state("c") == "UNASSIGNED")
+    assert other.state(C0) == "RUNNING", "Connect's rule: a late UNASSIGNED hides no new owner"
 
 
-def test_an_unreachable_cluster_is_waited_for_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node()
-        node.errors["source"] = [ConnectionFailedError("refused")] * 3
-        node.start()
-        await cluster.clock.advance(1)
-        await until(lambda: node.meter.state == "STANDBY")
-        await node.stop()
-
+async def test_an_unreachable_cluster_is_waited_for_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
+    cluster = Cluster()
+    node = cluster.node()
+    node.errors["source"] = [ConnectionFailedError("refused")] * 3
+    node.start()
+    await cluster.clock.advance(1)
+    await until(lambda: node.meter.state == "STANDBY")
+    await node.stop()
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("waiting")]
     assert len(lines) == 1
     assert "source cluster A at a1:9092" in lines[0]
     assert any(r.getMessage().startswith("back again") for r in caplog.records)
 
 
-def test_what_cannot_be_cured_fails_the_flow_and_closes_it() -> None:
-    async def scenario() -> None:
-        node = Cluster().node()
-        node.errors["prepare"] = [ConfigError("wrong cleanup policy")]
-        node.start()
-        assert node.life is not None
-        await node.life
-        assert isinstance(node.herder.error, ConfigError)
-        assert node.meter.state == "FAILED"
-        assert list(node.herder.problems()) == ["wrong cleanup policy"]
-        assert node.events[-1] == "close"
-
-    asyncio.run(scenario())
+async def test_what_cannot_be_cured_fails_the_flow_and_closes_it() -> None:
+    node = Cluster().node()
+    node.errors["prepare"] = [ConfigError("wrong cleanup policy")]
+    node.start()
+    assert node.life is not None
+    await node.life
+    assert isinstance(node.herder.error, ConfigError)
+    assert node.meter.state == "FAILED"
+    assert list(node.herder.problems()) == ["wrong cleanup policy"]
+    assert node.events[-1] == "close"
 
 
-def test_a_stop_ends_every_wait() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node()
-        node.errors["target"] = [ConnectionFailedError("away")] * 100
-        node.start()
-        await cluster.clock.settle()
-        await node.stop()
-        second = cluster.node("n2")
-        second.membership.rejoin_errors = [RetriableError("coordinator away")] * 100
-        second.start()
-        await cluster.clock.advance(3)
-        await second.stop()
-        assert second.herder.error is None
-
-    asyncio.run(scenario())
+async def test_a_stop_ends_every_wait() -> None:
+    cluster = Cluster()
+    node = cluster.node()
+    node.errors["target"] = [ConnectionFailedError("away")] * 100
+    node.start()
+    await cluster.clock.settle()
+    await node.stop()
+    second = cluster.node("n2")
+    second.membership.rejoin_errors = [RetriableError("coordinator away")] * 100
+    second.start()
+    await cluster.clock.advance(3)
+    await second.stop()
+    assert second.herder.error is None
 
 
-def test_work_starts_only_at_the_config_offset_of_the_round() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first = cluster.node("n1").start()
-        await until(lambda: first.meter.state == "STANDBY")
-        await first.put()
-        await first.runs("c-0", "c-1")
-        assert first.membership.offsets_seen[-1] == first.config.snapshot().offset
-        await first.stop()
-
-    asyncio.run(scenario())
+async def test_work_starts_only_at_the_config_offset_of_the_round() -> None:
+    cluster = Cluster()
+    first = cluster.node("n1").start()
+    await until(lambda: first.meter.state == "STANDBY")
+    await first.put()
+    await first.runs("c-0", "c-1")
+    assert first.membership.offsets_seen[-1] == first.config.snapshot().offset
+    await first.stop()
 
 
-def test_membership_in_doubt_suspends_hosts_and_positions_until_it_is_confirmed() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.membership.suspend()
-        assert (node.offsets.suspended, node.meter.state) == (True, "SUSPENDED")
-        node.host.say(C0, State.PAUSED)
-        assert (node.offsets.suspended, node.meter.state) == (True, "SUSPENDED")
-        node.membership.resume()
-        assert (node.offsets.suspended, node.meter.state) == (False, "RUNNING")
-        assert node.host.events[-2:] == ["suspend", "resume"]
-        node.membership.confirmed(6_000)
-        assert node.host.leases == [6_000]
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_membership_in_doubt_suspends_hosts_and_positions_until_it_is_confirmed() -> None:
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.membership.suspend()
+    assert (node.offsets.suspended, node.meter.state) == (True, "SUSPENDED")
+    node.host.say(C0, State.PAUSED)
+    assert (node.offsets.suspended, node.meter.state) == (True, "SUSPENDED")
+    node.membership.resume()
+    assert (node.offsets.suspended, node.meter.state) == (False, "RUNNING")
+    assert node.host.events[-2:] == ["suspend", "resume"]
+    node.membership.confirmed(6_000)
+    assert node.host.leases == [6_000]
+    await node.stop()
 
 
 @pytest.mark.parametrize("may_commit", [True, False])
-def test_a_lost_membership_stops_all_work_and_joins_with_nothing_owned(*, may_commit: bool) -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        writable: list[bool] = []
-        stop_task = node.host.stop_task
+async def test_a_lost_membership_stops_all_work_and_joins_with_nothing_owned(
+    *, may_commit: bool
+) -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    writable: list[bool] = []
+    stop_task = node.host.stop_task
 
-        async def watched(task: TaskId, timeout_s: float) -> None:
-            writable.append(not node.offsets.suspended)
-            await stop_task(task, timeout_s)
+    async def watched(task: TaskId, timeout_s: float) -> None:
+        writable.append(not node.offsets.suspended)
+        await stop_task(task, timeout_s)
 
-        node.host.stop_task = watched  # type: ignore[method-assign]  # looks on
-        node.membership.lose("expired", may_commit=may_commit)
-        back = ["resume", "start c-0 0", "start c-1 1"]
-        await until(lambda: node.host.events[-3:] == back)
-        assert writable == [may_commit, may_commit]
-        assert not node.offsets.suspended
-        await until(lambda: node.meter.state == "RUNNING")
-        await node.stop()
-
-    asyncio.run(scenario())
+    node.host.stop_task = watched  # type: ignore[method-assign]  # looks on
+    node.membership.lose("expired", may_commit=may_commit)
+    back = ["resume", "start c-0 0", "start c-1 1"]
+    await until(lambda: node.host.events[-3:] == back)
+    assert writable == [may_commit, may_commit]
+    assert not node.offsets.suspended
+    await until(lambda: node.meter.state == "RUNNING")
+    await node.stop()
 
 
-def test_a_coordinator_that_is_away_stops_nothing() -> None:
+async def test_a_coordinator_that_is_away_stops_nothing() -> None:
     """No. 48 as we do it: work goes on while the session lasts; the membership says when it must not."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.membership.rejoin_errors = [RetriableError("coordinator away")] * 3
-        node.host.events.clear()
-        node.membership.request_rejoin()
-        for _ in range(4):
-            await cluster.clock.advance(1)
-        assert node.membership.rejoin_errors == []
-        assert node.host.events == []
-        await node.stop()
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.membership.rejoin_errors = [RetriableError("coordinator away")] * 3
+    node.host.events.clear()
+    node.membership.request_rejoin()
+    for _ in range(4):
+        await cluster.clock.advance(1)
+    assert node.membership.rejoin_errors == []
+    assert node.host.events == []
+    await node.stop()
 
 
-def test_a_foreign_member_makes_the_flow_stop_and_wait_until_the_group_is_ours() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.membership.rejoin_errors = [ForeignMemberError("java at 10.0.0.7")]
-        node.membership.ours.clear()
-        node.membership.request_rejoin()
-        await until(lambda: node.membership.waited_for_ours == 1)
-        assert node.host.running == {}
-        assert node.meter.state == "WAITING"
-        node.membership.ours.set()
-        await node.runs("c-0", "c-1")
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_foreign_member_makes_the_flow_stop_and_wait_until_the_group_is_ours() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.membership.rejoin_errors = [ForeignMemberError("java at 10.0.0.7")]
+    node.membership.ours.clear()
+    node.membership.request_rejoin()
+    await until(lambda: node.membership.waited_for_ours == 1)
+    assert node.host.running == {}
+    assert node.meter.state == "WAITING"
+    node.membership.ours.set()
+    await node.runs("c-0", "c-1")
+    await node.stop()
 
 
-def test_a_changed_connector_starts_again_in_place_without_a_round() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C1) == "RUNNING")
-        rounds = len(cluster.group.rounds)
-        await node.put(comment="x", work="")
-        await until(lambda: len(TestConnector.made) == 2)
-        assert TestConnector.made[0].stopped == 1
-        assert len(cluster.group.rounds) == rounds
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_changed_connector_starts_again_in_place_without_a_round() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C1) == "RUNNING")
+    rounds = len(cluster.group.rounds)
+    await node.put(comment="x", work="")
+    await until(lambda: len(TestConnector.made) == 2)
+    assert TestConnector.made[0].stopped == 1
+    assert len(cluster.group.rounds) == rounds
+    await node.stop()
 
 
-def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_round() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.host.events.clear()
-        connector = TestConnector.made[0]
-        connector.configs = [{"p": "0"}, {"p": "1,2"}, {"p": "3"}]
-        assert connector.context is not None
-        connector.context.request_reconfiguration()
-        await node.runs("c-0", "c-1", "c-2")
-        assert node.host.events == ["stop c-1", "start c-1 1,2", "start c-2 3"]
-        node.host.events.clear()
-        connector.configs = [{"p": "0"}]
-        connector.context.request_reconfiguration()
-        await node.runs("c-0")
-        assert node.host.events == ["stop c-1", "stop c-2"]
-        await until(lambda: node.state(C1) == "")
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_round() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.host.events.clear()
+    connector = TestConnector.made[0]
+    connector.configs = [{"p": "0"}, {"p": "1,2"}, {"p": "3"}]
+    assert connector.context is not None
+    connector.context.request_reconfiguration()
+    await node.runs("c-0", "c-1", "c-2")
+    assert node.host.events == ["stop c-1", "start c-1 1,2", "start c-2 3"]
+    node.host.events.clear()
+    connector.configs = [{"p": "0"}]
+    connector.context.request_reconfiguration()
+    await node.runs("c-0")
+    assert node.host.events == ["stop c-1", "stop c-2"]
+    await until(lambda: node.state(C1) == "")
+    await node.stop()
 
 
-def test_more_tasks_max_gives_more_tasks_all_running() -> None:
+async def test_more_tasks_max_gives_more_tasks_all_running() -> None:
     """No. 49."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put(work="0")
-        await node.runs("c-0")
-        await node.put(work="0 1 2")
-        await node.runs("c-0", "c-1", "c-2")
-        await until(lambda: all(node.state(TaskId("c", n)) == "RUNNING" for n in range(3)))
-        await node.stop()
-
-    asyncio.run(scenario())
+    node = Cluster().node().start()
+    await node.put(work="0")
+    await node.runs("c-0")
+    await node.put(work="0 1 2")
+    await node.runs("c-0", "c-1", "c-2")
+    await until(lambda: all(node.state(TaskId("c", n)) == "RUNNING" for n in range(3)))
+    await node.stop()
 
 
-def test_a_change_of_framework_keys_alone_restarts_the_tasks() -> None:
+async def test_a_change_of_framework_keys_alone_restarts_the_tasks() -> None:
     """No. 56."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.host.events.clear()
-        await node.put(header="other")
-        await until(lambda: len(node.host.events) == 4)
-        assert sorted(node.host.events) == ["start c-0 0", "start c-1 1", "stop c-0", "stop c-1"]
-        assert node.host.running[C0].connector_config["header"] == "other"
-        await node.stop()
-
-    asyncio.run(scenario())
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.host.events.clear()
+    await node.put(header="other")
+    await until(lambda: len(node.host.events) == 4)
+    assert sorted(node.host.events) == ["start c-0 0", "start c-1 1", "stop c-0", "stop c-1"]
+    assert node.host.running[C0].connector_config["header"] == "other"
+    await node.stop()
 
 
-def test_an_equal_config_restarts_no_task() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.host.events.clear()
-        await node.put()
-        await until(lambda: len(TestConnector.made) == 2)
-        await node.cluster.clock.settle()
-        assert node.host.events == []
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_an_equal_config_restarts_no_task() -> None:
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.host.events.clear()
+    await node.put()
+    await until(lambda: len(TestConnector.made) == 2)
+    await node.cluster.clock.settle()
+    assert node.host.events == []
+    await node.stop()
 
 
-def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
+async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
     """No. 50: idempotent; STOPPED has no tasks; resume brings them back."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        herder = node.herder
-        await node.put()
-        await node.runs("c-0", "c-1")
-        for _ in range(2):
-            await herder.pause("c", actor="t")
-            await until(lambda: node.state("c") == node.state(C0) == node.state(C1) == "PAUSED")
-        assert node.meter.state == "PAUSED"
-        await herder.resume("c", actor="t")
-        await until(lambda: node.state("c") == node.state(C0) == node.state(C1) == "RUNNING")
-        for _ in range(2):
-            await herder.stop_connector("c", actor="t")
-            await until(lambda: node.state("c") == "STOPPED" and not herder.status("c").tasks)
-        assert await herder.task_configs("c") == []
-        assert node.host.running == {}
+    node = Cluster().node().start()
+    herder = node.herder
+    await node.put()
+    await node.runs("c-0", "c-1")
+    for _ in range(2):
         await herder.pause("c", actor="t")
-        await until(lambda: node.state("c") == "PAUSED")
-        assert herder.status("c").tasks == {}
-        await herder.resume("c", actor="t")
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state("c") == node.state(C1) == "RUNNING")
-        await node.stop()
-
-    asyncio.run(scenario())
+        await until(lambda: node.state("c") == node.state(C0) == node.state(C1) == "PAUSED")
+    assert node.meter.state == "PAUSED"
+    await herder.resume("c", actor="t")
+    await until(lambda: node.state("c") == node.state(C0) == node.state(C1) == "RUNNING")
+    for _ in range(2):
+        await herder.stop_connector("c", actor="t")
+        await until(lambda: node.state("c") == "STOPPED" and not herder.status("c").tasks)
+    assert await herder.task_configs("c") == []
+    assert node.host.running == {}
+    await herder.pause("c", actor="t")
+    await until(lambda: node.state("c") == "PAUSED")
+    assert herder.status("c").tasks == {}
+    await herder.resume("c", actor="t")
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state("c") == node.state(C1) == "RUNNING")
+    await node.stop()
 
 
 @pytest.mark.parametrize("target", [TargetState.STOPPED, TargetState.PAUSED])
-def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_deleted(
+async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_deleted(
     target: TargetState,
 ) -> None:
     """No. 52."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await until(lambda: node.membership.is_leader)
-        await node.herder.create("c", CONFIG, target, actor="t")
-        await until(lambda: node.state("c") == target.value)
-        assert TestConnector.made == []
-        assert node.herder.status("c").tasks == {}
-        await node.herder.delete("c", actor="t")
-        await until(lambda: node.state("c") == "")
-        assert node.herder.connectors() == ()
-        await node.stop()
-
-    asyncio.run(scenario())
+    node = Cluster().node().start()
+    await until(lambda: node.membership.is_leader)
+    await node.herder.create("c", CONFIG, target, actor="t")
+    await until(lambda: node.state("c") == target.value)
+    assert TestConnector.made == []
+    assert node.herder.status("c").tasks == {}
+    await node.herder.delete("c", actor="t")
+    await until(lambda: node.state("c") == "")
+    assert node.herder.connectors() == ()
+    await node.stop()
 
 
-def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> None:
+async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> None:
     """No. 51."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await until(lambda: node.membership.is_leader)
-        await node.herder.create("c", CONFIG | {"late": "no such broker"}, None, actor="t")
-        await until(lambda: node.state("c") == "FAILED")
-        assert "no such broker" in (node.herder.status("c").connector.trace or "")
-        await node.herder.stop_connector("c", actor="t")
-        await until(lambda: node.state("c") == "STOPPED")
-        await node.herder.delete("c", actor="t")
-        await until(lambda: node.state("c") == "")
-        await node.stop()
-
-    asyncio.run(scenario())
+    node = Cluster().node().start()
+    await until(lambda: node.membership.is_leader)
+    await node.herder.create("c", CONFIG | {"late": "no such broker"}, None, actor="t")
+    await until(lambda: node.state("c") == "FAILED")
+    assert "no such broker" in (node.herder.status("c").connector.trace or "")
+    await node.herder.stop_connector("c", actor="t")
+    await until(lambda: node.state("c") == "STOPPED")
+    await node.herder.delete("c", actor="t")
+    await until(lambda: node.state("c") == "")
+    await node.stop()
 
 
-def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
+async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
     """No. 57."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        node.host.fails_at_start[C0] = ConfigError("bad words")
-        await node.put()
-        await until(lambda: node.state(C0) == "FAILED")
-        node.host.fails_at_start.clear()
-        await node.put(work="a b")
-        await until(lambda: node.state(C0) == "RUNNING")
-        assert node.host.running[C0].config["p"] == "a"
-        await node.stop()
-
-    asyncio.run(scenario())
+    node = Cluster().node().start()
+    node.host.fails_at_start[C0] = ConfigError("bad words")
+    await node.put()
+    await until(lambda: node.state(C0) == "FAILED")
+    node.host.fails_at_start.clear()
+    await node.put(work="a b")
+    await until(lambda: node.state(C0) == "RUNNING")
+    assert node.host.running[C0].config["p"] == "a"
+    await node.stop()
 
 
-def test_too_many_tasks_fail_the_connector_and_write_nothing() -> None:
+async def test_too_many_tasks_fail_the_connector_and_write_nothing() -> None:
     """No. 54."""
 
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put(work="0 1 2 3 4")
-        await until(lambda: node.state("c") == "FAILED")
-        await node.cluster.clock.advance(120)
-        assert not any(r.key == b"commit-c" for r in node.cluster.configs.records)
-        await node.stop()
-
-    asyncio.run(scenario())
+    node = Cluster().node().start()
+    await node.put(work="0 1 2 3 4")
+    await until(lambda: node.state("c") == "FAILED")
+    await node.cluster.clock.advance(120)
+    assert not any(r.key == b"commit-c" for r in node.cluster.configs.records)
+    await node.stop()
 
 
-def test_held_partitions_reach_the_host_at_the_start_and_at_each_change() -> None:
-    async def scenario() -> None:
-        node = Cluster().node(effective={})
-        assert node.overrides is not None
-        node.overrides.paused = frozenset({TopicPartition("t", -1)})
-        node.start()
-        await until(lambda: node.host.held == frozenset({TopicPartition("t", -1)}))
-        await until(lambda: node.membership.is_leader)
-        node.overrides.paused = frozenset()
-        await node.herder.apply_holds()
-        assert not node.host.held
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change() -> None:
+    node = Cluster().node(effective={})
+    assert node.overrides is not None
+    node.overrides.paused = frozenset({TopicPartition("t", -1)})
+    node.start()
+    await until(lambda: node.host.held == frozenset({TopicPartition("t", -1)}))
+    await until(lambda: node.membership.is_leader)
+    node.overrides.paused = frozenset()
+    await node.herder.apply_holds()
+    assert not node.host.held
+    await node.stop()
 
 
-def test_a_change_of_the_overrides_is_written_by_the_leader() -> None:
-    async def scenario() -> None:
-        node = Cluster().node(effective={"c": CONFIG | {"name": "c"}}).start()
-        await node.runs("c-0", "c-1")
-        assert node.overrides is not None
-        node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "5"}
-        node.overrides.changed()
-        await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_change_of_the_overrides_is_written_by_the_leader() -> None:
+    node = Cluster().node(effective={"c": CONFIG | {"name": "c"}}).start()
+    await node.runs("c-0", "c-1")
+    assert node.overrides is not None
+    node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "5"}
+    node.overrides.changed()
+    await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
+    await node.stop()
 
 
-def test_no_connector_starts_with_what_the_file_said_before_it_was_changed() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        before = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
-        await before.runs("c-0", "c-1")
-        await before.stop()
-        TestConnector.made.clear()
-        changed = CONFIG | {"name": "c", "work": "5"}
-        after = cluster.node("after", effective={"c": changed}).start()
-        await until(lambda: [s.config["p"] for s in after.host.running.values()] == ["5"])
-        assert [made.config["work"] for made in TestConnector.made] == ["5"]
-        await after.stop()
-
-    asyncio.run(scenario())
+async def test_no_connector_starts_with_what_the_file_said_before_it_was_changed() -> None:
+    cluster = Cluster()
+    before = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+    await before.runs("c-0", "c-1")
+    await before.stop()
+    TestConnector.made.clear()
+    changed = CONFIG | {"name": "c", "work": "5"}
+    after = cluster.node("after", effective={"c": changed}).start()
+    await until(lambda: [s.config["p"] for s in after.host.running.values()] == ["5"])
+    assert [made.config["work"] for made in TestConnector.made] == ["5"]
+    await after.stop()
 
 
-def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(inter_worker_key_ttl_ms=3_600_000).start()
-        await until(lambda: node.herder.session_key() is not None)
-        first = node.herder.session_key()
-        assert first is not None
-        assert first.algorithm == "HmacSHA256"
-        await cluster.clock.advance(3_599)
-        assert node.herder.session_key() == first
-        await cluster.clock.advance(2)
-        assert node.herder.session_key() not in (None, first)
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old() -> None:
+    cluster = Cluster()
+    node = cluster.node(inter_worker_key_ttl_ms=3_600_000).start()
+    await until(lambda: node.herder.session_key() is not None)
+    first = node.herder.session_key()
+    assert first is not None
+    assert first.algorithm == "HmacSHA256"
+    await cluster.clock.advance(3_599)
+    assert node.herder.session_key() == first
+    await cluster.clock.advance(2)
+    assert node.herder.session_key() not in (None, first)
+    await node.stop()
 
 
-def test_a_connector_deleted_and_made_again_at_once_runs_with_its_new_config() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await node.config.remove_connector("c")
-        await node.put(work="7 8 9")
-        await node.runs("c-0", "c-1", "c-2")
-        await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7", "8", "9"])
-        assert TestConnector.made[-1].config["work"] == "7 8 9"
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_connector_deleted_and_made_again_at_once_runs_with_its_new_config() -> None:
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await node.config.remove_connector("c")
+    await node.put(work="7 8 9")
+    await node.runs("c-0", "c-1", "c-2")
+    await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7", "8", "9"])
+    assert TestConnector.made[-1].config["work"] == "7 8 9"
+    await node.stop()
 
 
-def test_a_new_connector_is_started_once() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await until(lambda: node.membership.is_leader)
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await node.cluster.clock.settle()
-        assert len(TestConnector.made) == 1
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_new_connector_is_started_once() -> None:
+    node = Cluster().node().start()
+    await until(lambda: node.membership.is_leader)
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await node.cluster.clock.settle()
+    assert len(TestConnector.made) == 1
+    await node.stop()
 
 
-def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.membership.suspend()
-        before = len(node.cluster.configs.records)
-        with pytest.raises(ForwardError) as caught:
-            await node.herder.put_config("c", CONFIG, actor="t")
-        assert caught.value.url is None
-        with pytest.raises(ForwardError):
-            await node.herder.put_task_configs("c", [])
-        assert len(node.cluster.configs.records) == before
-        node.membership.resume()
+async def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.membership.suspend()
+    before = len(node.cluster.configs.records)
+    with pytest.raises(ForwardError) as caught:
         await node.herder.put_config("c", CONFIG, actor="t")
-        await node.stop()
-
-    asyncio.run(scenario())
-
-
-def test_a_lost_node_says_nothing_about_work_that_others_may_have() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C1) == "RUNNING")
-        before = len(node.cluster.statuses.records)
-        node.membership.ours.clear()
-        node.membership.rejoin_errors = [RetriableError("coordinator away")] * 1_000
-        node.membership.lose("expired")
-        await until(lambda: not node.host.running)
-        await node.cluster.clock.settle()
-        assert len(node.cluster.statuses.records) == before
-        await node.stop()
-
-    asyncio.run(scenario())
+    assert caught.value.url is None
+    with pytest.raises(ForwardError):
+        await node.herder.put_task_configs("c", [])
+    assert len(node.cluster.configs.records) == before
+    node.membership.resume()
+    await node.herder.put_config("c", CONFIG, actor="t")
+    await node.stop()
 
 
-def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
-    async def scenario() -> None:
-        node = Cluster().node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await node.config.put_tasks("c", ())
-        await asyncio.gather(
-            node.config.put_target("c", TargetState.STOPPED),
-            node.config.put_target("c", TargetState.STARTED),
-        )
-        await until(lambda: node.host.events.count("start c-1 1") == 2)
-        await node.runs("c-0", "c-1")
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_lost_node_says_nothing_about_work_that_others_may_have() -> None:
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C1) == "RUNNING")
+    before = len(node.cluster.statuses.records)
+    node.membership.ours.clear()
+    node.membership.rejoin_errors = [RetriableError("coordinator away")] * 1_000
+    node.membership.lose("expired")
+    await until(lambda: not node.host.running)
+    await node.cluster.clock.settle()
+    assert len(node.cluster.statuses.records) == before
+    await node.stop()
 
 
-def test_one_timer_serves_a_session_key_however_many_rounds_there_are() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(inter_worker_key_ttl_ms=60_000).start()
-        await until(lambda: node.herder.session_key() is not None)
-        for _ in range(5):
-            node.membership.request_rejoin()
-            await cluster.clock.settle()
-        await cluster.clock.advance(125)
-        keys = [r for r in cluster.configs.records if r.key == b"session-key"]
-        assert len(keys) == 3
-        await node.stop()
+async def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
+    node = Cluster().node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await node.config.put_tasks("c", ())
+    await asyncio.gather(
+        node.config.put_target("c", TargetState.STOPPED),
+        node.config.put_target("c", TargetState.STARTED),
+    )
+    await until(lambda: node.host.events.count("start c-1 1") == 2)
+    await node.runs("c-0", "c-1")
+    await node.stop()
 
-    asyncio.run(scenario())
+
+async def test_one_timer_serves_a_session_key_however_many_rounds_there_are() -> None:
+    cluster = Cluster()
+    node = cluster.node(inter_worker_key_ttl_ms=60_000).start()
+    await until(lambda: node.herder.session_key() is not None)
+    for _ in range(5):
+        node.membership.request_rejoin()
+        await cluster.clock.settle()
+    await cluster.clock.advance(125)
+    keys = [r for r in cluster.configs.records if r.key == b"session-key"]
+    assert len(keys) == 3
+    await node.stop()

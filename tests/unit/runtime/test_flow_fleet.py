@@ -1,7 +1,8 @@
 """Which flows a node runs: the file's, those that people add, and not those that they delete."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -80,100 +81,83 @@ class Stage:
             await self.clock.advance(1)
 
 
-def play(test: Callable[[Stage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        stage = Stage()
-        stage.fleet.start()
-        await stage.looks(1)
-        await test(stage)
-        assert await stage.fleet.stop(1)
-
-    asyncio.run(run())
-
-
-def test_the_files_flows_run_and_others_start_when_somebody_adds_them() -> None:
-    async def test(stage: Stage) -> None:
-        assert list(stage.fleet.nodes) == [AB]
-        there = FlowEntry(state=Presence.ADDED, revision=Revision(number=1, by="anna", at_ms=1))
-        stage.topics[BA] = MemoryTopic("mm2py-flows")
-        stage.topics[BA].append(*encode_flow_record(there))
-        stage.added = [BA]
-        await stage.looks(8)
-        assert list(stage.fleet.nodes) == list(stage.fleet.herders) == [AB, BA]
-
-    play(test)
+@pytest.fixture
+@asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
+    stage = Stage()
+    stage.fleet.start()
+    await stage.looks(1)
+    yield stage
+    assert await stage.fleet.stop(1)
 
 
-def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone() -> None:
-    async def test(stage: Stage) -> None:
-        node = await stage.fleet.open(BA)
-        runner = stage.runners[-1]
-        await stage.looks(1)
-        await node.overrides.edit("create", "x", created(FILE, {}), actor="anna")
-        assert runner.connectors() == (NAME,)
-        await stage.looks(70)
-        assert BA in stage.fleet.nodes
-        since = stage.fleet.since(BA)
-        assert since is not None
-        assert since.state == "RUNNING"
-        # Its leader died between the two: the next one completes it.
-        await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
-        assert node.overrides.presence is Presence.DELETED
-        await stage.looks(4)
-        assert runner.connectors() == ()
-        assert BA not in stage.fleet.nodes
-        assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
-        again = await stage.fleet.open(BA)
-        assert again.herder is not runner
-
-    play(test)
+async def test_the_files_flows_run_and_others_start_when_somebody_adds_them(stage: Stage) -> None:
+    assert list(stage.fleet.nodes) == [AB]
+    there = FlowEntry(state=Presence.ADDED, revision=Revision(number=1, by="anna", at_ms=1))
+    stage.topics[BA] = MemoryTopic("mm2py-flows")
+    stage.topics[BA].append(*encode_flow_record(there))
+    stage.added = [BA]
+    await stage.looks(8)
+    assert list(stage.fleet.nodes) == list(stage.fleet.herders) == [AB, BA]
 
 
-def test_a_flow_of_the_file_stays_known_when_it_is_deleted() -> None:
-    async def test(stage: Stage) -> None:
-        node = stage.fleet.nodes[AB]
-        await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
-        await stage.looks(3)
-        assert (stage.runners[0].connectors(), AB in stage.fleet.nodes) == ((), True)
+async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage: Stage) -> None:
+    node = await stage.fleet.open(BA)
+    runner = stage.runners[-1]
+    await stage.looks(1)
+    await node.overrides.edit("create", "x", created(FILE, {}), actor="anna")
+    assert runner.connectors() == (NAME,)
+    await stage.looks(70)
+    assert BA in stage.fleet.nodes
+    since = stage.fleet.since(BA)
+    assert since is not None
+    assert since.state == "RUNNING"
+    # Its leader died between the two: the next one completes it.
+    await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+    assert node.overrides.presence is Presence.DELETED
+    await stage.looks(4)
+    assert runner.connectors() == ()
+    assert BA not in stage.fleet.nodes
+    assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
+    again = await stage.fleet.open(BA)
+    assert again.herder is not runner
 
-    play(test)
+
+async def test_a_flow_of_the_file_stays_known_when_it_is_deleted(stage: Stage) -> None:
+    node = stage.fleet.nodes[AB]
+    await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+    await stage.looks(3)
+    assert (stage.runners[0].connectors(), AB in stage.fleet.nodes) == ((), True)
 
 
-def test_what_never_becomes_a_flow_is_stopped_after_a_while() -> None:
-    async def test(stage: Stage) -> None:
-        await stage.fleet.open(AC)
-        await stage.looks(30)
-        assert AC in stage.fleet.nodes
-        await stage.looks(40)
-        assert AC not in stage.fleet.nodes
-
-    play(test)
+async def test_what_never_becomes_a_flow_is_stopped_after_a_while(stage: Stage) -> None:
+    await stage.fleet.open(AC)
+    await stage.looks(30)
+    assert AC in stage.fleet.nodes
+    await stage.looks(40)
+    assert AC not in stage.fleet.nodes
 
 
-def test_opening_waits_until_it_is_known_who_leads() -> None:
-    async def test(stage: Stage) -> None:
-        stage.elsewhere = ForwardError(None)
-        opening = asyncio.ensure_future(stage.fleet.open(BA))
-        await stage.looks(2)
-        assert not opening.done()
-        stage.runners[-1].elsewhere = ForwardError("http://other:1/")
-        await stage.looks(1)
-        assert (await opening).herder is stage.runners[-1]
-
-    play(test)
+async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
+    stage.elsewhere = ForwardError(None)
+    opening = asyncio.ensure_future(stage.fleet.open(BA))
+    await stage.looks(2)
+    assert not opening.done()
+    stage.runners[-1].elsewhere = ForwardError("http://other:1/")
+    await stage.looks(1)
+    assert (await opening).herder is stage.runners[-1]
 
 
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
-def test_opening_gives_up_where_a_cluster_is_away(failed: Exception | None) -> None:
-    async def test(stage: Stage) -> None:
-        stage.elsewhere, stage.failed = ForwardError(None), failed
-        opening = asyncio.ensure_future(stage.fleet.open(BA))
-        await stage.looks(50)
-        with pytest.raises(RetriableError, match=r"cannot be run now.*try again") as caught:
-            await opening
-        assert failed is None or str(failed) in caught.value.message
-        stage.elsewhere, stage.failed = None, None
-        await stage.looks(30)
-        assert (await stage.fleet.open(BA)).herder is stage.runners[-1]
-
-    play(test)
+async def test_opening_gives_up_where_a_cluster_is_away(
+    stage: Stage, failed: Exception | None
+) -> None:
+    stage.elsewhere, stage.failed = ForwardError(None), failed
+    opening = asyncio.ensure_future(stage.fleet.open(BA))
+    await stage.looks(50)
+    with pytest.raises(RetriableError, match=r"cannot be run now.*try again") as caught:
+        await opening
+    assert failed is None or str(failed) in caught.value.message
+    stage.elsewhere, stage.failed = None, None
+    await stage.looks(30)
+    assert (await stage.fleet.open(BA)).herder is stage.runners[-1]

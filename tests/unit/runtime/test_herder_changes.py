@@ -67,62 +67,51 @@ async def _refused(work: Awaitable[object]) -> HerderError:
     return caught.value
 
 
-def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recorded() -> None:
-    async def scenario() -> None:
-        node = await _leader(effective=True)
-        assert node.overrides is not None
-        info = await node.herder.create("c", CONFIG, None, actor="ann")
-        assert info.config == CONFIG | {"name": "c"}
-        assert (info.name, info.tasks, info.type) == ("c", (), "source")
-        await node.runs("c-0", "c-1")
-        info = await node.herder.info("c")
-        assert info == node.herder.info_now("c")
-        assert info.tasks == (C0, C1)
-        configs = await node.herder.task_configs("c")
-        assert [(t, c["p"], c["task.class"]) for t, c in configs] == [
-            (C0, "0", "org.example.TestTask"),
-            (C1, "1", "org.example.TestTask"),
-        ]
-        await node.herder.delete("c", actor="bob")
-        assert node.herder.connectors() == ()
-        await until(lambda: not node.host.running)
-        await until(lambda: node.state("c") == node.state(C0) == "")
-        assert node.overrides.records == [("c", False, True, "ann"), ("c", True, False, "bob")]
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recorded() -> None:
+    node = await _leader(effective=True)
+    assert node.overrides is not None
+    info = await node.herder.create("c", CONFIG, None, actor="ann")
+    assert info.config == CONFIG | {"name": "c"}
+    assert (info.name, info.tasks, info.type) == ("c", (), "source")
+    await node.runs("c-0", "c-1")
+    info = await node.herder.info("c")
+    assert info == node.herder.info_now("c")
+    assert info.tasks == (C0, C1)
+    configs = await node.herder.task_configs("c")
+    assert [(t, c["p"], c["task.class"]) for t, c in configs] == [
+        (C0, "0", "org.example.TestTask"),
+        (C1, "1", "org.example.TestTask"),
+    ]
+    await node.herder.delete("c", actor="bob")
+    assert node.herder.connectors() == ()
+    await until(lambda: not node.host.running)
+    await until(lambda: node.state("c") == node.state(C0) == "")
+    assert node.overrides.records == [("c", False, True, "ann"), ("c", True, False, "bob")]
+    await _stop(node)
 
 
-def test_put_says_whether_it_created_and_keeps_the_target_state() -> None:
-    async def scenario() -> None:
-        node = await _leader()
-        assert (await node.herder.put_config("c", CONFIG, actor="t")).created
-        await node.runs("c-0", "c-1")
-        await node.herder.pause("c", actor="t")
-        await until(lambda: node.state("c") == "PAUSED")
-        before = len(node.cluster.configs.records)
-        assert not (await node.herder.put_config("c", CONFIG, actor="t")).created
-        assert len(node.cluster.configs.records) == before + 1, "an equal config is written too"
-        await node.cluster.clock.settle()
-        assert node.state("c") == "PAUSED"
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_put_says_whether_it_created_and_keeps_the_target_state() -> None:
+    node = await _leader()
+    assert (await node.herder.put_config("c", CONFIG, actor="t")).created
+    await node.runs("c-0", "c-1")
+    await node.herder.pause("c", actor="t")
+    await until(lambda: node.state("c") == "PAUSED")
+    before = len(node.cluster.configs.records)
+    assert not (await node.herder.put_config("c", CONFIG, actor="t")).created
+    assert len(node.cluster.configs.records) == before + 1, "an equal config is written too"
+    await node.cluster.clock.settle()
+    assert node.state("c") == "PAUSED"
+    await _stop(node)
 
 
-def test_patch_sets_and_removes_keys_of_the_raw_config() -> None:
+async def test_patch_sets_and_removes_keys_of_the_raw_config() -> None:
     """No. 10."""
 
-    async def scenario() -> None:
-        node = await _running(secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
-        info = await node.herder.patch_config(
-            "c", {"old": None, "new": "2", "absent": None}, actor="t"
-        )
-        assert info.config == CONFIG | {"name": "c", "secret": "${file:/s:p}", "new": "2"}
-        assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
-        await _stop(node)
-
-    asyncio.run(scenario())
+    node = await _running(secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
+    info = await node.herder.patch_config("c", {"old": None, "new": "2", "absent": None}, actor="t")
+    assert info.config == CONFIG | {"name": "c", "secret": "${file:/s:p}", "new": "2"}
+    assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
+    await _stop(node)
 
 
 REFUSALS: list[tuple[Ask, type[HerderError], str]] = [
@@ -177,36 +166,30 @@ REFUSALS: list[tuple[Ask, type[HerderError], str]] = [
 
 
 @pytest.mark.parametrize(("work", "kind", "text"), REFUSALS)
-def test_what_is_refused_is_refused_in_connects_words_and_writes_nothing(
+async def test_what_is_refused_is_refused_in_connects_words_and_writes_nothing(
     work: Ask, kind: type[HerderError], text: str
 ) -> None:
-    async def scenario() -> None:
-        node = await _running()
-        before = len(node.cluster.configs.records)
-        error = await _refused(work(node.herder))
-        assert type(error) is kind
-        assert error.message == text
-        assert len(node.cluster.configs.records) == before
-        await _stop(node)
-
-    asyncio.run(scenario())
+    node = await _running()
+    before = len(node.cluster.configs.records)
+    error = await _refused(work(node.herder))
+    assert type(error) is kind
+    assert error.message == text
+    assert len(node.cluster.configs.records) == before
+    await _stop(node)
 
 
-def test_unknown_states_are_refused_in_connects_words() -> None:
-    async def scenario() -> None:
-        node = await _leader()
-        with pytest.raises(NotFoundError, match=r"^No status found for connector x$"):
-            node.herder.status("x")
-        with pytest.raises(NotFoundError, match=r"^No status found for task x-0$"):
-            node.herder.task_status(TaskId("x", 0))
-        assert node.herder.info_now("x") is None
-        assert node.herder.topics("x") == ()
-        await node.config.put_connector("c", {"connector.class": "Gone", "name": "c"}, None)
-        await until(lambda: node.state("c") == "FAILED")
-        assert node.herder.status("c").type == "unknown"
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_unknown_states_are_refused_in_connects_words() -> None:
+    node = await _leader()
+    with pytest.raises(NotFoundError, match=r"^No status found for connector x$"):
+        node.herder.status("x")
+    with pytest.raises(NotFoundError, match=r"^No status found for task x-0$"):
+        node.herder.task_status(TaskId("x", 0))
+    assert node.herder.info_now("x") is None
+    assert node.herder.topics("x") == ()
+    await node.config.put_connector("c", {"connector.class": "Gone", "name": "c"}, None)
+    await until(lambda: node.state("c") == "FAILED")
+    assert node.herder.status("c").type == "unknown"
+    await _stop(node)
 
 
 ELSEWHERE: list[Ask] = [
@@ -226,184 +209,155 @@ ELSEWHERE: list[Ask] = [
 
 
 @pytest.mark.parametrize("work", ELSEWHERE)
-def test_another_node_sends_changes_to_the_leader(
+async def test_another_node_sends_changes_to_the_leader(
     work: Ask,
 ) -> None:
-    async def scenario() -> None:
-        node = await _follower()
-        assert not node.cluster.group.owners["n2"]
-        error = await _refused(work(node.herder))
-        assert isinstance(error, ForwardError)
-        assert (error.url, error.message) == ("http://n1/", CONFLICTING_OPERATION)
-        await _stop(node)
-
-    asyncio.run(scenario())
+    node = await _follower()
+    assert not node.cluster.group.owners["n2"]
+    error = await _refused(work(node.herder))
+    assert isinstance(error, ForwardError)
+    assert (error.url, error.message) == ("http://n1/", CONFLICTING_OPERATION)
+    await _stop(node)
 
 
 def test_without_a_known_leader_a_change_is_a_conflict() -> None:
     assert ForwardError(None).message == NO_LEADER
 
 
-def test_the_leader_sends_a_restart_to_the_owner() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        for name in ("a", "b"):
-            await first.put(name, work="0")
-        await until(lambda: len(cluster.running()) == 2)
-        await until(lambda: first.state("b") == first.state(TaskId("b", 0)) == "RUNNING")
-        mine = cluster.group.owners["n2"]
-        (name,) = mine.connectors
-        error = await _refused(first.herder.restart_connector(name))
-        assert isinstance(error, ForwardError)
-        assert error.url == "http://n2/"
-        await second.herder.restart_connector(name)
-        (task,) = mine.tasks
-        assert isinstance(await _refused(first.herder.restart_task(task)), ForwardError)
-        await second.herder.restart_task(task)
-        assert second.host.events[-2:] == [f"stop {task}", f"start {task} 0"]
-        await _stop(first)
-
-    asyncio.run(scenario())
+async def test_the_leader_sends_a_restart_to_the_owner() -> None:
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    for name in ("a", "b"):
+        await first.put(name, work="0")
+    await until(lambda: len(cluster.running()) == 2)
+    await until(lambda: first.state("b") == first.state(TaskId("b", 0)) == "RUNNING")
+    mine = cluster.group.owners["n2"]
+    (name,) = mine.connectors
+    error = await _refused(first.herder.restart_connector(name))
+    assert isinstance(error, ForwardError)
+    assert error.url == "http://n2/"
+    await second.herder.restart_connector(name)
+    (task,) = mine.tasks
+    assert isinstance(await _refused(first.herder.restart_task(task)), ForwardError)
+    await second.herder.restart_task(task)
+    assert second.host.events[-2:] == [f"stop {task}", f"start {task} 0"]
+    await _stop(first)
 
 
-def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() -> None:
+async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() -> None:
     """No. 47."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(auto_restart=False).start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C1) == "RUNNING")
-        node.host.say(C1, State.FAILED, FatalError("disk full"))
-        await until(lambda: node.state(C1) == "FAILED")
-        node.host.events.clear()
-        await node.herder.restart_task(C1)
-        await until(lambda: node.state(C1) == "RUNNING")
-        assert node.host.events == ["stop c-1", "start c-1 1"]
-        assert node.herder.task_status(C1).trace is None
-        await _stop(node)
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    node = cluster.node(auto_restart=False).start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C1) == "RUNNING")
+    node.host.say(C1, State.FAILED, FatalError("disk full"))
+    await until(lambda: node.state(C1) == "FAILED")
+    node.host.events.clear()
+    await node.herder.restart_task(C1)
+    await until(lambda: node.state(C1) == "RUNNING")
+    assert node.host.events == ["stop c-1", "start c-1 1"]
+    assert node.herder.task_status(C1).trace is None
+    await _stop(node)
 
 
-def test_a_restart_of_what_failed_shows_its_trace_until_it_runs() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(auto_restart=False).start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
-        node.host.say(C1, State.FAILED, FatalError("disk full"))
-        await until(lambda: node.state(C1) == "FAILED")
-        made = len(TestConnector.made)
-        answer = await node.herder.restart("c", only_failed=True, include_tasks=True)
-        assert answer.tasks[1].state is State.RESTARTING
-        assert answer.tasks[1].trace == "FatalError: disk full"
-        assert answer.tasks[0].state is State.RUNNING
-        await until(lambda: node.state(C1) == "RUNNING")
-        assert len(TestConnector.made) == made
-        again = await node.herder.restart("c", only_failed=True, include_tasks=True)
-        assert {t.state for t in again.tasks.values()} == {State.RUNNING}, "nothing failed: no-op"
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs() -> None:
+    cluster = Cluster()
+    node = cluster.node(auto_restart=False).start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+    node.host.say(C1, State.FAILED, FatalError("disk full"))
+    await until(lambda: node.state(C1) == "FAILED")
+    made = len(TestConnector.made)
+    answer = await node.herder.restart("c", only_failed=True, include_tasks=True)
+    assert answer.tasks[1].state is State.RESTARTING
+    assert answer.tasks[1].trace == "FatalError: disk full"
+    assert answer.tasks[0].state is State.RUNNING
+    await until(lambda: node.state(C1) == "RUNNING")
+    assert len(TestConnector.made) == made
+    again = await node.herder.restart("c", only_failed=True, include_tasks=True)
+    assert {t.state for t in again.tasks.values()} == {State.RUNNING}, "nothing failed: no-op"
+    await _stop(node)
 
 
 @pytest.mark.parametrize("target", [TargetState.PAUSED, TargetState.STOPPED])
-def test_a_restart_leaves_the_target_state_as_it_is(target: TargetState) -> None:
-    async def scenario() -> None:
-        node = await _running()
-        await node.config.put_target("c", target)
-        await until(lambda: node.state("c") == target.value)
-        await node.herder.restart_connector("c")
-        await node.herder.restart("c", only_failed=False, include_tasks=True)
-        await node.cluster.clock.settle()
-        await until(lambda: node.state("c") == target.value)
-        if target is TargetState.PAUSED:
-            await until(lambda: node.state(C0) == "PAUSED")
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_a_restart_leaves_the_target_state_as_it_is(target: TargetState) -> None:
+    node = await _running()
+    await node.config.put_target("c", target)
+    await until(lambda: node.state("c") == target.value)
+    await node.herder.restart_connector("c")
+    await node.herder.restart("c", only_failed=False, include_tasks=True)
+    await node.cluster.clock.settle()
+    await until(lambda: node.state("c") == target.value)
+    if target is TargetState.PAUSED:
+        await until(lambda: node.state(C0) == "PAUSED")
+    await _stop(node)
 
 
-def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset() -> None:
+async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset() -> None:
     """No. 38."""
 
-    async def scenario() -> None:
-        node = await _running()
-        await node.herder.stop_connector("c", actor="t")
-        await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
-        assert await node.herder.alter_offsets("c", OFFSETS) == "altered"
-        assert node.editor.altered == [OFFSETS]
-        assert await node.herder.reset_offsets("c") == "reset"
-        assert await node.herder.offsets("c") == OFFSETS
-        await _stop(node)
-
-    asyncio.run(scenario())
+    node = await _running()
+    await node.herder.stop_connector("c", actor="t")
+    await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
+    assert await node.herder.alter_offsets("c", OFFSETS) == "altered"
+    assert node.editor.altered == [OFFSETS]
+    assert await node.herder.reset_offsets("c") == "reset"
+    assert await node.herder.offsets("c") == OFFSETS
+    await _stop(node)
 
 
-def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_come_back() -> None:
-    async def scenario() -> None:
-        node = await _running()
-        news = node.herder._loop._news  # pyright: ignore[reportPrivateUsage]  # a narrow window
-        asked = [
-            asyncio.create_task(_refused(node.herder.info("c"))),
-            asyncio.create_task(_refused(node.herder.restart_connector("c"))),
-        ]
-        await asyncio.sleep(0)
-        news.rebalance_expected = True
-        assert isinstance(await asked[0], RebalanceExpectedError)
-        assert isinstance(await asked[1], ConflictError)
-        await until(lambda: not news.rebalance_expected)
-        assert (await node.herder.info("c")).name == "c"
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_come_back() -> None:
+    node = await _running()
+    news = node.herder._loop._news  # pyright: ignore[reportPrivateUsage]  # a narrow window
+    asked = [
+        asyncio.create_task(_refused(node.herder.info("c"))),
+        asyncio.create_task(_refused(node.herder.restart_connector("c"))),
+    ]
+    await asyncio.sleep(0)
+    news.rebalance_expected = True
+    assert isinstance(await asked[0], RebalanceExpectedError)
+    assert isinstance(await asked[1], ConflictError)
+    await until(lambda: not news.rebalance_expected)
+    assert (await node.herder.info("c")).name == "c"
+    await _stop(node)
 
 
-def test_a_stopped_connector_takes_no_task_configs() -> None:
-    async def scenario() -> None:
-        node = await _running()
-        await node.herder.stop_connector("c", actor="t")
-        error = await _refused(node.herder.put_task_configs("c", [{"p": "0"}]))
-        assert (
-            error.message == "Cannot submit non-empty set of task configs for stopped connector c"
-        )
-        assert error.status == 400
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_a_stopped_connector_takes_no_task_configs() -> None:
+    node = await _running()
+    await node.herder.stop_connector("c", actor="t")
+    error = await _refused(node.herder.put_task_configs("c", [{"p": "0"}]))
+    assert error.message == "Cannot submit non-empty set of task configs for stopped connector c"
+    assert error.status == 400
+    await _stop(node)
 
 
-def test_health_tells_starting_healthy_and_unhealthy() -> None:
+async def test_health_tells_starting_healthy_and_unhealthy() -> None:
     """No. 23, 53."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node()
-        asked = asyncio.create_task(node.herder.health())
-        await cluster.clock.advance(10)
-        health = await asked
-        assert health.status == "starting"
-        assert "The worker is currently awaiting startup" in health.message
-        node.start()
-        await until(lambda: node.membership.is_leader)
-        assert (await node.herder.health()).status == "healthy"
-        stuck = asyncio.Event()
-        node.parts.membership.rejoin = _hang(stuck)  # type: ignore[method-assign,assignment]  # stuck
-        node.membership.request_rejoin()
-        await cluster.clock.settle()
-        asked = asyncio.create_task(node.herder.health())
-        await cluster.clock.advance(10)
-        health = await asked
-        assert health.status == "unhealthy"
-        assert "ensuring membership in the cluster" in health.message
-        await node.stop()
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    node = cluster.node()
+    asked = asyncio.create_task(node.herder.health())
+    await cluster.clock.advance(10)
+    health = await asked
+    assert health.status == "starting"
+    assert "The worker is currently awaiting startup" in health.message
+    node.start()
+    await until(lambda: node.membership.is_leader)
+    assert (await node.herder.health()).status == "healthy"
+    stuck = asyncio.Event()
+    node.parts.membership.rejoin = _hang(stuck)  # type: ignore[method-assign,assignment]  # stuck
+    node.membership.request_rejoin()
+    await cluster.clock.settle()
+    asked = asyncio.create_task(node.herder.health())
+    await cluster.clock.advance(10)
+    health = await asked
+    assert health.status == "unhealthy"
+    assert "ensuring membership in the cluster" in health.message
+    await node.stop()
 
 
 def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
@@ -413,28 +367,22 @@ def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
     return rejoin
 
 
-def test_log_levels_reach_every_node() -> None:
+async def test_log_levels_reach_every_node() -> None:
     """No. 26."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: len(cluster.group.members) == 2)
-        await second.herder.set_logger_level("mm2py.client", "DEBUG")
-        await until(lambda: first.loggers.levels == second.loggers.levels != {})
-        await _stop(first)
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: len(cluster.group.members) == 2)
+    await second.herder.set_logger_level("mm2py.client", "DEBUG")
+    await until(lambda: first.loggers.levels == second.loggers.levels != {})
+    await _stop(first)
 
 
-def test_topic_tracking_can_be_switched_off() -> None:
-    async def scenario() -> None:
-        node = await _leader()
-        node.herder._setting = lambda name: False  # type: ignore[method-assign]  # W6's keys
-        with pytest.raises(ForbiddenError, match=r"^Topic tracking is disabled.$"):
-            node.herder.topics("c")
-        error = await _refused(node.herder.reset_topics("c"))
-        assert error.message == "Topic tracking is disabled."
-        await _stop(node)
-
-    asyncio.run(scenario())
+async def test_topic_tracking_can_be_switched_off() -> None:
+    node = await _leader()
+    node.herder._setting = lambda name: False  # type: ignore[method-assign]  # W6's keys
+    with pytest.raises(ForbiddenError, match=r"^Topic tracking is disabled.$"):
+        node.herder.topics("c")
+    error = await _refused(node.herder.reset_topics("c"))
+    assert error.message == "Topic tracking is disabled."
+    await _stop(node)

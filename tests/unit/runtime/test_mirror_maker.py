@@ -1,6 +1,5 @@
 """The flows of one process: what one of them does leaves the others alone. Plug-ins by all their names."""
 
-import asyncio
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -15,22 +14,19 @@ ONE = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 OTHER = FlowName(ClusterAlias("B"), ClusterAlias("A"))
 
 
-def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
-    async def scenario() -> None:
-        bad, good = Cluster().node(), Cluster().node()
-        bad.errors["prepare"] = [ConfigError("topic is not compacted", remedy="alter it")]
-        maker = MirrorMaker({ONE: bad.herder, OTHER: good.herder})
-        maker.start()
-        await until(lambda: bad.herder.error is not None and good.meter.state == "STANDBY")
-        assert bad.meter.state == "FAILED"
-        assert maker.problems(ONE) == ("topic is not compacted; alter it",)
-        assert list(maker.problems(OTHER)) == []
-        await good.put("c", work="0")
-        await good.runs("c-0")
-        assert await maker.stop(5.0)
-        assert list(await maker.wait()) == [ONE]
-
-    asyncio.run(scenario())
+async def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
+    bad, good = Cluster().node(), Cluster().node()
+    bad.errors["prepare"] = [ConfigError("topic is not compacted", remedy="alter it")]
+    maker = MirrorMaker({ONE: bad.herder, OTHER: good.herder})
+    maker.start()
+    await until(lambda: bad.herder.error is not None and good.meter.state == "STANDBY")
+    assert bad.meter.state == "FAILED"
+    assert maker.problems(ONE) == ("topic is not compacted; alter it",)
+    assert list(maker.problems(OTHER)) == []
+    await good.put("c", work="0")
+    await good.runs("c-0")
+    assert await maker.stop(5.0)
+    assert list(await maker.wait()) == [ONE]
 
 
 def _plugins() -> Plugins:

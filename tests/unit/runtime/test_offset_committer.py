@@ -29,97 +29,85 @@ def _committer(store: FakeStore, timeout_ms: int = 5_000) -> OffsetCommitter:
     )
 
 
-def test_key_and_value_are_javas_bytes() -> None:
+async def test_key_and_value_are_javas_bytes() -> None:
     store = FakeStore()
     committer = _committer(store)
     committer.acknowledged(ORDERS, 41)
-    assert asyncio.run(committer.commit())
+    assert await committer.commit()
     assert store.writes == [{KEY: b'{"offset":41}'}]
 
 
-def test_invariant_1_the_position_is_the_last_acknowledged_record() -> None:
+async def test_invariant_1_the_position_is_the_last_acknowledged_record() -> None:
     store = FakeStore()
     committer = _committer(store)
     for position in (1, 2, 7):
         committer.acknowledged(ORDERS, position)
-    asyncio.run(committer.commit())
+    await committer.commit()
     assert store.written() == {KEY: b'{"offset":7}'}
 
 
-def test_invariant_2_a_position_never_passes_a_failure() -> None:
+async def test_invariant_2_a_position_never_passes_a_failure() -> None:
     store = FakeStore()
     committer = _committer(store)
     committer.acknowledged(ORDERS, 1)
     committer.failed(ORDERS)
     committer.acknowledged(ORDERS, 9)
-    asyncio.run(committer.commit())
+    await committer.commit()
     assert store.written() == {KEY: b'{"offset":1}'}
 
 
-def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_win(
+async def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_win(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
-        other = TopicPartition("bills", 0)
-        committer.acknowledged(ORDERS, 1)
-        committer.acknowledged(other, 5)
-        assert not await committer.commit()
-        committer.acknowledged(ORDERS, 2)
-        assert not await committer.commit()
-        assert await committer.commit()
-        assert store.written()[KEY] == b'{"offset":2}'
-        assert len(store.written()) == 2
-
     store = FakeStore()
     store.errors = [ConnectionFailedError("away")] * 2
     committer = _committer(store)
     caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
+    other = TopicPartition("bills", 0)
+    committer.acknowledged(ORDERS, 1)
+    committer.acknowledged(other, 5)
+    assert not await committer.commit()
+    committer.acknowledged(ORDERS, 2)
+    assert not await committer.commit()
+    assert await committer.commit()
+    assert store.written()[KEY] == b'{"offset":2}'
+    assert len(store.written()) == 2
     assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"], "once down, once up"
 
 
-def test_invariant_4_an_unchanged_position_is_not_written_again() -> None:
-    async def scenario() -> None:
-        committer.acknowledged(ORDERS, 1)
-        assert await committer.commit()
-        assert await committer.commit()
-        assert len(store.writes) == 1
-
+async def test_invariant_4_an_unchanged_position_is_not_written_again() -> None:
     store = FakeStore()
     committer = _committer(store)
-    asyncio.run(scenario())
+    committer.acknowledged(ORDERS, 1)
+    assert await committer.commit()
+    assert await committer.commit()
+    assert len(store.writes) == 1
 
 
-def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
-    async def scenario() -> None:
-        committer.acknowledged(ORDERS, 1)
-        assert not await committer.commit()
-        assert committer.pending == {ORDERS: 1}
-
+async def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
     store = FakeStore()
     store.hangs = True
     committer = _committer(store, timeout_ms=10)
-    asyncio.run(scenario())
+    committer.acknowledged(ORDERS, 1)
+    assert not await committer.commit()
+    assert committer.pending == {ORDERS: 1}
 
 
-def test_a_cancelled_commit_stays_pending() -> None:
-    async def scenario() -> None:
-        committer.acknowledged(ORDERS, 1)
-        commit = asyncio.create_task(committer.commit())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        commit.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await commit
-        assert committer.pending == {ORDERS: 1}
-
+async def test_a_cancelled_commit_stays_pending() -> None:
     store = FakeStore()
     store.hangs = True
     committer = _committer(store)
-    asyncio.run(scenario())
+    committer.acknowledged(ORDERS, 1)
+    commit = asyncio.create_task(committer.commit())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    assert committer.pending == {ORDERS: 1}
 
 
-def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() -> None:
+async def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() -> None:
     store = FakeStore()
     unwritten = {ORDERS}
     committer = OffsetCommitter(
@@ -133,16 +121,16 @@ def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() -> None:
     bills = TopicPartition("bills", 0)
     committer.acknowledged(ORDERS, 41)
     committer.acknowledged(bills, 7)
-    assert asyncio.run(committer.commit())
+    assert await committer.commit()
     assert KEY not in store.written()
     assert len(store.written()) == 1
     committer.acknowledged(ORDERS, 42)
     unwritten.clear()
-    assert asyncio.run(committer.commit())
+    assert await committer.commit()
     assert store.written()[KEY] == b'{"offset":42}'
 
 
-def test_what_follows_a_commit_waits_until_that_partitions_position_is_written() -> None:
+async def test_what_follows_a_commit_waits_until_that_partitions_position_is_written() -> None:
     store = FakeStore()
     unwritten = {ORDERS}
     done: list[str] = []
@@ -157,12 +145,12 @@ def test_what_follows_a_commit_waits_until_that_partitions_position_is_written()
     committer.acknowledged(ORDERS, 1)
     committer.acknowledged(TopicPartition("bills", 0), 1)
     committer.after_commit(ORDERS, lambda: done.append("orders"))
-    asyncio.run(committer.commit())
+    await committer.commit()
     assert done == [], "its position is withheld"
     unwritten.clear()
     store.errors = [ConnectionFailedError("away")]
-    assert not asyncio.run(committer.commit())
+    assert not await committer.commit()
     assert done == []
-    asyncio.run(committer.commit())
-    asyncio.run(committer.commit())
+    await committer.commit()
+    await committer.commit()
     assert done == ["orders"]

@@ -1,7 +1,7 @@
 """Positions read, altered and reset by hand (kcr 1.9, 2.3, 8 no. 78)."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import cast
 
 import pytest
@@ -64,119 +64,96 @@ class Bench:
         return (await self.store.get([key]))[0]
 
 
-def play(body: Callable[[Bench], Awaitable[None]]) -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.store.set({KEY: b'{"offset":41}', FOREIGN: b'{"offset":1}'})
-        await body(bench)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def filled() -> AsyncGenerator[Bench]:
+    bench = Bench()
+    await bench.store.set({KEY: b'{"offset":41}', FOREIGN: b'{"offset":1}'})
+    yield bench
 
 
-def test_positions_are_read_without_tombstones_and_without_other_connectors() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.set({b'["c",null]': b"{}", b'["c",{"x":1}]': b"{}"})
-        await bench.store.set({b'["c",{"x":1}]': None})
-        assert await bench.editor.read("c") == [
-            OffsetEntry(None, {}),
-            OffsetEntry(PARTITION, {"offset": 41}),
-        ]
-        assert await bench.editor.read("unknown") == []
-
-    play(body)
+@pytest.fixture
+def bench() -> AbstractAsyncContextManager[Bench]:
+    return filled()
 
 
-def test_a_partition_in_two_orders_is_one() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
-        assert await bench.editor.read("c") == [OffsetEntry(PARTITION, {"offset": 41})]
-        await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
-        assert await bench.editor.read("c") == []
-
-    play(body)
-
-
-def test_only_the_listed_positions_change_and_are_stored_as_java_does() -> None:
-    async def body(bench: Bench) -> None:
-        second = {**PARTITION, "partition": 1}
-        answer = await bench.editor.alter(
-            "c", CONFIG, [OffsetEntry(second, {"offset": 5}), OffsetEntry(second, {"offset": 6})]
-        )
-        assert answer == "The offsets for this connector have been altered successfully"
-        assert await bench.value(KEY.replace(b":0", b":1")) == b'{"offset":6}'
-        assert await bench.value(KEY) == b'{"offset":41}'
-        await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
-        assert await bench.value(KEY) is None
-
-    play(body)
+async def test_positions_are_read_without_tombstones_and_without_other_connectors(
+    bench: Bench,
+) -> None:
+    await bench.store.set({b'["c",null]': b"{}", b'["c",{"x":1}]': b"{}"})
+    await bench.store.set({b'["c",{"x":1}]': None})
+    assert await bench.editor.read("c") == [
+        OffsetEntry(None, {}),
+        OffsetEntry(PARTITION, {"offset": 41}),
+    ]
+    assert await bench.editor.read("unknown") == []
 
 
-def test_a_reset_removes_what_is_there_of_this_connector_only() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
-        answer = await bench.editor.reset("c", CONFIG)
-        assert answer == "The offsets for this connector have been reset successfully"
-        assert await bench.store.entries("c") == {}
-        assert await bench.value(FOREIGN) == b'{"offset":1}'
-
-    play(body)
+async def test_a_partition_in_two_orders_is_one(bench: Bench) -> None:
+    await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
+    assert await bench.editor.read("c") == [OffsetEntry(PARTITION, {"offset": 41})]
+    await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
+    assert await bench.editor.read("c") == []
 
 
-def test_a_connector_without_a_say_gets_the_longer_message() -> None:
-    async def body(bench: Bench) -> None:
-        answer = await bench.editor.reset("c", {"connector.class": "Silent"})
-        assert answer.startswith(
-            "The Connect framework-managed offsets for this connector have been reset successfully."
-        )
-        assert answer.endswith("manually reset in the system that the connector uses.")
-
-    play(body)
-
-
-def test_the_connectors_refusal_is_a_400_in_its_words_and_nothing_is_written() -> None:
-    async def body(bench: Bench) -> None:
-        entries = [OffsetEntry(PARTITION, {"offset": 1}), OffsetEntry(PARTITION, {"offset": "bad"})]
-        with pytest.raises(HerderError) as refused:
-            await bench.editor.alter("c", CONFIG, entries)
-        assert (refused.value.status, refused.value.message) == (400, "Source offset is bad")
-        assert await bench.value(KEY) == b'{"offset":41}'
-
-    play(body)
+async def test_only_the_listed_positions_change_and_are_stored_as_java_does(bench: Bench) -> None:
+    second = {**PARTITION, "partition": 1}
+    answer = await bench.editor.alter(
+        "c", CONFIG, [OffsetEntry(second, {"offset": 5}), OffsetEntry(second, {"offset": 6})]
+    )
+    assert answer == "The offsets for this connector have been altered successfully"
+    assert await bench.value(KEY.replace(b":0", b":1")) == b'{"offset":6}'
+    assert await bench.value(KEY) == b'{"offset":41}'
+    await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
+    assert await bench.value(KEY) is None
 
 
-def test_nothing_to_alter_is_a_bad_request() -> None:
-    async def body(bench: Bench) -> None:
-        with pytest.raises(BadRequestError, match="Partitions / offsets need to be provided"):
-            await bench.editor.alter("c", CONFIG, [])
+async def test_a_reset_removes_what_is_there_of_this_connector_only(bench: Bench) -> None:
+    await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
+    answer = await bench.editor.reset("c", CONFIG)
+    assert answer == "The offsets for this connector have been reset successfully"
+    assert await bench.store.entries("c") == {}
+    assert await bench.value(FOREIGN) == b'{"offset":1}'
 
-    play(body)
+
+async def test_a_connector_without_a_say_gets_the_longer_message(bench: Bench) -> None:
+    answer = await bench.editor.reset("c", {"connector.class": "Silent"})
+    assert answer.startswith(
+        "The Connect framework-managed offsets for this connector have been reset successfully."
+    )
+    assert answer.endswith("manually reset in the system that the connector uses.")
 
 
-def test_an_empty_entry_is_a_tombstone() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.editor.alter("c", CONFIG, [OffsetEntry(None, None)])
-        assert await bench.value(b'["c",null]') is None
+async def test_the_connectors_refusal_is_a_400_in_its_words_and_nothing_is_written(
+    bench: Bench,
+) -> None:
+    entries = [OffsetEntry(PARTITION, {"offset": 1}), OffsetEntry(PARTITION, {"offset": "bad"})]
+    with pytest.raises(HerderError) as refused:
+        await bench.editor.alter("c", CONFIG, entries)
+    assert (refused.value.status, refused.value.message) == (400, "Source offset is bad")
+    assert await bench.value(KEY) == b'{"offset":41}'
 
-    play(body)
+
+async def test_nothing_to_alter_is_a_bad_request(bench: Bench) -> None:
+    with pytest.raises(BadRequestError, match="Partitions / offsets need to be provided"):
+        await bench.editor.alter("c", CONFIG, [])
+
+
+async def test_an_empty_entry_is_a_tombstone(bench: Bench) -> None:
+    await bench.editor.alter("c", CONFIG, [OffsetEntry(None, None)])
+    assert await bench.value(b'["c",null]') is None
 
 
 @pytest.mark.parametrize(("member", "kind"), [({"a": 1}, "MAP"), ([1], "ARRAY")])
-def test_only_primitive_values_are_stored(member: object, kind: str) -> None:
-    async def body(bench: Bench) -> None:
-        partition = cast("dict[str, str]", {"f": member})
-        with pytest.raises(HerderError) as refused:
-            await bench.editor.alter("c", CONFIG, [OffsetEntry(partition, {"offset": 1})])
-        assert refused.value.message == (
-            f"Offsets may only contain primitive types as values, but field f contains {kind}"
-        )
-
-    play(body)
+async def test_only_primitive_values_are_stored(bench: Bench, member: object, kind: str) -> None:
+    partition = cast("dict[str, str]", {"f": member})
+    with pytest.raises(HerderError) as refused:
+        await bench.editor.alter("c", CONFIG, [OffsetEntry(partition, {"offset": 1})])
+    assert refused.value.message == (
+        f"Offsets may only contain primitive types as values, but field f contains {kind}"
+    )
 
 
-def test_a_store_that_is_away_is_said_as_it_is() -> None:
-    async def run() -> None:
-        editor = OffsetEditor(Broken(), find)
-        with pytest.raises(HerderError, match=r"Failed to read offsets for connector c: .* away"):
-            await editor.read("c")
-
-    asyncio.run(run())
+async def test_a_store_that_is_away_is_said_as_it_is() -> None:
+    editor = OffsetEditor(Broken(), find)
+    with pytest.raises(HerderError, match=r"Failed to read offsets for connector c: .* away"):
+        await editor.read("c")

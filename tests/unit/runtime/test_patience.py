@@ -12,32 +12,28 @@ from tests.unit.runtime.runtime_fakes import EagerClock
 AWAY = ConnectionFailedError("connection refused")
 
 
-def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> None:
-    async def scenario() -> None:
-        patience = Patience(clock, "target cluster B", asyncio.Event())
-        for _ in range(10):
-            assert await patience.wait(AWAY)
-        assert clock.sleeps[:4] == [0.1, 0.2, 0.4, 0.8]
-        assert max(clock.sleeps) == LONGEST_PAUSE_S
-        patience.succeeded()
-        await patience.wait(AWAY)
-        assert clock.sleeps[-1] == 0.1
-
+async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> None:
     clock = EagerClock()
-    asyncio.run(scenario())
+    patience = Patience(clock, "target cluster B", asyncio.Event())
+    for _ in range(10):
+        assert await patience.wait(AWAY)
+    assert clock.sleeps[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert max(clock.sleeps) == LONGEST_PAUSE_S
+    patience.succeeded()
+    await patience.wait(AWAY)
+    assert clock.sleeps[-1] == 0.1
 
 
-def test_the_log_is_told_at_once_and_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        patience = Patience(clock, "target cluster B at b1:9092", asyncio.Event())
-        until = clock.monotonic() + 35
-        while clock.monotonic() < until:
-            await patience.wait(AWAY)
-        patience.succeeded()
-
+async def test_the_log_is_told_at_once_and_every_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = EagerClock()
     caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
+    patience = Patience(clock, "target cluster B at b1:9092", asyncio.Event())
+    until = clock.monotonic() + 35
+    while clock.monotonic() < until:
+        await patience.wait(AWAY)
+    patience.succeeded()
     lines = [record.getMessage() for record in caplog.records]
     assert 3 <= len([line for line in lines if line.startswith("waiting")]) <= 4
     assert "target cluster B at b1:9092" in lines[0]
@@ -45,13 +41,10 @@ def test_the_log_is_told_at_once_and_every_ten_seconds(caplog: pytest.LogCapture
     assert lines[-1].startswith("back again")
 
 
-def test_a_stop_ends_the_wait_at_once() -> None:
-    async def scenario() -> None:
-        stop = asyncio.Event()
-        stop.set()
-        assert await wait_or_stop(clock, 60, stop)
-        assert not await Patience(clock, "x", stop).wait(AWAY)
-        assert clock.sleeps == []
-
+async def test_a_stop_ends_the_wait_at_once() -> None:
     clock = EagerClock()
-    asyncio.run(scenario())
+    stop = asyncio.Event()
+    stop.set()
+    assert await wait_or_stop(clock, 60, stop)
+    assert not await Patience(clock, "x", stop).wait(AWAY)
+    assert clock.sleeps == []

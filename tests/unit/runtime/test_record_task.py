@@ -1,6 +1,5 @@
 """Ordinary records in the batch loop: grouping, numbering, prefixes."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -71,9 +70,9 @@ def _acknowledge(adapter: RecordTaskAdapter, item: Outgoing, base: int) -> None:
     adapter.delivered(Delivery(item.source, item.target, tuple(runs), batch.size, 0))
 
 
-def test_records_become_one_batch_with_their_fields() -> None:
+async def test_records_become_one_batch_with_their_fields() -> None:
     adapter, _ = _adapter(Script([_record(0), _record(1)]))
-    (item,) = asyncio.run(adapter.poll(1 << 20))
+    (item,) = await adapter.poll(1 << 20)
     assert item.target == TopicPartition("t", 0)
     (packed,) = item.batches
     (batch,) = decode_batches(packed.data)
@@ -82,10 +81,10 @@ def test_records_become_one_batch_with_their_fields() -> None:
     assert list(batch.records[0].headers) == [(b"h", None), (b"h", b"2")]
 
 
-def test_each_record_is_told_where_it_landed() -> None:
+async def test_each_record_is_told_where_it_landed() -> None:
     script = Script([_record(1), _record(2)])
     adapter, committed = _adapter(script)
-    (item,) = asyncio.run(adapter.poll(1 << 20))
+    (item,) = await adapter.poll(1 << 20)
     _acknowledge(adapter, item, 70)
     assert script.landed == [(b"1", 70), (b"2", 71)]
     ((key, position),) = committed.items()
@@ -93,10 +92,10 @@ def test_each_record_is_told_where_it_landed() -> None:
     assert adapter.source_offset(key, position) == {"line": 2}
 
 
-def test_a_position_waits_for_every_earlier_record_whatever_its_topic() -> None:
+async def test_a_position_waits_for_every_earlier_record_whatever_its_topic() -> None:
     script = Script([_record(1, "t"), _record(2, "u"), _record(3, "t")])
     adapter, committed = _adapter(script)
-    to_t, to_u = asyncio.run(adapter.poll(1 << 20))
+    to_t, to_u = await adapter.poll(1 << 20)
     assert to_t.batches[0].runs == ((0, 1), (2, 1))
     _acknowledge(adapter, to_t, 0)
     ((key, position),) = committed.items()
@@ -105,18 +104,18 @@ def test_a_position_waits_for_every_earlier_record_whatever_its_topic() -> None:
     assert adapter.source_offset(key, committed[key]) == {"line": 3}
 
 
-def test_large_rounds_are_split_into_batches() -> None:
+async def test_large_rounds_are_split_into_batches() -> None:
     big = b"x" * (BATCH_BYTES // 2)
     adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))
-    items = asyncio.run(adapter.poll(1 << 20))
+    items = await adapter.poll(1 << 20)
     assert [batch.count for item in items for batch in item.batches] == [1, 1, 1, 1]
     assert len({item.source for item in items}) == 1, "one lane, one order"
 
 
-def test_a_task_that_does_not_block_does_not_spin() -> None:
+async def test_a_task_that_does_not_block_does_not_spin() -> None:
     clock = EagerClock()
     adapter = RecordTaskAdapter(Script(), clock)
-    assert asyncio.run(adapter.poll(1)) == ()
+    assert await adapter.poll(1) == ()
     assert clock.sleeps
 
 
@@ -130,34 +129,34 @@ def _number(line: int, value: object) -> SourceRecord:
     return replace(_record(line), value=value)
 
 
-def test_a_record_passes_the_workers_converters() -> None:
+async def test_a_record_passes_the_workers_converters() -> None:
     adapter = RecordTaskAdapter(Script([_number(1, 7)]), EagerClock(), _conversion())
-    (item,) = asyncio.run(adapter.poll(1 << 20))
+    (item,) = await adapter.poll(1 << 20)
     (batch,) = decode_batches(item.batches[0].data)
     assert batch.records[0].value == (7).to_bytes(8, "big")
 
 
-def test_a_record_that_cannot_be_converted_fails_the_task() -> None:
+async def test_a_record_that_cannot_be_converted_fails_the_task() -> None:
     adapter = RecordTaskAdapter(Script([_number(1, "x")]), EagerClock(), _conversion())
     with pytest.raises(
         FatalError, match=r"record for t .*the value cannot be converted.*tolerance"
     ):
-        asyncio.run(adapter.poll(1 << 20))
+        await adapter.poll(1 << 20)
 
 
-def test_a_tolerated_record_is_left_out_and_its_position_committed(
+async def test_a_tolerated_record_is_left_out_and_its_position_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     committed: dict[TopicPartition, int] = {}
     script = Script([_number(1, 1), _number(2, "x"), _number(3, "y")], [_number(4, "z")])
     adapter = RecordTaskAdapter(script, EagerClock(), _conversion(**{"errors.tolerance": "all"}))
     adapter.commit_through(committed.__setitem__)
-    (item,) = asyncio.run(adapter.poll(1 << 20))
+    (item,) = await adapter.poll(1 << 20)
     assert committed == {}, "the one before is under way"
     _acknowledge(adapter, item, 0)
     ((key, last),) = committed.items()
     assert adapter.source_offset(key, last) == {"line": 3}
-    assert asyncio.run(adapter.poll(1 << 20)) == []
+    assert await adapter.poll(1 << 20) == []
     assert adapter.source_offset(key, last) == {"line": 4}
     assert len(script.landed) == 1
     assert len([it for it in caplog.messages if "left out" in it]) == 1, "never per record"

@@ -1,7 +1,5 @@
 """Several nodes in one group: sharing, moving and losing work, and who may write."""
 
-import asyncio
-
 import pytest
 
 from mm2py.errors import ConnectionFailedError
@@ -30,249 +28,216 @@ async def _stop(*nodes: Node) -> None:
         await node.stop()
 
 
-def test_two_nodes_share_the_tasks_and_one_copy_of_each_runs() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        await first.put(work=FOUR)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        assert len(first.host.running) == len(second.host.running) == 2
-        await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
-        stored = {first.status.tasks("c")[n].worker_id for n in range(4)}
-        assert stored == {"n1:8083", "n2:8083"}
-        await _stop(second, first)
-
-    asyncio.run(scenario())
+async def test_two_nodes_share_the_tasks_and_one_copy_of_each_runs() -> None:
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    await first.put(work=FOUR)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    assert len(first.host.running) == len(second.host.running) == 2
+    await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
+    stored = {first.status.tasks("c")[n].worker_id for n in range(4)}
+    assert stored == {"n1:8083", "n2:8083"}
+    await _stop(second, first)
 
 
-def test_a_worker_that_joins_takes_a_share_and_gives_nothing_up_while_it_runs_elsewhere() -> None:
+async def test_a_worker_that_joins_takes_a_share_and_gives_nothing_up_while_it_runs_elsewhere() -> (
+    None
+):
     """No. 46, second half: revoked work is stopped before the round that hands it on."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        first = cluster.node("n1").start()
-        await first.put(work=FOUR)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        second = cluster.node("n2").start()
-        start_task = second.host.start_task
+    cluster = Cluster()
+    first = cluster.node("n1").start()
+    await first.put(work=FOUR)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    second = cluster.node("n2").start()
+    start_task = second.host.start_task
 
-        async def alone(spec: object) -> None:
-            running = set(first.host.running)
-            assert getattr(spec, "id", None) not in running
-            await start_task(spec)  # type: ignore[arg-type]  # passed on
+    async def alone(spec: object) -> None:
+        running = set(first.host.running)
+        assert getattr(spec, "id", None) not in running
+        await start_task(spec)  # type: ignore[arg-type]  # passed on
 
-        second.host.start_task = alone  # type: ignore[method-assign]  # looks on
-        await until(lambda: len(second.host.running) == 2)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        assert not [e for e in first.host.events if e.startswith("stop")][2:], (
-            "two moved, two stayed"
-        )
-        await _stop(first, second)
-
-    asyncio.run(scenario())
+    second.host.start_task = alone  # type: ignore[method-assign]  # looks on
+    await until(lambda: len(second.host.running) == 2)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    assert not [e for e in first.host.events if e.startswith("stop")][2:], "two moved, two stayed"
+    await _stop(first, second)
 
 
-def test_a_worker_that_stops_hands_its_work_to_the_others() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await first.put(work=FOUR)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        await first.stop()
-        del cluster.nodes["n1"]
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        assert second.membership.is_leader
-        await until(lambda: second.state("c") == "RUNNING")
-        await second.stop()
-
-    asyncio.run(scenario())
+async def test_a_worker_that_stops_hands_its_work_to_the_others() -> None:
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await first.put(work=FOUR)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    await first.stop()
+    del cluster.nodes["n1"]
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    assert second.membership.is_leader
+    await until(lambda: second.state("c") == "RUNNING")
+    await second.stop()
 
 
-def test_a_killed_worker_loses_its_work_to_the_others_after_the_delay() -> None:
+async def test_a_killed_worker_loses_its_work_to_the_others_after_the_delay() -> None:
     """No. 46, first half."""
 
-    async def scenario() -> None:
-        cluster = Cluster(max_delay_ms=3_000)
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await first.put(work=FOUR)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        cluster.group.drop("n2")
-        del cluster.nodes["n2"]
-        await cluster.clock.settle()
-        assert len(first.host.running) == 2, "the delay runs"
-        await cluster.clock.advance(3)
-        first.membership.request_rejoin()  # what the real membership does when the delay is over
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        await first.stop()
-        await second.stop()
-
-    asyncio.run(scenario())
+    cluster = Cluster(max_delay_ms=3_000)
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await first.put(work=FOUR)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    cluster.group.drop("n2")
+    del cluster.nodes["n2"]
+    await cluster.clock.settle()
+    assert len(first.host.running) == 2, "the delay runs"
+    await cluster.clock.advance(3)
+    first.membership.request_rejoin()  # what the real membership does when the delay is over
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    await first.stop()
+    await second.stop()
 
 
-def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothing() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        node.membership.rejoin_errors = [MembershipLostError(Lost("expired", may_commit=True))]
-        node.host.events.clear()
-        cluster.group.drop("n1")
-        node.membership.request_rejoin()
-        await until(lambda: len(node.host.events) == 6)
-        assert node.host.events[0] == "suspend"
-        assert sorted(node.host.events[1:3]) == ["stop c-0", "stop c-1"]
-        assert node.host.events[3] == "resume"
-        await node.stop()
-
-    asyncio.run(scenario())
+async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothing() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.membership.rejoin_errors = [MembershipLostError(Lost("expired", may_commit=True))]
+    node.host.events.clear()
+    cluster.group.drop("n1")
+    node.membership.request_rejoin()
+    await until(lambda: len(node.host.events) == 6)
+    assert node.host.events[0] == "suspend"
+    assert sorted(node.host.events[1:3]) == ["stop c-0", "stop c-1"]
+    assert node.host.events[3] == "resume"
+    await node.stop()
 
 
-def test_a_connector_on_another_node_publishes_through_the_leader() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        await first.put("a", work="0")
-        await first.put("b", work="0")
-        await _settled(cluster, "a-0", "b-0")
-        await until(lambda: len(second.peers.posted) == 1)
-        assert second.peers.posted == ["http://n1/"]
-        assert first.peers.posted == []
-        await _stop(first, second)
-
-    asyncio.run(scenario())
+async def test_a_connector_on_another_node_publishes_through_the_leader() -> None:
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    await first.put("a", work="0")
+    await first.put("b", work="0")
+    await _settled(cluster, "a-0", "b-0")
+    await until(lambda: len(second.peers.posted) == 1)
+    assert second.peers.posted == ["http://n1/"]
+    assert first.peers.posted == []
+    await _stop(first, second)
 
 
-def test_a_round_under_way_delays_a_publication_and_is_no_warning(
+async def test_a_round_under_way_delays_a_publication_and_is_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        second.membership.knows_leader = False
-        await first.put("a", work="0")
-        await first.put("b", work="0")
-        await until(lambda: second.state("b") == "RUNNING")
-        await cluster.clock.advance(2.0)
-        assert second.peers.posted == []
-        second.membership.knows_leader = True
-        await cluster.clock.advance(0.2)
-        await _settled(cluster, "a-0", "b-0")
-        await _stop(first, second)
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    second.membership.knows_leader = False
+    await first.put("a", work="0")
+    await first.put("b", work="0")
+    await until(lambda: second.state("b") == "RUNNING")
+    await cluster.clock.advance(2.0)
+    assert second.peers.posted == []
+    second.membership.knows_leader = True
+    await cluster.clock.advance(0.2)
+    await _settled(cluster, "a-0", "b-0")
+    await _stop(first, second)
     assert "not published" not in caplog.text
 
 
-def test_publication_is_repeated_until_the_leader_answers() -> None:
+async def test_publication_is_repeated_until_the_leader_answers() -> None:
     """No. 90."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        second.peers.errors = [ConnectionFailedError("no answer")] * 3
-        await first.put("a", work="0")
-        await first.put("b", work="0")
-        await until(lambda: len(second.peers.errors) == 2)
-        for _ in range(4):
-            await cluster.clock.advance(0.5)
-        await _settled(cluster, "a-0", "b-0")
-        assert second.state("b") == "RUNNING"
-        await _stop(first, second)
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    second.peers.errors = [ConnectionFailedError("no answer")] * 3
+    await first.put("a", work="0")
+    await first.put("b", work="0")
+    await until(lambda: len(second.peers.errors) == 2)
+    for _ in range(4):
+        await cluster.clock.advance(0.5)
+    await _settled(cluster, "a-0", "b-0")
+    assert second.state("b") == "RUNNING"
+    await _stop(first, second)
 
 
-def test_a_partition_never_runs_on_two_nodes_while_tasks_change() -> None:
+async def test_a_partition_never_runs_on_two_nodes_while_tasks_change() -> None:
     """The round is the barrier: whoever joins has read the commit and stopped what it changed."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        await first.put(work=FOUR)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        doubled: list[str] = []
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    await first.put(work=FOUR)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    doubled: list[str] = []
 
-        def look(node: Node, other: Node) -> None:
-            start_task = node.host.start_task
+    def look(node: Node, other: Node) -> None:
+        start_task = node.host.start_task
 
-            async def alone(spec: object) -> None:
-                words = {s.config["p"] for s in other.host.running.values()}
-                mine = getattr(spec, "config", {})["p"]
-                doubled.extend(words & {mine})
-                await start_task(spec)  # type: ignore[arg-type]  # passed on
+        async def alone(spec: object) -> None:
+            words = {s.config["p"] for s in other.host.running.values()}
+            mine = getattr(spec, "config", {})["p"]
+            doubled.extend(words & {mine})
+            await start_task(spec)  # type: ignore[arg-type]  # passed on
 
-            node.host.start_task = alone  # type: ignore[method-assign]  # looks on
+        node.host.start_task = alone  # type: ignore[method-assign]  # looks on
 
-        look(first, second)
-        look(second, first)
-        connector = TestConnector.made[-1]
-        assert connector.context is not None
-        for words in ("3 2 1 0", "1 0", "0 1 2 3", "2 3 0 1"):
-            connector.configs = [{"p": word} for word in words.split()]
-            connector.context.request_reconfiguration()
-            await until(
-                lambda words=words: (
-                    sorted(  # type: ignore[misc]  # mypy: lambda defaults
-                        s.config["p"] for n in (first, second) for s in n.host.running.values()
-                    )
-                    == sorted(words.split())
-                    and [
-                        config["p"]
-                        for _, config in sorted(first.config.snapshot().task_configs.items())
-                    ][: len(words.split())]
-                    == words.split()
+    look(first, second)
+    look(second, first)
+    connector = TestConnector.made[-1]
+    assert connector.context is not None
+    for words in ("3 2 1 0", "1 0", "0 1 2 3", "2 3 0 1"):
+        connector.configs = [{"p": word} for word in words.split()]
+        connector.context.request_reconfiguration()
+        await until(
+            lambda words=words: (
+                sorted(  # type: ignore[misc]  # mypy: lambda defaults
+                    s.config["p"] for n in (first, second) for s in n.host.running.values()
                 )
+                == sorted(words.split())
+                and [
+                    config["p"]
+                    for _, config in sorted(first.config.snapshot().task_configs.items())
+                ][: len(words.split())]
+                == words.split()
             )
-            await cluster.clock.settle()
-        assert doubled == []
-        await _stop(first, second)
-
-    asyncio.run(scenario())
-
-
-def test_only_a_new_leader_derives_configs_and_writes_only_what_differs() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        file = {"c": CONFIG | {"name": "c", "work": "0"}}
-        first = cluster.node("n1", effective=file).start()
-        await first.runs("c-0")
-        second = cluster.node("n2", effective=file).start()
-        await until(lambda: len(cluster.group.members) == 2)
-        await first.stop()
-        del cluster.nodes["n1"]
-        await second.runs("c-0")
+        )
         await cluster.clock.settle()
-        written = [r for r in cluster.configs.records if r.key == b"connector-c"]
-        assert len(written) == 1
-        await second.stop()
-
-    asyncio.run(scenario())
+    assert doubled == []
+    await _stop(first, second)
 
 
-def test_a_restart_request_reaches_every_node_and_each_does_its_part() -> None:
+async def test_only_a_new_leader_derives_configs_and_writes_only_what_differs() -> None:
+    cluster = Cluster()
+    file = {"c": CONFIG | {"name": "c", "work": "0"}}
+    first = cluster.node("n1", effective=file).start()
+    await first.runs("c-0")
+    second = cluster.node("n2", effective=file).start()
+    await until(lambda: len(cluster.group.members) == 2)
+    await first.stop()
+    del cluster.nodes["n1"]
+    await second.runs("c-0")
+    await cluster.clock.settle()
+    written = [r for r in cluster.configs.records if r.key == b"connector-c"]
+    assert len(written) == 1
+    await second.stop()
+
+
+async def test_a_restart_request_reaches_every_node_and_each_does_its_part() -> None:
     """No. 58 on several workers."""
 
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = cluster.node("n1").start(), cluster.node("n2").start()
-        await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-        await first.put(work=FOUR)
-        await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-        await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
-        for node in (first, second):
-            node.host.events.clear()
-        made = len(TestConnector.made)
-        answer = await first.herder.restart("c", only_failed=False, include_tasks=True)
-        assert {task.state.value for task in answer.tasks.values()} == {"RESTARTING"}
-        await until(lambda: len(first.host.events) == len(second.host.events) == 4)
-        assert len(TestConnector.made) == made + 1
-        await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
-        await _stop(first, second)
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    await first.put(work=FOUR)
+    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
+    await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
+    for node in (first, second):
+        node.host.events.clear()
+    made = len(TestConnector.made)
+    answer = await first.herder.restart("c", only_failed=False, include_tasks=True)
+    assert {task.state.value for task in answer.tasks.values()} == {"RESTARTING"}
+    await until(lambda: len(first.host.events) == len(second.host.events) == 4)
+    assert len(TestConnector.made) == made + 1
+    await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
+    await _stop(first, second)

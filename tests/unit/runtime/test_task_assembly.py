@@ -108,74 +108,59 @@ class Stage:
         return task
 
 
-def test_a_record_task_runs_and_its_own_positions_are_stored() -> None:
-    async def scenario() -> None:
-        task = Lines()
-        stage = Stage(task)
-        name = await stage.start()
-        await until(lambda: task.landed == [0, 1])
-        await stage.host.stop_task(name, 5.0)
-        assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
-        assert stage.host.tasks() == ()
-        assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
-
-    asyncio.run(scenario())
+async def test_a_record_task_runs_and_its_own_positions_are_stored() -> None:
+    task = Lines()
+    stage = Stage(task)
+    name = await stage.start()
+    await until(lambda: task.landed == [0, 1])
+    await stage.host.stop_task(name, 5.0)
+    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
+    assert stage.host.tasks() == ()
+    assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
 
 
-def test_a_refused_record_fails_a_record_task() -> None:
-    async def scenario() -> None:
-        task = Lines()
-        stage = Stage(task)
-        stage.sender.acknowledge = False
-        name = await stage.start()
-        await until(lambda: len(stage.sender.sent) == 1)
-        stage.sender.refuse(stage.sender.sent[0].source, FatalError("too large"))
-        await until(lambda: "FAILED" in stage.statuses.words)
-        await stage.host.stop_task(name, 1.0)
-
-    asyncio.run(scenario())
+async def test_a_refused_record_fails_a_record_task() -> None:
+    task = Lines()
+    stage = Stage(task)
+    stage.sender.acknowledge = False
+    name = await stage.start()
+    await until(lambda: len(stage.sender.sent) == 1)
+    stage.sender.refuse(stage.sender.sent[0].source, FatalError("too large"))
+    await until(lambda: "FAILED" in stage.statuses.words)
+    await stage.host.stop_task(name, 1.0)
 
 
 @pytest.mark.parametrize(("policy", "fails"), [("isolate", False), ("fail", True)])
-def test_the_partition_failure_policy_counts(policy: str, *, fails: bool) -> None:
-    async def scenario() -> None:
-        stage = Stage(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]))
-        stage.sender.acknowledge = False
-        name = await stage.start(partition_failure_policy=policy)
-        await until(lambda: len(stage.sender.sent) == 2)
-        stage.sender.refuse(TopicPartition("orders", 0), FatalError("too large"))
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert ("FAILED" in stage.statuses.words) is fails
-        await stage.host.stop_task(name, 1.0)
-
-    asyncio.run(scenario())
+async def test_the_partition_failure_policy_counts(policy: str, *, fails: bool) -> None:
+    stage = Stage(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]))
+    stage.sender.acknowledge = False
+    name = await stage.start(partition_failure_policy=policy)
+    await until(lambda: len(stage.sender.sent) == 2)
+    stage.sender.refuse(TopicPartition("orders", 0), FatalError("too large"))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert ("FAILED" in stage.statuses.words) is fails
+    await stage.host.stop_task(name, 1.0)
 
 
 @pytest.mark.parametrize("key", ["gap_policy", "partition_failure_policy"])
-def test_an_unknown_policy_makes_the_task_failed(key: str) -> None:
-    async def scenario() -> None:
-        stage = Stage(FakeTask())
-        name = await stage.start(**{key: "maybe"})
-        status = stage.host.status(name)
-        assert status is not None
-        assert isinstance(status.cause, ConfigError)
-        assert stage.statuses.words == ["FAILED"]
-        await stage.host.stop_task(name, 1.0)
-        assert stage.host.status(name) is None
-
-    asyncio.run(scenario())
+async def test_an_unknown_policy_makes_the_task_failed(key: str) -> None:
+    stage = Stage(FakeTask())
+    name = await stage.start(**{key: "maybe"})
+    status = stage.host.status(name)
+    assert status is not None
+    assert isinstance(status.cause, ConfigError)
+    assert stage.statuses.words == ["FAILED"]
+    await stage.host.stop_task(name, 1.0)
+    assert stage.host.status(name) is None
 
 
-def test_starting_a_task_again_stops_the_old_one_first() -> None:
-    async def scenario() -> None:
-        task = FakeTask([outgoing("orders", 0)])
-        stage = Stage(task)
-        await stage.start()
-        await until(lambda: "RUNNING" in stage.statuses.words)
-        name = await stage.start()
-        assert task.stopped == 1
-        await until(lambda: stage.statuses.words == ["RUNNING", "UNASSIGNED", "RUNNING"])
-        await stage.host.stop_task(name, 1.0)
-
-    asyncio.run(scenario())
+async def test_starting_a_task_again_stops_the_old_one_first() -> None:
+    task = FakeTask([outgoing("orders", 0)])
+    stage = Stage(task)
+    await stage.start()
+    await until(lambda: "RUNNING" in stage.statuses.words)
+    name = await stage.start()
+    assert task.stopped == 1
+    await until(lambda: stage.statuses.words == ["RUNNING", "UNASSIGNED", "RUNNING"])
+    await stage.host.stop_task(name, 1.0)

@@ -18,187 +18,156 @@ async def quiet(stage: HostStage) -> None:
     await until(lambda: len(stage.clock.sleeps) > before + 6)
 
 
-def test_a_paused_task_commits_what_it_sent_and_polls_no_more() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0))
-        await until(lambda: stage.words() == ["RUNNING"])
-        task, sender = stage.tasks[0], stage.senders[0]
-        sender.acknowledge = False
-        task.rounds.append([outgoing("orders", 0, 3)])
-        await until(lambda: bool(sender.waiting))
-        await stage.host.pause_task(FIRST, paused=True)
-        await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
-        sender.acknowledge_all()
-        polls = task.polls
-        await until(lambda: stage.store.written().get(KEY) == b'{"offset":2}')
-        await quiet(stage)
-        assert task.polls == polls
-        task.rounds.append([outgoing("orders", 3)])
-        sender.acknowledge = True
-        await stage.host.pause_task(FIRST, paused=False)
-        await until(lambda: stage.store.written().get(KEY) == b'{"offset":3}')
-        assert stage.words() == ["RUNNING", "PAUSED", "RUNNING"]
-        await stage.host.close()
-
-    asyncio.run(scenario())
+async def test_a_paused_task_commits_what_it_sent_and_polls_no_more() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    task, sender = stage.tasks[0], stage.senders[0]
+    sender.acknowledge = False
+    task.rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: bool(sender.waiting))
+    await stage.host.pause_task(FIRST, paused=True)
+    await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
+    sender.acknowledge_all()
+    polls = task.polls
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":2}')
+    await quiet(stage)
+    assert task.polls == polls
+    task.rounds.append([outgoing("orders", 3)])
+    sender.acknowledge = True
+    await stage.host.pause_task(FIRST, paused=False)
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":3}')
+    assert stage.words() == ["RUNNING", "PAUSED", "RUNNING"]
+    await stage.host.close()
 
 
-def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0, paused=True))
-        await until(lambda: stage.words() == ["PAUSED"])
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert (stage.senders[0].started, stage.tasks[0].started) == (0, 0)
-        await stage.host.pause_task(FIRST, paused=False)
-        await until(lambda: stage.words() == ["PAUSED", "RUNNING"])
-        assert (stage.senders[0].started, stage.tasks[0].started) == (1, 1)
-        await stage.host.close()
-
-    asyncio.run(scenario())
+async def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, paused=True))
+    await until(lambda: stage.words() == ["PAUSED"])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (stage.senders[0].started, stage.tasks[0].started) == (0, 0)
+    await stage.host.pause_task(FIRST, paused=False)
+    await until(lambda: stage.words() == ["PAUSED", "RUNNING"])
+    assert (stage.senders[0].started, stage.tasks[0].started) == (1, 1)
+    await stage.host.close()
 
 
-def test_a_paused_task_stops_in_order() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0, paused=True))
-        await until(lambda: stage.words() == ["PAUSED"])
-        await stage.host.stop_task(FIRST, 1.0)
-        assert stage.words() == ["PAUSED", "UNASSIGNED"]
-        assert (stage.tasks[0].stopped, stage.senders[0].closed) == (1, 1)
-
-    asyncio.run(scenario())
+async def test_a_paused_task_stops_in_order() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, paused=True))
+    await until(lambda: stage.words() == ["PAUSED"])
+    await stage.host.stop_task(FIRST, 1.0)
+    assert stage.words() == ["PAUSED", "UNASSIGNED"]
+    assert (stage.tasks[0].stopped, stage.senders[0].closed) == (1, 1)
 
 
-def test_a_task_that_waits_for_room_pauses_too() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0))
-        await until(lambda: stage.words() == ["RUNNING"])
-        stage.senders[0].acknowledge = False
-        stage.tasks[0].rounds.append([outgoing("orders", 0, size=1 << 20)])
-        await until(lambda: bool(stage.senders[0].waiting))
-        await stage.host.pause_task(FIRST, paused=True)
-        await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
-        await stage.host.close()
-
-    asyncio.run(scenario())
+async def test_a_task_that_waits_for_room_pauses_too() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.senders[0].acknowledge = False
+    stage.tasks[0].rounds.append([outgoing("orders", 0, size=1 << 20)])
+    await until(lambda: bool(stage.senders[0].waiting))
+    await stage.host.pause_task(FIRST, paused=True)
+    await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
+    await stage.host.close()
 
 
-def test_pauses_of_topics_and_partitions_hold_exactly_these_in_tasks_of_now_and_later() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0, topics="orders,bills"))
-        await until(lambda: stage.words() == ["RUNNING"])
-        stage.host.hold(frozenset({TopicPartition("orders", -1), BILLS, TopicPartition("x", 3)}))
-        assert set(stage.tasks[0].held) == {ORDERS, BILLS}
-        assert stage.meter.node_snapshot("me").partitions[0].state == "PAUSED"
-        stage.host.hold(frozenset({BILLS}))
-        assert stage.tasks[0].released == [ORDERS]
-        await stage.host.start_task(spec_of(1, topics="orders,bills"))
-        await until(lambda: stage.words(1) == ["RUNNING"])
-        assert stage.tasks[1].held == [BILLS]
-        stage.host.hold(frozenset())
-        assert stage.tasks[1].released == [BILLS]
-        assert {p.state for p in stage.meter.node_snapshot("me").partitions} == {"RUNNING"}
-        await stage.host.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_holds() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0))
-        await until(lambda: stage.words() == ["RUNNING"])
-        task, sender = stage.tasks[0], stage.senders[0]
-        sender.acknowledge = False
-        task.rounds.append([outgoing("orders", 0, size=5 << 20)])
-        await until(lambda: task.held == [ORDERS])
-        stage.host.hold(frozenset({ORDERS}))
-        sender.acknowledge_all()
-        assert task.released == []
-        stage.host.hold(frozenset())
-        assert task.released == [ORDERS]
-        await stage.host.close()
-
-    asyncio.run(scenario())
+async def test_pauses_of_topics_and_partitions_hold_exactly_these_in_tasks_of_now_and_later() -> (
+    None
+):
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.host.hold(frozenset({TopicPartition("orders", -1), BILLS, TopicPartition("x", 3)}))
+    assert set(stage.tasks[0].held) == {ORDERS, BILLS}
+    assert stage.meter.node_snapshot("me").partitions[0].state == "PAUSED"
+    stage.host.hold(frozenset({BILLS}))
+    assert stage.tasks[0].released == [ORDERS]
+    await stage.host.start_task(spec_of(1, topics="orders,bills"))
+    await until(lambda: stage.words(1) == ["RUNNING"])
+    assert stage.tasks[1].held == [BILLS]
+    stage.host.hold(frozenset())
+    assert stage.tasks[1].released == [BILLS]
+    assert {p.state for p in stage.meter.node_snapshot("me").partitions} == {"RUNNING"}
+    await stage.host.close()
 
 
-def test_without_a_new_lease_tasks_stand_still_and_go_on_with_the_next() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0))
-        await until(lambda: stage.words() == ["RUNNING"])
-        stage.host.lease(0)
-        await until(lambda: stage.senders[0].suspended)
-        await stage.host.start_task(spec_of(1))
-        assert stage.senders[1].suspended
-        stage.host.lease(3_600_000)
-        assert not any(sender.suspended for sender in stage.senders)
-        await stage.host.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_lease_does_not_lift_a_suspension() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0))
-        stage.host.suspend()
-        stage.host.lease(0)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        stage.host.lease(3_600_000)
-        assert [sender.suspended for sender in stage.senders] == [True]
-        stage.host.resume()
-        assert [sender.suspended for sender in stage.senders] == [False]
-        await stage.host.close()
-
-    asyncio.run(scenario())
+async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_holds() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    task, sender = stage.tasks[0], stage.senders[0]
+    sender.acknowledge = False
+    task.rounds.append([outgoing("orders", 0, size=5 << 20)])
+    await until(lambda: task.held == [ORDERS])
+    stage.host.hold(frozenset({ORDERS}))
+    sender.acknowledge_all()
+    assert task.released == []
+    stage.host.hold(frozenset())
+    assert task.released == [ORDERS]
+    await stage.host.close()
 
 
-def test_a_new_membership_lets_tasks_go_on_before_its_first_lease() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0))
-        stage.host.lease(20)
-        async with asyncio.timeout(5):
-            await until(lambda: stage.senders[0].suspended, turns=1_000_000)
-        stage.host.suspend()
-        stage.host.resume()
-        assert [sender.suspended for sender in stage.senders] == [False]
-        await stage.host.close()
-
-    asyncio.run(scenario())
+async def test_without_a_new_lease_tasks_stand_still_and_go_on_with_the_next() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.host.lease(0)
+    await until(lambda: stage.senders[0].suspended)
+    await stage.host.start_task(spec_of(1))
+    assert stage.senders[1].suspended
+    stage.host.lease(3_600_000)
+    assert not any(sender.suspended for sender in stage.senders)
+    await stage.host.close()
 
 
-def test_close_stops_every_task_in_order() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        for number in range(3):
-            await stage.host.start_task(spec_of(number))
-        await until(lambda: all(stage.words(n) == ["RUNNING"] for n in range(3)))
-        await stage.host.close()
-        assert [task.stopped for task in stage.tasks] == [1, 1, 1]
-        assert stage.host.tasks() == ()
+async def test_a_lease_does_not_lift_a_suspension() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    stage.host.suspend()
+    stage.host.lease(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    stage.host.lease(3_600_000)
+    assert [sender.suspended for sender in stage.senders] == [True]
+    stage.host.resume()
+    assert [sender.suspended for sender in stage.senders] == [False]
+    await stage.host.close()
 
-    asyncio.run(scenario())
+
+async def test_a_new_membership_lets_tasks_go_on_before_its_first_lease() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    stage.host.lease(20)
+    async with asyncio.timeout(5):
+        await until(lambda: stage.senders[0].suspended, turns=1_000_000)
+    stage.host.suspend()
+    stage.host.resume()
+    assert [sender.suspended for sender in stage.senders] == [False]
+    await stage.host.close()
 
 
-def test_the_first_record_of_each_target_topic_is_told_once() -> None:
-    async def scenario() -> None:
-        stage = HostStage()
-        await stage.host.start_task(spec_of(0, topics="orders,bills"))
-        await until(lambda: stage.words() == ["RUNNING"])
-        stage.tasks[0].rounds += [
-            [outgoing("orders", 0)],
-            [outgoing("orders", 1), outgoing("bills", 0)],
-        ]
-        await until(lambda: not stage.tasks[0].rounds)
-        await stage.host.close()
-        assert sorted(stage.topics) == [(FIRST, "A.bills"), (FIRST, "A.orders")]
+async def test_close_stops_every_task_in_order() -> None:
+    stage = HostStage()
+    for number in range(3):
+        await stage.host.start_task(spec_of(number))
+    await until(lambda: all(stage.words(n) == ["RUNNING"] for n in range(3)))
+    await stage.host.close()
+    assert [task.stopped for task in stage.tasks] == [1, 1, 1]
+    assert stage.host.tasks() == ()
 
-    asyncio.run(scenario())
+
+async def test_the_first_record_of_each_target_topic_is_told_once() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.tasks[0].rounds += [
+        [outgoing("orders", 0)],
+        [outgoing("orders", 1), outgoing("bills", 0)],
+    ]
+    await until(lambda: not stage.tasks[0].rounds)
+    await stage.host.close()
+    assert sorted(stage.topics) == [(FIRST, "A.bills"), (FIRST, "A.orders")]

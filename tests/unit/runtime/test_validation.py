@@ -86,9 +86,9 @@ def test_each_error_counts_and_stands_in_the_refusal() -> None:
     assert "String must be one of: source, target" in refusal
 
 
-def test_a_missing_required_key_is_named() -> None:
+async def test_a_missing_required_key_is_named() -> None:
     config = {k: v for k, v in GOOD.items() if k != "source.cluster.alias"}
-    infos = asyncio.run(_validator().validate(config))
+    infos = await _validator().validate(config)
     assert _errors(infos) == [
         'Missing required configuration "source.cluster.alias" which has no default value.'
     ]
@@ -146,9 +146,9 @@ def test_another_class_than_the_paths_is_refused() -> None:
     )
 
 
-def test_a_config_without_a_class_is_refused_without_showing_its_values() -> None:
+async def test_a_config_without_a_class_is_refused_without_showing_its_values() -> None:
     with pytest.raises(BadRequestError) as caught:
-        asyncio.run(_validator().validate({"name": "x", "p": "canary"}))
+        await _validator().validate({"name": "x", "p": "canary"})
     assert (
         caught.value.message == "Connector config {name=x, p=[hidden]} contains no connector type"
     )

@@ -84,145 +84,111 @@ class Bench:
         return self.store.written().get(key.encode())
 
 
-def test_a_batch_is_sent_and_its_delivery_told_with_exact_runs() -> None:
-    async def scenario() -> None:
-        batch = a_batch(10, 5, runs=((10, 2), (20, 3)))
-        bench = Bench(FakeTask([Outgoing(ORDERS, TopicPartition("A.orders", 0), [batch])]))
-        await bench.run()
-        (delivery,) = bench.task.deliveries
-        assert delivery.source == ORDERS
-        assert delivery.runs == (Run(10, 2, 0), Run(20, 3, 2))
-        assert delivery.size_bytes == 100
-
-    asyncio.run(scenario())
+async def test_a_batch_is_sent_and_its_delivery_told_with_exact_runs() -> None:
+    batch = a_batch(10, 5, runs=((10, 2), (20, 3)))
+    bench = Bench(FakeTask([Outgoing(ORDERS, TopicPartition("A.orders", 0), [batch])]))
+    await bench.run()
+    (delivery,) = bench.task.deliveries
+    assert delivery.source == ORDERS
+    assert delivery.runs == (Run(10, 2, 0), Run(20, 3, 2))
+    assert delivery.size_bytes == 100
 
 
-def test_the_position_written_is_the_last_acknowledged_record() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0, 3)], [outgoing("orders", 3, 4)]))
-        await bench.run()
-        assert bench.position("orders") == b'{"offset":6}'
-        assert bench.statuses.words == ["RUNNING", "UNASSIGNED"]
-        assert (bench.task.stopped, bench.sender.closed) == (1, 1)
-        assert bench.task.commits >= 1
-
-    asyncio.run(scenario())
+async def test_the_position_written_is_the_last_acknowledged_record() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)], [outgoing("orders", 3, 4)]))
+    await bench.run()
+    assert bench.position("orders") == b'{"offset":6}'
+    assert bench.statuses.words == ["RUNNING", "UNASSIGNED"]
+    assert (bench.task.stopped, bench.sender.closed) == (1, 1)
+    assert bench.task.commits >= 1
 
 
-def test_nothing_is_committed_before_it_is_acknowledged() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0, 3)]), acknowledge=False)
-        bench.running.start()
-        await until(lambda: len(bench.clock.sleeps) > 3)
-        assert bench.store.writes == []
-        bench.sender.flush_result = False
-        await bench.running.stop(1.0)
-        assert bench.store.writes == []
-
-    asyncio.run(scenario())
+async def test_nothing_is_committed_before_it_is_acknowledged() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)]), acknowledge=False)
+    bench.running.start()
+    await until(lambda: len(bench.clock.sleeps) > 3)
+    assert bench.store.writes == []
+    bench.sender.flush_result = False
+    await bench.running.stop(1.0)
+    assert bench.store.writes == []
 
 
-def test_stop_flushes_and_commits_what_was_in_flight() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0, 3)]), acknowledge=False)
-        await bench.run(lambda: bench.sender.waiting)
-        assert bench.position("orders") == b'{"offset":2}'
-
-    asyncio.run(scenario())
+async def test_stop_flushes_and_commits_what_was_in_flight() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)]), acknowledge=False)
+    await bench.run(lambda: bench.sender.waiting)
+    assert bench.position("orders") == b'{"offset":2}'
 
 
-def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> Bench:
-        bench = Bench(FakeTask([outgoing("orders", 0)]))
-        bench.sender.start_errors = [ConnectionFailedError("no broker")] * 4
-        bench.task.start_errors = [ConnectionFailedError("no source")] * 2
-        await bench.run()
-        return bench
-
+async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    bench = asyncio.run(scenario())
+    bench = Bench(FakeTask([outgoing("orders", 0)]))
+    bench.sender.start_errors = [ConnectionFailedError("no broker")] * 4
+    bench.task.start_errors = [ConnectionFailedError("no source")] * 2
+    await bench.run()
     assert bench.sender.started == 1
     assert bench.position("orders") == b'{"offset":0}'
     waiting = [r for r in caplog.records if r.getMessage().startswith("waiting for")]
     assert len(waiting) == 2, "one line per outage below 10 s"
 
 
-def test_poll_is_retried_after_a_retriable_error() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask(ConnectionFailedError("gone"), [outgoing("orders", 0)]))
-        await bench.run()
-        assert bench.position("orders") == b'{"offset":0}'
-
-    asyncio.run(scenario())
+async def test_poll_is_retried_after_a_retriable_error() -> None:
+    bench = Bench(FakeTask(ConnectionFailedError("gone"), [outgoing("orders", 0)]))
+    await bench.run()
+    assert bench.position("orders") == b'{"offset":0}'
 
 
-def test_any_other_error_of_poll_fails_the_task_and_keeps_its_cause() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0)], FatalError("broken")))
-        bench.running.start()
-        await until(lambda: bench.task.stopped == 1)
-        assert bench.statuses.words == ["RUNNING", "FAILED"]
-        assert str(bench.running.status.cause) == "broken"
-        assert bench.position("orders") == b'{"offset":0}', "what was copied is committed"
-
-    asyncio.run(scenario())
+async def test_any_other_error_of_poll_fails_the_task_and_keeps_its_cause() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0)], FatalError("broken")))
+    bench.running.start()
+    await until(lambda: bench.task.stopped == 1)
+    assert bench.statuses.words == ["RUNNING", "FAILED"]
+    assert str(bench.running.status.cause) == "broken"
+    assert bench.position("orders") == b'{"offset":0}', "what was copied is committed"
 
 
-def test_poll_waits_for_room_in_the_buffer() -> None:
-    async def scenario() -> None:
-        settings = TaskSettings(buffer_memory_bytes=800)
-        task = FakeTask([outgoing("orders", 0, size=790)], [outgoing("orders", 1)])
-        bench = Bench(task, acknowledge=False, settings=settings)
-        bench.running.start()
-        await until(lambda: len(bench.sender.waiting) == 1)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert task.polls == 1
-        bench.sender.acknowledge_first()
-        await until(lambda: task.polls >= 2)
-        assert task.budgets[:2] == [800, 800]
-        await bench.running.stop(1.0)
-
-    asyncio.run(scenario())
+async def test_poll_waits_for_room_in_the_buffer() -> None:
+    settings = TaskSettings(buffer_memory_bytes=800)
+    task = FakeTask([outgoing("orders", 0, size=790)], [outgoing("orders", 1)])
+    bench = Bench(task, acknowledge=False, settings=settings)
+    bench.running.start()
+    await until(lambda: len(bench.sender.waiting) == 1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert task.polls == 1
+    bench.sender.acknowledge_first()
+    await until(lambda: task.polls >= 2)
+    assert task.budgets[:2] == [800, 800]
+    await bench.running.stop(1.0)
 
 
-def test_a_partition_that_cannot_drain_is_held_alone_and_released() -> None:
-    async def scenario() -> None:
-        big = TaskSettings().buffer_memory_bytes * 3 // 8  # more than half of what it leaves free
-        assert big > HOLD_ABOVE_BYTES
-        task = FakeTask([outgoing("orders", 0, size=big), outgoing("bills", 0)])
-        bench = Bench(task, acknowledge=False)
-        bench.running.start()
-        await until(lambda: bool(task.held))
-        assert task.held == [ORDERS]
-        bench.sender.acknowledge_first()
-        assert task.released == [ORDERS]
-        await bench.running.stop(1.0)
-
-    asyncio.run(scenario())
+async def test_a_partition_that_cannot_drain_is_held_alone_and_released() -> None:
+    big = TaskSettings().buffer_memory_bytes * 3 // 8  # more than half of what it leaves free
+    assert big > HOLD_ABOVE_BYTES
+    task = FakeTask([outgoing("orders", 0, size=big), outgoing("bills", 0)])
+    bench = Bench(task, acknowledge=False)
+    bench.running.start()
+    await until(lambda: bool(task.held))
+    assert task.held == [ORDERS]
+    bench.sender.acknowledge_first()
+    assert task.released == [ORDERS]
+    await bench.running.stop(1.0)
 
 
-def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> Bench:
-        task = FakeTask([outgoing("orders", 0), outgoing("bills", 0)])
-        bench = Bench(task, acknowledge=False)
-        bench.running.start()
-        await until(lambda: len(bench.sender.waiting) == 2)
-        error = PartitionError(
-            "too large", topic="orders", partition=0, offset=0, remedy="raise it"
-        )
-        bench.sender.refuse(ORDERS, error)
-        bench.sender.refuse(ORDERS, error)
-        task.rounds.append([outgoing("orders", 1), outgoing("bills", 1)])
-        await until(lambda: not task.rounds)
-        await until(lambda: len(bench.sender.sent) == 3)
-        assert bench.running.status.state.value == "RUNNING"
-        assert bench.meter.snapshot().failed == (f"orders-0: {error}",)
-        await bench.running.stop(1.0)
-        return bench
-
+async def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    bench = asyncio.run(scenario())
+    task = FakeTask([outgoing("orders", 0), outgoing("bills", 0)])
+    bench = Bench(task, acknowledge=False)
+    bench.running.start()
+    await until(lambda: len(bench.sender.waiting) == 2)
+    error = PartitionError("too large", topic="orders", partition=0, offset=0, remedy="raise it")
+    bench.sender.refuse(ORDERS, error)
+    bench.sender.refuse(ORDERS, error)
+    task.rounds.append([outgoing("orders", 1), outgoing("bills", 1)])
+    await until(lambda: not task.rounds)
+    await until(lambda: len(bench.sender.sent) == 3)
+    assert bench.running.status.state.value == "RUNNING"
+    assert bench.meter.snapshot().failed == (f"orders-0: {error}",)
+    await bench.running.stop(1.0)
     assert bench.task.given_up == [ORDERS]
     assert bench.position("orders") is None
     assert bench.position("bills") == b'{"offset":1}'
@@ -231,49 +197,40 @@ def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture) -> No
     assert "raise it" in errors[0]
 
 
-def test_the_task_fails_when_all_its_partitions_failed() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]), acknowledge=False)
-        bench.running.start()
-        await until(lambda: len(bench.sender.waiting) == 2)
-        bench.sender.refuse(ORDERS, FatalError("no"))
-        assert bench.running.status.state.value == "RUNNING"
-        bench.sender.refuse(BILLS, FatalError("no"))
-        await until(lambda: bench.running.status.state.value == "FAILED")
-        assert "all 2 partitions" in str(bench.running.status.cause)
-        await bench.running.stop(1.0)
-
-    asyncio.run(scenario())
+async def test_the_task_fails_when_all_its_partitions_failed() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]), acknowledge=False)
+    bench.running.start()
+    await until(lambda: len(bench.sender.waiting) == 2)
+    bench.sender.refuse(ORDERS, FatalError("no"))
+    assert bench.running.status.state.value == "RUNNING"
+    bench.sender.refuse(BILLS, FatalError("no"))
+    await until(lambda: bench.running.status.state.value == "FAILED")
+    assert "all 2 partitions" in str(bench.running.status.cause)
+    await bench.running.stop(1.0)
 
 
-def test_partition_failure_policy_fail_fails_the_task() -> None:
-    async def scenario() -> None:
-        settings = TaskSettings(fail_on_partition_failure=True)
-        bench = Bench(
-            FakeTask([outgoing("orders", 0), outgoing("bills", 0)]),
-            acknowledge=False,
-            settings=settings,
-        )
-        bench.running.start()
-        await until(lambda: len(bench.sender.waiting) == 2)
-        bench.sender.refuse(ORDERS, FatalError("no"))
-        await until(lambda: bench.running.status.state.value == "FAILED")
-        await bench.running.stop(1.0)
-
-    asyncio.run(scenario())
+async def test_partition_failure_policy_fail_fails_the_task() -> None:
+    settings = TaskSettings(fail_on_partition_failure=True)
+    bench = Bench(
+        FakeTask([outgoing("orders", 0), outgoing("bills", 0)]),
+        acknowledge=False,
+        settings=settings,
+    )
+    bench.running.start()
+    await until(lambda: len(bench.sender.waiting) == 2)
+    bench.sender.refuse(ORDERS, FatalError("no"))
+    await until(lambda: bench.running.status.state.value == "FAILED")
+    await bench.running.stop(1.0)
 
 
-def test_a_partition_the_task_reports_failed_still_delivers_what_it_handed_out() -> None:
-    async def scenario() -> None:
-        task = FakeTask([outgoing("orders", 0), outgoing("bills", 0)])
-        bench = Bench(task, acknowledge=False)
-        bench.running.start()
-        await until(lambda: len(bench.sender.waiting) == 2)
-        bench.context.partition_state(ORDERS, PartitionState.FAILED, FatalError("corrupt"))
-        await bench.running.stop(1.0)
-        assert bench.position("orders") == b'{"offset":0}'
-
-    asyncio.run(scenario())
+async def test_a_partition_the_task_reports_failed_still_delivers_what_it_handed_out() -> None:
+    task = FakeTask([outgoing("orders", 0), outgoing("bills", 0)])
+    bench = Bench(task, acknowledge=False)
+    bench.running.start()
+    await until(lambda: len(bench.sender.waiting) == 2)
+    bench.context.partition_state(ORDERS, PartitionState.FAILED, FatalError("corrupt"))
+    await bench.running.stop(1.0)
+    assert bench.position("orders") == b'{"offset":0}'
 
 
 @pytest.mark.parametrize(("fail_on_gap", "given_up"), [(False, []), (True, [ORDERS])])
@@ -295,100 +252,81 @@ def test_a_gap_is_logged_with_its_range_and_stops_the_partition_only_if_asked(
     assert "first_offset=1 last_offset=99 offsets=99 cause=retention" in caplog.text
 
 
-def test_a_task_that_does_not_stop_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_does_not_stop_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(FakeTask):
         async def poll(self, budget_bytes: int) -> list[Outgoing]:
             self.polls += 1
             await asyncio.Event().wait()
             return []
 
-    async def scenario() -> Bench:
-        bench = Bench(Stuck())
-        bench.running.start()
-        await until(lambda: bench.task.polls == 1)
-        await bench.running.stop(0.01)
-        return bench
-
-    bench = asyncio.run(scenario())
+    bench = Bench(Stuck())
+    bench.running.start()
+    await until(lambda: bench.task.polls == 1)
+    await bench.running.stop(0.01)
     assert (bench.task.stopped, bench.sender.closed) == (1, 1)
     assert "did not stop in time" in caplog.text
 
 
-def test_stalls_are_told_once_and_ended() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]))
-        bench.running.start()
-        await until(lambda: len(bench.sender.sent) == 2)
-        bench.sender.on_stalled(TopicPartition("A.orders", 0), FatalError("unauthorised"))
-        assert bench.meter.partition(ORDERS).state == "HELD"
-        bench.sender.on_stalled(TopicPartition("A.orders", 0), None)
-        assert bench.meter.partition(ORDERS).state == "RUNNING"
-        await bench.running.stop(1.0)
-
-    asyncio.run(scenario())
+async def test_stalls_are_told_once_and_ended() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]))
+    bench.running.start()
+    await until(lambda: len(bench.sender.sent) == 2)
+    bench.sender.on_stalled(TopicPartition("A.orders", 0), FatalError("unauthorised"))
+    assert bench.meter.partition(ORDERS).state == "HELD"
+    bench.sender.on_stalled(TopicPartition("A.orders", 0), None)
+    assert bench.meter.partition(ORDERS).state == "RUNNING"
+    await bench.running.stop(1.0)
 
 
-def test_an_outage_is_one_line_for_all_partitions(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        stalls = StallLog()
-        for number in range(5):
-            stalls.stalled(TopicPartition("A.orders", number), FatalError("no broker"))
-        stalls.stalled(TopicPartition("A.bills", 0), FatalError("leader moved"))
-        stalls.moving(TopicPartition("A.bills", 0))
-        stalls.close()
-        stalls.moving(TopicPartition("A.orders", 1))
-        stalls.close()
-
+async def test_an_outage_is_one_line_for_all_partitions(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
+    stalls = StallLog()
+    for number in range(5):
+        stalls.stalled(TopicPartition("A.orders", number), FatalError("no broker"))
+    stalls.stalled(TopicPartition("A.bills", 0), FatalError("leader moved"))
+    stalls.moving(TopicPartition("A.bills", 0))
+    stalls.close()
+    stalls.moving(TopicPartition("A.orders", 1))
+    stalls.close()
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert "partitions=5 (A.orders-0, A.orders-1, A.orders-2, ...) cause=no broker" in lines[0]
     assert lines[1].startswith("target takes partitions again partitions=1")
 
 
-def test_the_flow_counts_records_and_bytes_and_keeps_them_after_the_task() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0, 3), outgoing("bills", 0, 2)]))
-        await bench.run()
-        snapshot = bench.meter.snapshot()
-        assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 200, 0)
-
-    asyncio.run(scenario())
+async def test_the_flow_counts_records_and_bytes_and_keeps_them_after_the_task() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3), outgoing("bills", 0, 2)]))
+    await bench.run()
+    snapshot = bench.meter.snapshot()
+    assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 200, 0)
 
 
-def test_a_suspended_task_polls_sends_and_commits_nothing_until_it_is_resumed() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0, 3)]))
-        bench.running.start()
-        await until(lambda: bench.position("orders") == b'{"offset":2}')
-        bench.running.suspend()
-        sleeps = len(bench.clock.sleeps)
-        await until(lambda: len(bench.clock.sleeps) > sleeps + 3)
-        polls = bench.task.polls
-        bench.task.rounds.append([outgoing("orders", 3, 2)])
-        bench.committer.acknowledged(ORDERS, 3)
-        await until(lambda: len(bench.clock.sleeps) > sleeps + 8)
-        assert bench.task.polls == polls
-        assert bench.position("orders") == b'{"offset":2}'
-        bench.running.resume()
-        await until(lambda: bench.position("orders") == b'{"offset":4}')
-        assert bench.statuses.words == ["RUNNING"]
-        await bench.running.stop(1.0)
-
-    asyncio.run(scenario())
+async def test_a_suspended_task_polls_sends_and_commits_nothing_until_it_is_resumed() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)]))
+    bench.running.start()
+    await until(lambda: bench.position("orders") == b'{"offset":2}')
+    bench.running.suspend()
+    sleeps = len(bench.clock.sleeps)
+    await until(lambda: len(bench.clock.sleeps) > sleeps + 3)
+    polls = bench.task.polls
+    bench.task.rounds.append([outgoing("orders", 3, 2)])
+    bench.committer.acknowledged(ORDERS, 3)
+    await until(lambda: len(bench.clock.sleeps) > sleeps + 8)
+    assert bench.task.polls == polls
+    assert bench.position("orders") == b'{"offset":2}'
+    bench.running.resume()
+    await until(lambda: bench.position("orders") == b'{"offset":4}')
+    assert bench.statuses.words == ["RUNNING"]
+    await bench.running.stop(1.0)
 
 
-def test_a_suspended_task_commits_at_its_end_what_was_acknowledged_and_no_more() -> None:
-    async def scenario() -> None:
-        bench = Bench(FakeTask([outgoing("orders", 0, 3)], [outgoing("orders", 3, 2)]))
-        bench.sender.acknowledge = False
-        bench.running.start()
-        await until(lambda: len(bench.sender.waiting) == 2)
-        bench.sender.acknowledge_first()
-        bench.running.suspend()
-        await bench.running.stop(1.0)
-        assert bench.position("orders") == b'{"offset":2}'
-        assert len(bench.sender.waiting) == 1
-
-    asyncio.run(scenario())
+async def test_a_suspended_task_commits_at_its_end_what_was_acknowledged_and_no_more() -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)], [outgoing("orders", 3, 2)]))
+    bench.sender.acknowledge = False
+    bench.running.start()
+    await until(lambda: len(bench.sender.waiting) == 2)
+    bench.sender.acknowledge_first()
+    bench.running.suspend()
+    await bench.running.stop(1.0)
+    assert bench.position("orders") == b'{"offset":2}'
+    assert len(bench.sender.waiting) == 1

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -59,64 +60,53 @@ class Bench:
         ]
 
 
-def play(body: Callable[[Bench], Awaitable[None]]) -> Bench:
-    async def run() -> Bench:
-        bench = Bench()
-        await bench.store.start(bench.heard)
-        try:
-            await body(bench)
-        finally:
-            await bench.store.stop()
-        return bench
-
-    return asyncio.run(run())
+@pytest.fixture
+@asynccontextmanager
+async def bench() -> AsyncGenerator[Bench]:
+    bench = Bench()
+    await bench.store.start(bench.heard)
+    try:
+        yield bench
+    finally:
+        await bench.store.stop()
 
 
-def test_a_connector_is_visible_after_read_back_and_told_once() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.put_connector("c", {"a": "1"})
-        assert bench.store.snapshot().connectors == {"c": {"a": "1"}}
-        assert bench.store.snapshot().offset == 1
-        assert bench.heard == ["changed c"]
-
-    assert play(body).sequence() == [("connector-c", '{"properties":{"a":"1"}}')]
+async def test_a_connector_is_visible_after_read_back_and_told_once(bench: Bench) -> None:
+    await bench.store.put_connector("c", {"a": "1"})
+    assert bench.store.snapshot().connectors == {"c": {"a": "1"}}
+    assert bench.store.snapshot().offset == 1
+    assert bench.heard == ["changed c"]
+    assert bench.sequence() == [("connector-c", '{"properties":{"a":"1"}}')]
 
 
-def test_an_initial_state_is_written_first_and_not_told() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.put_connector("c", {}, TargetState.STOPPED)
-        assert bench.store.snapshot().target("c") is TargetState.STOPPED
-        assert bench.heard == ["changed c"]
-
-    assert play(body).sequence() == [
+async def test_an_initial_state_is_written_first_and_not_told(bench: Bench) -> None:
+    await bench.store.put_connector("c", {}, TargetState.STOPPED)
+    assert bench.store.snapshot().target("c") is TargetState.STOPPED
+    assert bench.heard == ["changed c"]
+    assert bench.sequence() == [
         ("target-state-c", '{"state":"PAUSED","state.v2":"STOPPED"}'),
         ("connector-c", '{"properties":{}}'),
     ]
 
 
-def test_a_removal_is_two_tombstones_and_leaves_the_task_records() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.put_connector("c", {})
-        await bench.store.put_tasks("c", [{"n": "0"}])
-        await bench.store.remove_connector("c")
-        assert bench.store.snapshot().connectors == {}
-        assert bench.store.snapshot().targets == {}
-
-    bench = play(body)
+async def test_a_removal_is_two_tombstones_and_leaves_the_task_records(bench: Bench) -> None:
+    await bench.store.put_connector("c", {})
+    await bench.store.put_tasks("c", [{"n": "0"}])
+    await bench.store.remove_connector("c")
+    assert bench.store.snapshot().connectors == {}
+    assert bench.store.snapshot().targets == {}
     assert bench.sequence()[-2:] == [("connector-c", None), ("target-state-c", None)]
     assert bench.written()["task-c-0"] is not None
     assert bench.heard == ["changed c", "tasks c", "removed c"]
 
 
-def test_task_configs_are_written_before_their_commit() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.put_connector("c", {})
-        await bench.store.put_tasks("c", [{"n": "0"}, {"n": "1"}])
-        assert bench.store.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
-        await bench.store.put_tasks("c", [])
-        assert bench.store.snapshot().tasks("c") == ()
-
-    assert play(body).sequence()[1:] == [
+async def test_task_configs_are_written_before_their_commit(bench: Bench) -> None:
+    await bench.store.put_connector("c", {})
+    await bench.store.put_tasks("c", [{"n": "0"}, {"n": "1"}])
+    assert bench.store.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
+    await bench.store.put_tasks("c", [])
+    assert bench.store.snapshot().tasks("c") == ()
+    assert bench.sequence()[1:] == [
         ("task-c-0", '{"properties":{"n":"0"}}'),
         ("task-c-1", '{"properties":{"n":"1"}}'),
         ("commit-c", '{"tasks":2}'),
@@ -124,86 +114,75 @@ def test_task_configs_are_written_before_their_commit() -> None:
     ]
 
 
-def test_two_sets_of_task_configs_do_not_mix() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.put_connector("c", {})
-        await asyncio.gather(
-            bench.store.put_tasks("c", [{"n": "old"}] * 3),
-            bench.store.put_tasks("c", [{"n": "new"}]),
-        )
-        assert bench.store.snapshot().task_configs == {TaskId("c", 0): {"n": "new"}}
-
-    play(body)
+async def test_two_sets_of_task_configs_do_not_mix(bench: Bench) -> None:
+    await bench.store.put_connector("c", {})
+    await asyncio.gather(
+        bench.store.put_tasks("c", [{"n": "old"}] * 3),
+        bench.store.put_tasks("c", [{"n": "new"}]),
+    )
+    assert bench.store.snapshot().task_configs == {TaskId("c", 0): {"n": "new"}}
 
 
-def test_states_keys_restarts_and_levels_reach_every_worker_once() -> None:
-    async def body(bench: Bench) -> None:
-        other, heard = MemoryConfigBackingStore(bench.topic), Heard()
-        await other.start(heard)
-        await bench.store.put_connector("c", {})
-        await bench.store.put_target("c", TargetState.PAUSED)
-        await bench.store.put_target("c", TargetState.PAUSED)
-        await bench.store.put_session_key(KEY)
-        await bench.store.put_restart(RESTART)
-        await bench.store.put_logger_level("root", "WARN")
-        await bench.store.put_fenced("c", 2)
-        assert bench.store.snapshot().session_key == KEY
-        await other.refresh(1)
-        assert heard == bench.heard
-        assert other.snapshot() == bench.store.snapshot()
-        assert heard == ["changed c", "target c", "key 1", "restart c", "level root WARN"]
-        await other.stop()
-
-    play(body)
+async def test_states_keys_restarts_and_levels_reach_every_worker_once(bench: Bench) -> None:
+    other, heard = MemoryConfigBackingStore(bench.topic), Heard()
+    await other.start(heard)
+    await bench.store.put_connector("c", {})
+    await bench.store.put_target("c", TargetState.PAUSED)
+    await bench.store.put_target("c", TargetState.PAUSED)
+    await bench.store.put_session_key(KEY)
+    await bench.store.put_restart(RESTART)
+    await bench.store.put_logger_level("root", "WARN")
+    await bench.store.put_fenced("c", 2)
+    assert bench.store.snapshot().session_key == KEY
+    await other.refresh(1)
+    assert heard == bench.heard
+    assert other.snapshot() == bench.store.snapshot()
+    assert heard == ["changed c", "target c", "key 1", "restart c", "level root WARN"]
+    await other.stop()
 
 
-def test_what_was_there_before_the_start_is_in_the_snapshot_and_not_told() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.store.put_connector("c", {})
-        await bench.store.put_restart(RESTART)
-        await bench.store.put_logger_level("root", "WARN")
-        await bench.store.put_session_key(KEY)
-        late, heard = MemoryConfigBackingStore(bench.topic), Heard()
-        await late.start(heard)
-        assert late.snapshot() == bench.store.snapshot()
-        assert heard == []
-        await late.stop()
-        await late.stop()
-
-    play(body)
-
-
-def test_a_topic_in_memory_does_not_grow_without_end() -> None:
-    async def body(bench: Bench) -> None:
-        for number in range(5_000):
-            await bench.store.put_connector("c", {"n": str(number)})
-        assert len(bench.topic.records) <= 1_002
-        assert bench.heard == ["changed c"] * 5_000
-        late = MemoryConfigBackingStore(bench.topic)
-        await late.start(Heard())
-        assert late.snapshot() == bench.store.snapshot()
-        assert late.snapshot().offset == 5_000
-
-    play(body)
+async def test_what_was_there_before_the_start_is_in_the_snapshot_and_not_told(
+    bench: Bench,
+) -> None:
+    await bench.store.put_connector("c", {})
+    await bench.store.put_restart(RESTART)
+    await bench.store.put_logger_level("root", "WARN")
+    await bench.store.put_session_key(KEY)
+    late, heard = MemoryConfigBackingStore(bench.topic), Heard()
+    await late.start(heard)
+    assert late.snapshot() == bench.store.snapshot()
+    assert heard == []
+    await late.stop()
+    await late.stop()
 
 
-def test_records_not_in_form_are_named_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(bench: Bench) -> None:
-        bench.topic.append(b"unknown", b"{}")
-        bench.topic.append(None, None)
-        bench.topic.append(b"task-c-0", None)
-        bench.topic.append(b"connector-c", b'{"properties":{"password":7}}')
-        await bench.store.refresh(1)
-        await bench.store.refresh(1)
-        assert bench.store.snapshot().offset == 4
-        assert bench.heard == []
+async def test_a_topic_in_memory_does_not_grow_without_end(bench: Bench) -> None:
+    for number in range(5_000):
+        await bench.store.put_connector("c", {"n": str(number)})
+    assert len(bench.topic.records) <= 1_002
+    assert bench.heard == ["changed c"] * 5_000
+    late = MemoryConfigBackingStore(bench.topic)
+    await late.start(Heard())
+    assert late.snapshot() == bench.store.snapshot()
+    assert late.snapshot().offset == 5_000
 
+
+async def test_records_not_in_form_are_named_once_and_ignored(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    play(body)
+    bench.topic.append(b"unknown", b"{}")
+    bench.topic.append(None, None)
+    bench.topic.append(b"task-c-0", None)
+    bench.topic.append(b"connector-c", b'{"properties":{"password":7}}')
+    await bench.store.refresh(1)
+    await bench.store.refresh(1)
+    assert bench.store.snapshot().offset == 4
+    assert bench.heard == []
     assert caplog.text.count("config record is ignored topic=configs") == 4
 
 
-def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() -> None:
+async def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() -> None:
     class Silent:
         topic = "configs"
 
@@ -222,11 +201,8 @@ def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() -> Non
         def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
             return asyncio.get_running_loop().create_future()
 
-    async def run() -> None:
-        store = LogConfigBackingStore(Silent, write_s=0.01)
-        await store.start(Heard())
-        with pytest.raises(RequestTimedOutError, match=r"config of connector c .* is unknown"):
-            await store.put_connector("c", {})
-        assert store.snapshot().connectors == {}
-
-    asyncio.run(run())
+    store = LogConfigBackingStore(Silent, write_s=0.01)
+    await store.start(Heard())
+    with pytest.raises(RequestTimedOutError, match=r"config of connector c .* is unknown"):
+        await store.put_connector("c", {})
+    assert store.snapshot().connectors == {}

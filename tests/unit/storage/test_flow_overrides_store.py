@@ -1,7 +1,8 @@
 """File and overrides of one flow, over a log in memory."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -32,15 +33,13 @@ def on(
     )
 
 
-def run(test: Callable[[FlowOverridesStore, MemoryTopic], Awaitable[None]]) -> None:
-    async def play() -> None:
-        topic = MemoryTopic("mm2py-flows.A.internal")
-        store = on(topic)
-        await store.start()
-        await test(store, topic)
-        await store.stop()
-
-    asyncio.run(play())
+@asynccontextmanager
+async def started() -> AsyncGenerator[tuple[FlowOverridesStore, MemoryTopic]]:
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    store = on(topic)
+    await store.start()
+    yield store, topic
+    await store.stop()
 
 
 async def change(store: FlowOverridesStore, name: str = SOURCE, **patch: str | None) -> None:
@@ -50,16 +49,14 @@ async def change(store: FlowOverridesStore, name: str = SOURCE, **patch: str | N
     await store.record(name, before, after, actor="anna")
 
 
-def test_without_a_record_the_file_counts() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_without_a_record_the_file_counts() -> None:
+    async with started() as (store, _):
         assert store.effective() == FILE
         assert (store.held(), store.history()) == (frozenset(), ())
 
-    run(test)
 
-
-def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> None:
+    async with started() as (store, topic):
         await change(store, topics="orders.*", tasks_max=None)
         newer = {SOURCE: {"topics": ".*", "tasks.max": "9", "rate": "5"}}
         again = on(topic, newer)
@@ -68,21 +65,17 @@ def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> None:
         assert again.overrides(SOURCE)["topics"].revision.by == "anna"
         await again.stop()
 
-    run(test)
 
-
-def test_the_text_of_the_file_takes_an_override_back() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_the_text_of_the_file_takes_an_override_back() -> None:
+    async with started() as (store, _):
         await change(store, topics="orders.*")
         await change(store, topics=".*")
         assert store.overrides(SOURCE) == {}
         assert store.effective() == FILE
 
-    run(test)
 
-
-def test_the_history_says_who_changed_what() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_the_history_says_who_changed_what() -> None:
+    async with started() as (store, _):
         await change(store, topics="orders.*", tasks_max=None, new="1")
         (line,) = store.history()
         assert (line.action, line.target, line.revision.number) == ("change", SOURCE, 1)
@@ -92,19 +85,15 @@ def test_the_history_says_who_changed_what() -> None:
             Change(key=f"override:{SOURCE}:topics", before=".*", after="orders.*"),
         )
 
-    run(test)
 
-
-def test_an_equal_config_writes_nothing() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_an_equal_config_writes_nothing() -> None:
+    async with started() as (store, topic):
         await change(store)
         assert topic.records == []
 
-    run(test)
 
-
-def test_connectors_come_and_go_beside_the_file() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_connectors_come_and_go_beside_the_file() -> None:
+    async with started() as (store, _):
         await store.record("mine", None, {"x": "1"}, actor="anna")
         await store.record(BEAT, FILE[BEAT], None, actor="anna")
         assert set(store.effective()) == {SOURCE, "mine"}
@@ -113,22 +102,18 @@ def test_connectors_come_and_go_beside_the_file() -> None:
         assert store.effective() == FILE
         assert [line.action for line in store.history()] == ["create", "delete", "delete", "create"]
 
-    run(test)
 
-
-def test_a_secret_is_refused_and_nothing_is_written() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_a_secret_is_refused_and_nothing_is_written() -> None:
+    async with started() as (store, topic):
         with pytest.raises(ConfigError, match=r"a\.pw"):
             await change(store, a_pw="other", topics="x")
         assert topic.records == []
         await change(store, a_pw="${file:/secrets:p}")
         assert b"canary" not in b"".join(record.value or b"" for record in topic.records)
 
-    run(test)
 
-
-def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions() -> None:
+    async with started() as (store, _):
         whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
         other = TopicPartition("else", 0)
         for partition in (whole, one, other):
@@ -140,11 +125,9 @@ def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions
             "orders", "else-0", "orders-3", "orders",
         ]  # fmt: skip
 
-    run(test)
 
-
-def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
+    async with started() as (store, topic):
         other, told = on(topic), list[int]()
         await other.start()
         other.listen(lambda: told.append(1))
@@ -157,11 +140,9 @@ def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
         assert other.effective()[SOURCE]["topics"] == "x"
         await other.stop()
 
-    run(test)
 
-
-def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> None:
+    async with started() as (store, topic):
         for _ in range(HISTORY_KEPT + 3):
             await store.note("restart", "A->B", actor="anna")
         assert len(store.history()) == HISTORY_KEPT
@@ -172,17 +153,13 @@ def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> None:
         assert again.history()[0].revision.number == HISTORY_KEPT + 4
         await again.stop()
 
-    run(test)
 
-
-def test_a_record_of_a_later_version_is_left_alone() -> None:
-    async def test(store: FlowOverridesStore, topic: MemoryTopic) -> None:
+async def test_a_record_of_a_later_version_is_left_alone() -> None:
+    async with started() as (store, topic):
         topic.append(b"override:c:p", b"\x09{}")
         topic.append(None, b"x")
         await asyncio.sleep(0)
         assert store.effective() == FILE
-
-    run(test)
 
 
 class _SilentLog:
@@ -201,14 +178,11 @@ class _SilentLog:
         return asyncio.get_running_loop().create_future()
 
 
-def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:
-    async def play() -> None:
-        def silent(handle: Callable[[int, Record], None]) -> _SilentLog:
-            return _SilentLog()
+async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:
+    def silent(handle: Callable[[int, Record], None]) -> _SilentLog:
+        return _SilentLog()
 
-        store = FlowOverridesStore(silent, FILE, clock=FakeClock(), write_s=0.01)
-        await store.start()
-        with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
-            await store.note("restart", "A->B", actor="anna")
-
-    asyncio.run(play())
+    store = FlowOverridesStore(silent, FILE, clock=FakeClock(), write_s=0.01)
+    await store.start()
+    with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
+        await store.note("restart", "A->B", actor="anna")

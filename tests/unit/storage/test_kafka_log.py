@@ -1,7 +1,8 @@
 """A log over Kafka: opened as a whole or not at all, followed, written by key."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -88,85 +89,67 @@ class Bench:
         self.seen.append((partition, record.key, record.value))
 
 
-def play(body: Callable[[Bench], Awaitable[None]]) -> None:
-    async def run() -> None:
-        bench = Bench()
-        try:
-            await body(bench)
-        finally:
-            await bench.log.stop()
+@pytest.fixture
+@asynccontextmanager
+async def bench() -> AsyncGenerator[Bench]:
+    bench = Bench()
+    try:
+        yield bench
+    finally:
+        await bench.log.stop()
 
-    asyncio.run(run())
+
+async def test_records_before_and_after_the_start_are_handed_on(bench: Bench) -> None:
+    bench.topic.post(TopicPartition("t", 3), [NewRecord(b"old", None, (), 1)], lambda _: None)
+    await bench.log.start()
+    assert bench.seen == [(3, b"old", None)]
+    assert await bench.log.send(b"new", b"1", 1) == 1
+    await bench.log.read_to_end(1)
+    assert bench.seen[1:] == [(partition_of(b"new", 5), b"new", b"1")]
 
 
-def test_records_before_and_after_the_start_are_handed_on() -> None:
-    async def body(bench: Bench) -> None:
-        bench.topic.post(TopicPartition("t", 3), [NewRecord(b"old", None, (), 1)], lambda _: None)
+async def test_a_start_that_fails_closes_everything_and_may_be_repeated(bench: Bench) -> None:
+    bench.topic.errors.append(ConnectionFailedError("away"))
+    with pytest.raises(ConnectionFailedError):
         await bench.log.start()
-        assert bench.seen == [(3, b"old", None)]
-        assert await bench.log.send(b"new", b"1", 1) == 1
+    assert bench.topic.events == ["start", "close", "close"]
+    await bench.log.start()
+    await bench.log.stop()
+    await bench.log.stop()
+    assert bench.topic.events[3:] == ["start", "close", "close"]
+
+
+async def test_a_closed_log_neither_reads_nor_writes(bench: Bench) -> None:
+    with pytest.raises(ConnectionFailedError, match="topic t is not open"):
         await bench.log.read_to_end(1)
-        assert bench.seen[1:] == [(partition_of(b"new", 5), b"new", b"1")]
-
-    play(body)
-
-
-def test_a_start_that_fails_closes_everything_and_may_be_repeated() -> None:
-    async def body(bench: Bench) -> None:
-        bench.topic.errors.append(ConnectionFailedError("away"))
-        with pytest.raises(ConnectionFailedError):
-            await bench.log.start()
-        assert bench.topic.events == ["start", "close", "close"]
-        await bench.log.start()
-        await bench.log.stop()
-        await bench.log.stop()
-        assert bench.topic.events[3:] == ["start", "close", "close"]
-
-    play(body)
+    with pytest.raises(ConnectionFailedError, match="topic t is not open"):
+        await bench.log.post(b"k", None)
 
 
-def test_a_closed_log_neither_reads_nor_writes() -> None:
-    async def body(bench: Bench) -> None:
-        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
-            await bench.log.read_to_end(1)
-        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
-            await bench.log.post(b"k", None)
-
-    play(body)
+async def test_what_is_not_acknowledged_in_time_has_an_unknown_outcome(bench: Bench) -> None:
+    await bench.log.start()
+    bench.topic.acknowledge = False
+    with pytest.raises(RequestTimedOutError, match="is unknown"):
+        await bench.log.send(b"k", b"v", 0.01)
+    bench.topic.waiting[0](0)
 
 
-def test_what_is_not_acknowledged_in_time_has_an_unknown_outcome() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.log.start()
-        bench.topic.acknowledge = False
-        with pytest.raises(RequestTimedOutError, match="is unknown"):
-            await bench.log.send(b"k", b"v", 0.01)
-        bench.topic.waiting[0](0)
-
-    play(body)
+async def test_an_error_that_nobody_waits_for_is_no_trouble(bench: Bench) -> None:
+    await bench.log.start()
+    bench.topic.acknowledge = False
+    bench.log.post(b"k", b"v")
+    bench.topic.waiting[0](ConnectionFailedError("closed"))
 
 
-def test_an_error_that_nobody_waits_for_is_no_trouble() -> None:
-    async def body(bench: Bench) -> None:
-        await bench.log.start()
-        bench.topic.acknowledge = False
-        bench.log.post(b"k", b"v")
-        bench.topic.waiting[0](ConnectionFailedError("closed"))
-
-    play(body)
-
-
-def test_a_follower_that_crashes_is_named_and_reading_fails(
+async def test_a_follower_that_crashes_is_named_and_reading_fails(
+    bench: Bench,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(bench: Bench) -> None:
-        await bench.log.start()
-        bench.topic.crash = RuntimeError("bug")
-        bench.log.post(b"k", b"v")
-        for _ in range(5):
-            await asyncio.sleep(0)
-        with pytest.raises(ConnectionFailedError):
-            await bench.log.read_to_end(1)
-
-    play(body)
+    await bench.log.start()
+    bench.topic.crash = RuntimeError("bug")
+    bench.log.post(b"k", b"v")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    with pytest.raises(ConnectionFailedError):
+        await bench.log.read_to_end(1)
     assert "topic is followed no longer topic=t" in caplog.text

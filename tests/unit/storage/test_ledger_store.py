@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
@@ -99,31 +100,30 @@ def an_event(
     )
 
 
-def play(body: Callable[[Bench], Coroutine[None, None, None]], log: Log | None = None) -> Bench:
-    async def run() -> Bench:
-        bench = Bench(log)
-        bench.store.start()
-        try:
-            await body(bench)
-        finally:
-            await bench.store.stop()
-        return bench
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def running(log: Log | None = None) -> AsyncGenerator[Bench]:
+    bench = Bench(log)
+    bench.store.start()
+    try:
+        yield bench
+    finally:
+        await bench.store.stop()
 
 
-def test_an_event_is_written_once_and_counted() -> None:
-    async def body(bench: Bench) -> None:
-        assert bench.store.report(an_event(10, 19))
-        assert not bench.store.report(an_event(10, 19))
-        assert list(bench.store.unwritten()) == [ORDERS]
-        assert await bench.store.flush(5)
-        assert not bench.store.unwritten()
-        assert not bench.store.report(an_event(10, 19))
-        assert bench.store.report(an_event(30, 39, kind=EventKind.MAY_BE_DOUBLED))
-        assert await bench.store.flush(5)
+@pytest.fixture
+def bench() -> AbstractAsyncContextManager[Bench]:
+    return running()
 
-    bench = play(body)
+
+async def test_an_event_is_written_once_and_counted(bench: Bench) -> None:
+    assert bench.store.report(an_event(10, 19))
+    assert not bench.store.report(an_event(10, 19))
+    assert list(bench.store.unwritten()) == [ORDERS]
+    assert await bench.store.flush(5)
+    assert not bench.store.unwritten()
+    assert not bench.store.report(an_event(10, 19))
+    assert bench.store.report(an_event(30, 39, kind=EventKind.MAY_BE_DOUBLED))
+    assert await bench.store.flush(5)
     assert bench.log.ranges() == [
         ("retention", "orders-0", 10, 19),
         ("may-be-doubled", "orders-0", 30, 39),
@@ -133,19 +133,15 @@ def test_an_event_is_written_once_and_counted() -> None:
     assert (snapshot.records_lost, snapshot.records_may_be_doubled) == (10, 10)
 
 
-def test_a_restart_writes_only_what_is_new() -> None:
-    async def first(bench: Bench) -> None:
+async def test_a_restart_writes_only_what_is_new() -> None:
+    async with running() as bench:
         bench.store.report(an_event(10, 19))
         assert await bench.store.flush(5)
-
-    async def second(bench: Bench) -> None:
+    async with running(bench.log) as bench:
         assert bench.store.report(an_event(10, 29))
         assert await bench.store.flush(5)
         assert bench.store.report(an_event(10, 29, BILLS))
         assert await bench.store.flush(5)
-
-    log = play(first).log
-    bench = play(second, log)
     assert bench.log.ranges() == [
         ("retention", "orders-0", 10, 19),
         ("retention", "orders-0", 20, 29),
@@ -154,100 +150,90 @@ def test_a_restart_writes_only_what_is_new() -> None:
     assert bench.meter.snapshot().records_lost == 30
 
 
-def test_events_of_another_flow_are_not_ours() -> None:
+async def test_events_of_another_flow_are_not_ours() -> None:
     log = Log()
     other = LedgerRecord(event=an_event(10, 19), flow="A->C", time_ms=1)
     key, value = encode_ledger_record(other)
     log.records.append(Record(0, 1, key, value))
 
-    async def body(bench: Bench) -> None:
+    async with running(log) as bench:
         bench.store.report(an_event(10, 19))
         assert await bench.store.flush(5)
-
-    play(body, log)
     assert len(log.records) == 2
 
 
-def test_positions_wait_while_the_target_is_away_and_the_trouble_is_said_once(
+async def test_positions_wait_while_the_target_is_away_and_the_trouble_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = Log()
     log.open_errors = [ConnectionFailedError("away")] * 5
     log.write_errors = [ConnectionFailedError("away again")]
 
-    async def body(bench: Bench) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(log) as bench:
         bench.store.report(an_event(10, 19))
         await until(lambda: len(log.open_errors) < 3)
         assert list(bench.store.unwritten()) == [ORDERS]
         assert await bench.store.flush(5)
-
-    caplog.set_level(logging.INFO)
-    play(body, log)
     assert log.ranges() == [("retention", "orders-0", 10, 19)]
     assert caplog.text.count("ledger cannot be written") == 1
     assert caplog.text.count("ledger works again") == 1
 
 
-def test_a_partition_waits_until_its_last_event_is_acknowledged() -> None:
-    async def body(bench: Bench) -> None:
-        await until(lambda: bench.store.report(an_event(0, 1)) or True)
-        assert await bench.store.flush(5)
-        bench.log.gate.clear()
-        bench.store.report(an_event(10, 19))
-        bench.store.report(an_event(30, 39))
-        bench.store.report(an_event(10, 19, BILLS))
-        assert set(bench.store.unwritten()) == {ORDERS, BILLS}
-        assert not await bench.store.flush(0.01)
-        bench.log.gate.set()
-        assert await bench.store.flush(5)
-
-    bench = play(body)
+async def test_a_partition_waits_until_its_last_event_is_acknowledged(bench: Bench) -> None:
+    await until(lambda: bench.store.report(an_event(0, 1)) or True)
+    assert await bench.store.flush(5)
+    bench.log.gate.clear()
+    bench.store.report(an_event(10, 19))
+    bench.store.report(an_event(30, 39))
+    bench.store.report(an_event(10, 19, BILLS))
+    assert set(bench.store.unwritten()) == {ORDERS, BILLS}
+    assert not await bench.store.flush(0.01)
+    bench.log.gate.set()
+    assert await bench.store.flush(5)
     assert len(bench.log.records) == 4
 
 
-def test_what_was_not_written_before_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_was_not_written_before_the_end_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = Log()
     log.open_errors = [ConfigError("may not create it")] * 1000
 
-    async def body(bench: Bench) -> None:
+    async with running(log) as bench:
         bench.store.report(an_event(10, 19))
         await until(lambda: len(log.open_errors) < 999)
-
-    play(body, log)
     assert "will be noticed again topic=mm2py-ledger.A.internal events=1" in caplog.text
 
 
-def test_records_of_a_later_version_are_left_alone_and_reported(
+async def test_records_of_a_later_version_are_left_alone_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = Log()
     log.records.append(Record(0, 1, b"orders-0", b"\x02later"))
 
-    async def body(bench: Bench) -> None:
+    async with running(log) as bench:
         bench.store.report(an_event(10, 19))
         assert await bench.store.flush(5)
-
-    play(body, log)
     assert log.records[0].value == b"\x02later"
     assert "of a version that this program does not know" in caplog.text
 
 
-def test_two_recreations_that_end_alike_are_two_events_where_the_position_moved_on() -> None:
-    async def body(bench: Bench) -> None:
-        for number in range(2):
-            assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED))
-            assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED)), "found again"
-            bench.store.note_incarnation(ORDERS, bytes([number] * 16))
-            assert bench.store.report(an_event(5, 9))
-            assert await bench.store.flush(5)
+async def test_two_recreations_that_end_alike_are_two_events_where_the_position_moved_on(
+    bench: Bench,
+) -> None:
+    for number in range(2):
+        assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED))
+        assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED)), "found again"
+        bench.store.note_incarnation(ORDERS, bytes([number] * 16))
+        assert bench.store.report(an_event(5, 9))
+        assert await bench.store.flush(5)
+    assert len(bench.log.ranges()) == 4
 
-    assert len(play(body).log.ranges()) == 4
 
-
-def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None:
+async def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None:
     old, new = bytes(range(16)), bytes(range(1, 17))
-
-    async def first(bench: Bench) -> None:
+    async with running() as bench:
         assert await bench.store.incarnations() == {}
         bench.store.note_incarnation(ORDERS, old)
         bench.store.note_incarnation(BILLS, old)
@@ -255,24 +241,18 @@ def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None:
         bench.store.note_incarnation(BILLS, new)
         assert not bench.store.unwritten()
         assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
-
-    async def second(bench: Bench) -> None:
-        assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
-        bench.store.note_incarnation(BILLS, new)
-
-    bench = play(first)
     assert len(bench.log.records) == 3
     assert bench.log.ranges() == []
     assert bench.meter.snapshot().events == {}
-    play(second, bench.log)
+    async with running(bench.log) as bench:
+        assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
+        bench.store.note_incarnation(BILLS, new)
     assert len(bench.log.records) == 3
 
 
-def test_a_ledger_that_cannot_be_read_stops_no_task() -> None:
+async def test_a_ledger_that_cannot_be_read_stops_no_task() -> None:
     log = Log()
     log.open_errors = [ConfigError("may not create it")] * 1000
 
-    async def body(bench: Bench) -> None:
+    async with running(log) as bench:
         assert await bench.store.incarnations() == {}
-
-    play(body, log)

@@ -79,84 +79,66 @@ def test_murmur2_is_javas(data: bytes, signed: int) -> None:
     assert murmur2(data) == signed & 0xFFFFFFFF
 
 
-def test_a_suspended_store_refuses_positions_and_goes_on_afterwards() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log)
-        await store.start()
-        store.suspend()
-        with pytest.raises(RetriableError, match="membership is in doubt"):
-            await store.set({KEY: b'{"offset":41}'})
-        store.resume()
-        await store.set({KEY: b'{"offset":42}'})
-        assert log.events == ["start", "suspend", "resume"]
-        assert [value for _, _, value in log.records] == [b'{"offset":42}']
-
-    asyncio.run(scenario())
-
-
-def test_a_written_value_is_read_back_after_a_restart() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log)
-        await store.start()
+async def test_a_suspended_store_refuses_positions_and_goes_on_afterwards() -> None:
+    log = Log()
+    store = _store(log)
+    await store.start()
+    store.suspend()
+    with pytest.raises(RetriableError, match="membership is in doubt"):
         await store.set({KEY: b'{"offset":41}'})
-        assert log.records == [(partition_of(KEY, 25), KEY, b'{"offset":41}')]
-        await store.stop()
-        again = _store(log)
-        await again.start()
-        assert await again.get([KEY, b'["x",{"a":1}]']) == [b'{"offset":41}', None]
-
-    asyncio.run(scenario())
+    store.resume()
+    await store.set({KEY: b'{"offset":42}'})
+    assert log.events == ["start", "suspend", "resume"]
+    assert [value for _, _, value in log.records] == [b'{"offset":42}']
 
 
-def test_get_sees_what_another_writer_added_meanwhile() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log)
-        await store.start()
-        log.records.append((0, KEY, b'{"offset":7}'))
-        assert await store.get([KEY]) == [b'{"offset":7}']
-
-    asyncio.run(scenario())
-
-
-def test_values_go_out_as_one_batch_per_partition() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log, partitions=1)
-        await store.start()
-        keys = [b'["c",{"p":%d}]' % number for number in range(5)]
-        await store.set(dict.fromkeys(keys, b"{}"))
-        assert [key for _, key, _ in log.records] == keys
-
-    asyncio.run(scenario())
+async def test_a_written_value_is_read_back_after_a_restart() -> None:
+    log = Log()
+    store = _store(log)
+    await store.start()
+    await store.set({KEY: b'{"offset":41}'})
+    assert log.records == [(partition_of(KEY, 25), KEY, b'{"offset":41}')]
+    await store.stop()
+    again = _store(log)
+    await again.start()
+    assert await again.get([KEY, b'["x",{"a":1}]']) == [b'{"offset":41}', None]
 
 
-def test_a_refused_write_is_the_callers_error() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log)
-        await store.start()
-        log.refuse = FatalError("not authorised")
-        with pytest.raises(FatalError):
-            await store.set({KEY: b"{}"})
-
-    asyncio.run(scenario())
+async def test_get_sees_what_another_writer_added_meanwhile() -> None:
+    log = Log()
+    store = _store(log)
+    await store.start()
+    log.records.append((0, KEY, b'{"offset":7}'))
+    assert await store.get([KEY]) == [b'{"offset":7}']
 
 
-def test_stop_is_safe_twice_and_start_reopens() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log)
-        await store.stop()
-        await store.start()
-        await store.stop()
-        await store.stop()
-        await store.start()
-        assert log.events == ["start", "close", "close", "start"]
+async def test_values_go_out_as_one_batch_per_partition() -> None:
+    log = Log()
+    store = _store(log, partitions=1)
+    await store.start()
+    keys = [b'["c",{"p":%d}]' % number for number in range(5)]
+    await store.set(dict.fromkeys(keys, b"{}"))
+    assert [key for _, key, _ in log.records] == keys
 
-    asyncio.run(scenario())
+
+async def test_a_refused_write_is_the_callers_error() -> None:
+    log = Log()
+    store = _store(log)
+    await store.start()
+    log.refuse = FatalError("not authorised")
+    with pytest.raises(FatalError):
+        await store.set({KEY: b"{}"})
+
+
+async def test_stop_is_safe_twice_and_start_reopens() -> None:
+    log = Log()
+    store = _store(log)
+    await store.stop()
+    await store.start()
+    await store.stop()
+    await store.stop()
+    await store.start()
+    assert log.events == ["start", "close", "close", "start"]
 
 
 def test_a_key_is_found_by_content_when_another_writer_ordered_it_otherwise() -> None:
@@ -182,29 +164,23 @@ def test_malformed_keys_are_named_and_skipped(key: bytes, caplog: pytest.LogCapt
     assert "offset record is ignored" in caplog.text
 
 
-def test_the_memory_store_keeps_the_same_contract() -> None:
-    async def scenario() -> None:
-        store = MemoryOffsetBackingStore()
-        await store.start()
-        await store.set({OTHER_ORDER: b'{"offset":1}'})
-        assert await store.get([KEY]) == [b'{"offset":1}']
-        await store.set({OTHER_ORDER: None})
-        assert await store.get([KEY]) == [None]
-        await store.stop()
-
-    asyncio.run(scenario())
+async def test_the_memory_store_keeps_the_same_contract() -> None:
+    store = MemoryOffsetBackingStore()
+    await store.start()
+    await store.set({OTHER_ORDER: b'{"offset":1}'})
+    assert await store.get([KEY]) == [b'{"offset":1}']
+    await store.set({OTHER_ORDER: None})
+    assert await store.get([KEY]) == [None]
+    await store.stop()
 
 
-def test_the_entries_of_a_connector_are_listed_as_stored_without_tombstones() -> None:
-    async def scenario() -> None:
-        log = Log()
-        store = _store(log)
-        await store.start()
-        odd = b'["MirrorSourceConnector",{"note":null,"on":true,"rate":1.5}]'
-        await store.set({KEY: b'{"offset":41}', odd: b"{}", b'["other",null]': b"{}"})
-        await store.set({b'["MirrorSourceConnector",{"gone":1}]': b"{}"})
-        await store.set({b'["MirrorSourceConnector",{"gone":1}]': None})
-        assert await store.entries("MirrorSourceConnector") == {KEY: b'{"offset":41}', odd: b"{}"}
-        assert await store.entries("unknown") == {}
-
-    asyncio.run(scenario())
+async def test_the_entries_of_a_connector_are_listed_as_stored_without_tombstones() -> None:
+    log = Log()
+    store = _store(log)
+    await store.start()
+    odd = b'["MirrorSourceConnector",{"note":null,"on":true,"rate":1.5}]'
+    await store.set({KEY: b'{"offset":41}', odd: b"{}", b'["other",null]': b"{}"})
+    await store.set({b'["MirrorSourceConnector",{"gone":1}]': b"{}"})
+    await store.set({b'["MirrorSourceConnector",{"gone":1}]': None})
+    assert await store.entries("MirrorSourceConnector") == {KEY: b'{"offset":41}', odd: b"{}"}
+    assert await store.entries("unknown") == {}

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -47,18 +48,16 @@ class Bench:
         return [record.key for record in self.topic.records]
 
 
-def play(body: Callable[[Bench], Awaitable[None]]) -> Bench:
-    async def run() -> Bench:
-        bench = Bench()
-        await bench.store.start()
-        try:
-            await body(bench)
-        finally:
-            await bench.store.stop()
-            await bench.store.stop()
-        return bench
-
-    return asyncio.run(run())
+@pytest.fixture
+@asynccontextmanager
+async def bench() -> AsyncGenerator[Bench]:
+    bench = Bench()
+    await bench.store.start()
+    try:
+        yield bench
+    finally:
+        await bench.store.stop()
+        await bench.store.stop()
 
 
 def test_records_are_javas() -> None:
@@ -100,31 +99,27 @@ def test_what_is_not_in_form_is_refused(key: bytes | None, value: bytes | None) 
         decode_status_record(key, value)
 
 
-def test_a_state_is_visible_after_read_back_and_gone_after_its_tombstone() -> None:
-    async def body(bench: Bench) -> None:
-        bench.store.put("c-x", RUNNING)
-        bench.store.put(TASK, FAILED)
-        assert bench.store.get(TASK) is None
-        await bench.flushed()
-        assert bench.store.get("c-x") == RUNNING
-        assert bench.store.tasks("c-x") == {1: FAILED}
-        assert bench.store.connectors() == {"c-x"}
-        bench.store.put(TASK, replace(RUNNING, state=State.DESTROYED))
-        await bench.flushed()
-        assert (bench.store.get(TASK), bench.store.tasks("c-x")) == (None, {})
+async def test_a_state_is_visible_after_read_back_and_gone_after_its_tombstone(
+    bench: Bench,
+) -> None:
+    bench.store.put("c-x", RUNNING)
+    bench.store.put(TASK, FAILED)
+    assert bench.store.get(TASK) is None
+    await bench.flushed()
+    assert bench.store.get("c-x") == RUNNING
+    assert bench.store.tasks("c-x") == {1: FAILED}
+    assert bench.store.connectors() == {"c-x"}
+    bench.store.put(TASK, replace(RUNNING, state=State.DESTROYED))
+    await bench.flushed()
+    assert (bench.store.get(TASK), bench.store.tasks("c-x")) == (None, {})
 
-    play(body)
 
-
-def test_the_tombstone_of_a_connector_drops_its_tasks() -> None:
-    async def body(bench: Bench) -> None:
-        bench.store.put("c-x", RUNNING)
-        bench.store.put(TASK, RUNNING)
-        bench.store.put("c-x", replace(RUNNING, state=State.DESTROYED))
-        await bench.flushed()
-        assert (bench.store.connectors(), bench.store.tasks("c-x")) == (frozenset(), {})
-
-    play(body)
+async def test_the_tombstone_of_a_connector_drops_its_tasks(bench: Bench) -> None:
+    bench.store.put("c-x", RUNNING)
+    bench.store.put(TASK, RUNNING)
+    bench.store.put("c-x", replace(RUNNING, state=State.DESTROYED))
+    await bench.flushed()
+    assert (bench.store.connectors(), bench.store.tasks("c-x")) == (frozenset(), {})
 
 
 @pytest.mark.parametrize(
@@ -136,78 +131,67 @@ def test_the_tombstone_of_a_connector_drops_its_tasks() -> None:
         (replace(THERE, generation=8), False),
     ],
 )
-def test_a_safe_put_gives_way_to_a_newer_state_of_another_worker(
-    known: StoredStatus | None, passes: bool
+async def test_a_safe_put_gives_way_to_a_newer_state_of_another_worker(
+    bench: Bench, known: StoredStatus | None, passes: bool
 ) -> None:
-    async def body(bench: Bench) -> None:
-        if known is not None:
-            bench.other(TASK, known)
-            await bench.flushed()
-        bench.store.put(TASK, FAILED, safe=True)
+    if known is not None:
+        bench.other(TASK, known)
         await bench.flushed()
-        assert bench.store.get(TASK) == (FAILED if passes else known)
-        bench.store.put(TASK, FAILED)
-        await bench.flushed()
-        assert bench.store.get(TASK) == FAILED
-
-    play(body)
-
-
-def test_a_late_unassigned_of_a_task_is_ignored_under_running() -> None:
-    async def body(bench: Bench) -> None:
-        unassigned = replace(THERE, state=State.UNASSIGNED)
-        bench.other(TASK, RUNNING)
-        bench.other("c-x", RUNNING)
-        bench.other(TASK, unassigned)
-        bench.other("c-x", unassigned)
-        await bench.flushed()
-        assert bench.store.get(TASK) == RUNNING
-        assert bench.store.get("c-x") == unassigned
-        newer = replace(unassigned, generation=8)
-        bench.other(TASK, newer)
-        await bench.flushed()
-        assert bench.store.get(TASK) == newer
-
-    play(body)
+    bench.store.put(TASK, FAILED, safe=True)
+    await bench.flushed()
+    assert bench.store.get(TASK) == (FAILED if passes else known)
+    bench.store.put(TASK, FAILED)
+    await bench.flushed()
+    assert bench.store.get(TASK) == FAILED
 
 
-def test_topics_are_kept_per_connector_and_forgotten_even_before_read_back() -> None:
-    async def body(bench: Bench) -> None:
-        bench.store.put_topic(USE)
-        bench.store.put_topic(replace(USE, connector="d"))
-        await bench.flushed()
-        assert bench.store.topics("c:x") == {"t": USE}
-        bench.store.put_topic(replace(USE, topic="u"))
-        bench.store.delete_topics("c:x")
-        await bench.flushed()
-        assert bench.store.topics("c:x") == {}
-        assert set(bench.store.topics("d")) == {"t"}
-
-    play(body)
-
-
-def test_states_put_before_the_start_are_written_after_it() -> None:
-    async def run() -> None:
-        store = MemoryStatusBackingStore()
-        store.put(TASK, RUNNING)
-        assert not await store.flush(0.01)
-        await store.start()
-        assert await store.flush(5)
-        await store.stop()
-
-    asyncio.run(run())
+async def test_a_late_unassigned_of_a_task_is_ignored_under_running(bench: Bench) -> None:
+    unassigned = replace(THERE, state=State.UNASSIGNED)
+    bench.other(TASK, RUNNING)
+    bench.other("c-x", RUNNING)
+    bench.other(TASK, unassigned)
+    bench.other("c-x", unassigned)
+    await bench.flushed()
+    assert bench.store.get(TASK) == RUNNING
+    assert bench.store.get("c-x") == unassigned
+    newer = replace(unassigned, generation=8)
+    bench.other(TASK, newer)
+    await bench.flushed()
+    assert bench.store.get(TASK) == newer
 
 
-def test_records_not_in_form_are_named_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(bench: Bench) -> None:
-        bench.other(TASK, RUNNING)
-        bench.topic.append(status_key(TASK), b"{}")
-        bench.topic.append(b"else", None)
-        await bench.flushed()
-        assert bench.store.get(TASK) == RUNNING
+async def test_topics_are_kept_per_connector_and_forgotten_even_before_read_back(
+    bench: Bench,
+) -> None:
+    bench.store.put_topic(USE)
+    bench.store.put_topic(replace(USE, connector="d"))
+    await bench.flushed()
+    assert bench.store.topics("c:x") == {"t": USE}
+    bench.store.put_topic(replace(USE, topic="u"))
+    bench.store.delete_topics("c:x")
+    await bench.flushed()
+    assert bench.store.topics("c:x") == {}
+    assert set(bench.store.topics("d")) == {"t"}
 
+
+async def test_states_put_before_the_start_are_written_after_it() -> None:
+    store = MemoryStatusBackingStore()
+    store.put(TASK, RUNNING)
+    assert not await store.flush(0.01)
+    await store.start()
+    assert await store.flush(5)
+    await store.stop()
+
+
+async def test_records_not_in_form_are_named_once_and_ignored(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    play(body)
+    bench.other(TASK, RUNNING)
+    bench.topic.append(status_key(TASK), b"{}")
+    bench.topic.append(b"else", None)
+    await bench.flushed()
+    assert bench.store.get(TASK) == RUNNING
     assert caplog.text.count("status record is ignored topic=statuses partition=0") == 2
 
 
@@ -235,34 +219,31 @@ class SlowLog:
         return answer
 
 
-def test_a_safe_put_that_waited_is_looked_at_again_and_errors_stop_nothing(
+async def test_a_safe_put_that_waited_is_looked_at_again_and_errors_stop_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def run() -> None:
-        logs: list[SlowLog] = []
+    logs: list[SlowLog] = []
 
-        def open_log(handle: Callable[[int, Record], None]) -> SlowLog:
-            logs.append(SlowLog(handle))
-            return logs[-1]
+    def open_log(handle: Callable[[int, Record], None]) -> SlowLog:
+        logs.append(SlowLog(handle))
+        return logs[-1]
 
-        store = LogStatusBackingStore(open_log)
-        await store.start()
-        store.put("c", RUNNING)
+    store = LogStatusBackingStore(open_log)
+    await store.start()
+    store.put("c", RUNNING)
+    await asyncio.sleep(0)
+    store.put(TASK, FAILED, safe=True)
+    store.put(TASK, RUNNING)
+    # The cluster was away, and meanwhile the task runs elsewhere.
+    newer = replace(THERE, generation=8)
+    logs[0].handle(0, Record(0, 1, status_key(TASK), status_value(newer)))
+    logs[0].posted[0][2].set_exception(PartitionError("refused", topic="statuses", partition=0))
+    for _ in range(5):
         await asyncio.sleep(0)
-        store.put(TASK, FAILED, safe=True)
-        store.put(TASK, RUNNING)
-        # The cluster was away, and meanwhile the task runs elsewhere.
-        newer = replace(THERE, generation=8)
-        logs[0].handle(0, Record(0, 1, status_key(TASK), status_value(newer)))
-        logs[0].posted[0][2].set_exception(PartitionError("refused", topic="statuses", partition=0))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert [key for key, _, _ in logs[0].posted] == [status_key("c"), status_key(TASK)]
-        assert logs[0].posted[1][1] == status_value(RUNNING)
-        assert not await store.flush(0.01)
-        logs[0].posted[1][2].set_result(1)
-        assert await store.flush(5)
-        await store.stop()
-
-    asyncio.run(run())
+    assert [key for key, _, _ in logs[0].posted] == [status_key("c"), status_key(TASK)]
+    assert logs[0].posted[1][1] == status_value(RUNNING)
+    assert not await store.flush(0.01)
+    logs[0].posted[1][2].set_result(1)
+    assert await store.flush(5)
+    await store.stop()
     assert "state was not written topic=statuses" in caplog.text

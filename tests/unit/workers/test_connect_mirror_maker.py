@@ -1,6 +1,5 @@
 """The dedicated mode's command line, its one-line complaints and what it says at start."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,16 +104,13 @@ def test_start_names_flows_and_what_later_parts_bring(
     assert text.count("come with part 4") == 1
 
 
-def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
+async def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
     config = _checked(path)
     flows = config.flows(["B"])
 
-    async def scenario() -> None:
-        node = _node(config, flows)
-        assert [str(flow) for flow in node.maker.herders] == ["A->B"]
-        assert await node.stop(1)
-
-    asyncio.run(scenario())
+    node = _node(config, flows)
+    assert [str(flow) for flow in node.maker.herders] == ["A->B"]
+    assert await node.stop(1)
 
 
 def _node(config: MirrorMakerConfig, flows: tuple[FlowName, ...]) -> Node:
@@ -137,7 +133,7 @@ def test_the_password_inside_a_jaas_text_is_a_secret(path: Path) -> None:
     assert "inner=word" in secrets_of(_checked(path))
 
 
-def test_a_stop_ends_the_process_in_order(path: Path) -> None:
+async def test_a_stop_ends_the_process_in_order(path: Path) -> None:
     """No cluster answers here: the flows wait, and still end at once."""
 
     # A child process would live by another clock than the node here.
@@ -150,4 +146,4 @@ def test_a_stop_ends_the_process_in_order(path: Path) -> None:
             stop.ask()
             return await run_flows(node, stop, SYSTEM_CLOCK)
 
-    assert asyncio.run(scenario()) == 0
+    assert await scenario() == 0

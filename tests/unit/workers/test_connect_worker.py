@@ -1,6 +1,5 @@
 """An ordinary worker's process: what ends it, and with which code. Nothing listens on Kafka's side here."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,58 +46,50 @@ def _built(path: Path, *, standalone: bool = False) -> ConnectWorker:
 
 
 @pytest.mark.parametrize("standalone", [False, True])
-def test_a_stop_ends_a_worker_whose_cluster_is_away(
+async def test_a_stop_ends_a_worker_whose_cluster_is_away(
     standalone: bool, file: Callable[..., Path]
 ) -> None:
-    async def run() -> int:
-        worker = _built(file(), standalone=standalone)
-        assert worker.herder.worker_id.startswith("127.0.0.1:")
-        assert worker.herder.flow is None
-        stop = StopSignal()
+    worker = _built(file(), standalone=standalone)
+    assert worker.herder.worker_id.startswith("127.0.0.1:")
+    assert worker.herder.flow is None
+    stop = StopSignal()
 
-        async def begun() -> None:
-            stop.ask()
+    async def begun() -> None:
+        stop.ask()
 
-        return await worker.run(stop, begun)
-
-    assert asyncio.run(run()) == 0
+    assert await worker.run(stop, begun) == 0
 
 
-def test_what_fails_at_the_beginning_ends_the_worker_and_is_told(file: Callable[..., Path]) -> None:
+async def test_what_fails_at_the_beginning_ends_the_worker_and_is_told(
+    file: Callable[..., Path],
+) -> None:
     async def begun() -> None:
         raise ConfigError("no such connector")
 
-    async def run() -> int:
-        return await _built(file()).run(StopSignal(), begun)
-
     with pytest.raises(ConfigError, match="no such connector"):
-        asyncio.run(run())
+        await _built(file()).run(StopSignal(), begun)
 
 
-def test_a_worker_is_known_by_the_address_that_it_advertises(file: Callable[..., Path]) -> None:
-    async def run() -> str:
-        more = "rest.advertised.host.name = worker-1.example\nrest.advertised.port = 8083\n"
-        worker = _built(file(more))
-        await worker.abandon()
-        return worker.herder.worker_id
+async def test_a_worker_is_known_by_the_address_that_it_advertises(
+    file: Callable[..., Path],
+) -> None:
+    more = "rest.advertised.host.name = worker-1.example\nrest.advertised.port = 8083\n"
+    worker = _built(file(more))
+    await worker.abandon()
+    assert worker.herder.worker_id == "worker-1.example:8083"
 
-    assert asyncio.run(run()) == "worker-1.example:8083"
 
-
-def test_a_taken_port_that_was_asked_for_refuses_the_start(file: Callable[..., Path]) -> None:
-    async def run() -> None:
-        first = _built(file())
-        port = first.herder.worker_id.rpartition(":")[2]
-        path = file()
-        path.write_text(
-            path.read_text().replace(
-                "listeners = http://127.0.0.1:0", f"listeners = http://127.0.0.1:{port}", 1
-            )
+async def test_a_taken_port_that_was_asked_for_refuses_the_start(file: Callable[..., Path]) -> None:
+    first = _built(file())
+    port = first.herder.worker_id.rpartition(":")[2]
+    path = file()
+    path.write_text(
+        path.read_text().replace(
+            "listeners = http://127.0.0.1:0", f"listeners = http://127.0.0.1:{port}", 1
         )
-        try:
-            with pytest.raises(ConfigError, match=rf"REST cannot listen at 127\.0\.0\.1:{port}"):
-                _built(path)
-        finally:
-            await first.abandon()
-
-    asyncio.run(run())
+    )
+    try:
+        with pytest.raises(ConfigError, match=rf"REST cannot listen at 127\.0\.0\.1:{port}"):
+            _built(path)
+    finally:
+        await first.abandon()

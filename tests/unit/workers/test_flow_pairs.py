@@ -1,6 +1,5 @@
 """Which flows a process may run beside those of its file."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ emit.heartbeats.enabled = false
         (["B"], ["A->B"], ["A->B", "C->B"], ["B->C"]),
     ],
 )
-def test_flows_to_the_chosen_targets_may_be_added(
+async def test_flows_to_the_chosen_targets_may_be_added(
     tmp_path: Path, targets: list[str] | None, runs: list[str], may: list[str], elsewhere: list[str]
 ) -> None:
     path = tmp_path / "mm2.properties"
@@ -37,15 +36,12 @@ def test_flows_to_the_chosen_targets_may_be_added(
     config, _ = load_checked(path, CONNECTORS)
     clock = FakeClock()
 
-    async def scenario() -> None:
-        node = build_node(
-            config, config.flows(targets), metrics=Metrics(clock), clock=clock, mask=SecretMask(),
-            targets=targets,
-        )  # fmt: skip
-        assert sorted(map(str, node.fleet.nodes)) == runs
-        assert sorted(map(str, node.fleet.pairs)) == may
-        assert sorted(map(str, node.served.elsewhere)) == elsewhere
-        assert all(node.fleet.file(pair) for pair in node.fleet.pairs)
-        assert await node.stop(1)
-
-    asyncio.run(scenario())
+    node = build_node(
+        config, config.flows(targets), metrics=Metrics(clock), clock=clock, mask=SecretMask(),
+        targets=targets,
+    )  # fmt: skip
+    assert sorted(map(str, node.fleet.nodes)) == runs
+    assert sorted(map(str, node.fleet.pairs)) == may
+    assert sorted(map(str, node.served.elsewhere)) == elsewhere
+    assert all(node.fleet.file(pair) for pair in node.fleet.pairs)
+    assert await node.stop(1)

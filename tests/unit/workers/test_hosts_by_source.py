@@ -1,7 +1,5 @@
 """Tasks of one worker in one host per source."""
 
-import asyncio
-
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import State, TaskId
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
@@ -12,7 +10,7 @@ def _spec(connector: str, source: str) -> TaskSpec:
     return TaskSpec(id=TaskId(connector, 0), connector_config={"source": source}, config={})
 
 
-def test_each_source_has_a_host_and_all_of_them_hear_what_concerns_the_worker() -> None:
+async def test_each_source_has_a_host_and_all_of_them_hear_what_concerns_the_worker() -> None:
     opened: dict[str, ObedientHost] = {}
     states: list[tuple[str, State]] = []
 
@@ -20,35 +18,32 @@ def test_each_source_has_a_host_and_all_of_them_hear_what_concerns_the_worker() 
         opened[source] = ObedientHost(lambda task, status: states.append((str(task), status.state)))
         return SourceHost(opened[source], None)
 
-    async def run() -> None:
-        hosts = HostsBySource(lambda spec: spec.connector_config["source"], host)
-        await hosts.start_task(_spec("one", "A"))
-        await hosts.start_task(_spec("two", "B"))
-        await hosts.start_task(_spec("three", "A"))
-        assert [sorted(map(str, it.running)) for it in opened.values()] == [
-            ["one-0", "three-0"],
-            ["two-0"],
-        ]
-        assert set(hosts.tasks()) == {TaskId(name, 0) for name in ("one", "two", "three")}
-        hosts.lease(500)
-        hosts.suspend()
-        await hosts.start_task(_spec("four", "C"))
-        late = opened["C"]
-        assert (late.leases, late.suspended) == ([500], True), "a host that is opened later knows"
-        hosts.resume()
-        assert not any(it.suspended for it in opened.values())
+    hosts = HostsBySource(lambda spec: spec.connector_config["source"], host)
+    await hosts.start_task(_spec("one", "A"))
+    await hosts.start_task(_spec("two", "B"))
+    await hosts.start_task(_spec("three", "A"))
+    assert [sorted(map(str, it.running)) for it in opened.values()] == [
+        ["one-0", "three-0"],
+        ["two-0"],
+    ]
+    assert set(hosts.tasks()) == {TaskId(name, 0) for name in ("one", "two", "three")}
+    hosts.lease(500)
+    hosts.suspend()
+    await hosts.start_task(_spec("four", "C"))
+    late = opened["C"]
+    assert (late.leases, late.suspended) == ([500], True), "a host that is opened later knows"
+    hosts.resume()
+    assert not any(it.suspended for it in opened.values())
 
-        await hosts.pause_task(TaskId("two", 0), paused=True)
-        assert states[-1] == ("two-0", State.PAUSED)
-        status = hosts.status(TaskId("two", 0))
-        assert status is not None
-        assert status.state is State.PAUSED
-        await hosts.start_task(_spec("two", "A"))
-        assert not opened["B"].running, "it moved with its source"
-        await hosts.stop_task(TaskId("two", 0), 1)
-        await hosts.stop_task(TaskId("unknown", 0), 1)
-        assert hosts.status(TaskId("two", 0)) is None
-        await hosts.close()
-        assert all(it.closed for it in opened.values())
-
-    asyncio.run(run())
+    await hosts.pause_task(TaskId("two", 0), paused=True)
+    assert states[-1] == ("two-0", State.PAUSED)
+    status = hosts.status(TaskId("two", 0))
+    assert status is not None
+    assert status.state is State.PAUSED
+    await hosts.start_task(_spec("two", "A"))
+    assert not opened["B"].running, "it moved with its source"
+    await hosts.stop_task(TaskId("two", 0), 1)
+    await hosts.stop_task(TaskId("unknown", 0), 1)
+    assert hosts.status(TaskId("two", 0)) is None
+    await hosts.close()
+    assert all(it.closed for it in opened.values())

@@ -26,16 +26,13 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
-    async def scenario() -> None:
-        with StopSignal() as stop:
-            assert not stop.asked
-            os.kill(os.getpid(), number)
-            async with asyncio.timeout(5):
-                await stop.wait()
-            assert stop.asked
-
-    asyncio.run(scenario())
+async def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
+    with StopSignal() as stop:
+        assert not stop.asked
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(5):
+            await stop.wait()
+        assert stop.asked
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
