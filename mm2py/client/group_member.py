@@ -19,8 +19,8 @@ from mm2py.client.group_coordinator import (
     Joined,
     MembershipEndedError,
 )
-from mm2py.client.rejoin_rule import EXPIRY_AND_OURS, why_not_empty
 from mm2py.client.permit import Permit
+from mm2py.client.rejoin_rule import EXPIRY_AND_OURS, why_not_empty
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol.error_codes import (

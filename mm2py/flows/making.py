@@ -14,7 +14,7 @@ from mm2py.flows.service import FlowParts
 from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import AlreadyExistsError, BadRequestError
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName
 
 __all__ = ["FlowMaking"]
@@ -100,7 +100,7 @@ class FlowMaking:
 
     def _unstarted(self, flow: FlowName) -> FlowOverridesStore:
         return FlowOverridesStore(
-            lambda handle: MemoryLog(MemoryTopic("none"), handle),
+            MemoryTable(MemoryTopic("none")),
             self._parts.fleet.file(flow),
             clock=self._parts.clock,
             names_a_secret=self._parts.names_a_secret,

@@ -12,6 +12,7 @@ from typing import final
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol.records import Record
 from mm2py.storage.status_records import (
+    StatusPut,
     StatusTable,
     StoredStatus,
     TopicPut,
@@ -31,6 +32,10 @@ __all__ = ["StatusBackingStore"]
 log = logging.getLogger(__name__)
 
 
+_Safe = tuple[str | TaskId, StoredStatus]
+"""A state that gives way to another worker's newer one."""
+
+
 @final
 class StatusBackingStore:
     """States of one group's connectors and tasks; a plain text names a connector.
@@ -43,8 +48,8 @@ class StatusBackingStore:
         self._table = table
         self._states = StatusTable()
         self._started = False
-        self._early: list[Entry] = []
-        self._posted: dict[asyncio.Future[int], Entry] = {}
+        self._early: list[tuple[Entry, _Safe | None]] = []
+        self._posted: dict[asyncio.Future[int], _Safe | None] = {}
         self._uses: dict[tuple[str, str], TopicUse] = {}
 
     async def start(self) -> None:
@@ -54,8 +59,9 @@ class StatusBackingStore:
         await self._table.start(self._read)
         self._started = True
         early, self._early = self._early, []
-        for entry in early:
-            self._post(entry)
+        for entry, safe in early:
+            if safe is None or may_write_safely(safe[1], self._states.get(safe[0])):
+                self._post(entry, safe)
 
     async def stop(self) -> None:
         """Stop reading; what is not acknowledged may be lost. Safe before ``start`` and safe twice."""
@@ -70,7 +76,8 @@ class StatusBackingStore:
         ``safe``: only if no other worker has written a newer one meanwhile (Java's ``putSafe``).
         """
         if not safe or may_write_safely(status, self._states.get(work)):
-            self._post((status_key(work), status_value(status)))
+            guard = (work, status) if safe else None
+            self._post((status_key(work), status_value(status)), guard)
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until everything posted is acknowledged; False when that takes longer."""
@@ -107,12 +114,12 @@ class StatusBackingStore:
             self._uses.pop((connector, topic), None)
             self._post((topic_key(connector, topic), None))
 
-    def _post(self, entry: Entry) -> None:
+    def _post(self, entry: Entry, safe: _Safe | None = None) -> None:
         if not self._started:
-            self._early.append(entry)
+            self._early.append((entry, safe))
             return
         answer = self._table.post([entry])
-        self._posted[answer] = entry
+        self._posted[answer] = safe
         answer.add_done_callback(self._answered)
 
     def _answered(self, answer: "asyncio.Future[int]") -> None:
@@ -127,6 +134,8 @@ class StatusBackingStore:
             self._states.take(read)
             if isinstance(read, TopicPut):
                 self._uses.pop((read.connector, read.topic), None)
+            else:
+                self._give_way(read)
         except ProtocolError as error:
             log.warning(
                 "status record is ignored topic=%s partition=%d offset=%d cause=%s",
@@ -135,3 +144,11 @@ class StatusBackingStore:
                 record.offset,
                 error,
             )
+
+    def _give_way(self, read: StatusPut) -> None:
+        """Take back safe states that wait for the cluster while another worker wrote a newer one."""
+        for answer, safe in tuple(self._posted.items()):
+            if safe is None or safe[0] != read.work:
+                continue
+            if not may_write_safely(safe[1], read.status):
+                answer.cancel()

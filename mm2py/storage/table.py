@@ -200,7 +200,8 @@ class KafkaTable:
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
         for answer in tuple(self._unanswered):
-            answer.set_exception(self._closed())
+            if not answer.done():
+                answer.set_exception(self._closed())
         if tail is not None:
             tail.cancel()
             await asyncio.gather(tail, return_exceptions=True)
@@ -234,10 +235,7 @@ class KafkaTable:
         if self._reader is None:
             answer.set_exception(self._closed())
             return answer
-        batches: dict[int, list[NewRecord]] = {}
-        for key, value in entries:
-            record = NewRecord(key, value, (), -1)
-            batches.setdefault(partition_of(key, self._partitions), []).append(record)
+        batches = self._by_partition(entries)
         first, left = next(iter(batches)), len(batches)
         first_offset = -1
 
@@ -268,6 +266,13 @@ class KafkaTable:
 
         answer.add_done_callback(take_back)
         return answer
+
+    def _by_partition(self, entries: Sequence[Entry]) -> dict[int, list[NewRecord]]:
+        batches: dict[int, list[NewRecord]] = {}
+        for key, value in entries:
+            record = NewRecord(key, value, (), -1)
+            batches.setdefault(partition_of(key, self._partitions), []).append(record)
+        return batches
 
     def _answered(self, answer: "asyncio.Future[int]") -> None:
         self._unanswered.discard(answer)

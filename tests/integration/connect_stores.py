@@ -5,21 +5,21 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
-from mm2py.client.record_writer import RecordWriter
+from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import (
     ConnectionSettings,
     ProducerSettings,
     parse_bootstrap_servers,
 )
-from mm2py.storage.config_log_store import KafkaConfigBackingStore
+from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import RestartRequest, SessionKey
-from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.status_log_store import KafkaStatusBackingStore
+from mm2py.storage.status_backing_store import StatusBackingStore
+from mm2py.storage.table import KafkaTable
+from mm2py_workers.internal_stores import FlowTables
 
 __all__ = ["ConfigNews", "Stores", "eventually", "open_stores"]
 
@@ -60,8 +60,8 @@ class ConfigNews:
 class Stores:
     """One worker's view of the topics ``<prefix>-configs``, ``-statuses`` and ``-offsets``."""
 
-    config: KafkaConfigBackingStore
-    status: KafkaStatusBackingStore
+    config: ConfigBackingStore
+    status: StatusBackingStore
     offsets: KafkaOffsetBackingStore
     news: ConfigNews
 
@@ -71,9 +71,11 @@ async def open_stores(bootstrap_servers: str, prefix: str) -> AsyncGenerator[Sto
     """Create the topics where they are missing and open the stores."""
     settings = ConnectionSettings(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers))
     cluster = Cluster(settings, alias="a")
-    admin = Admin(cluster)
+    tables = FlowTables(
+        cluster, ProducerSettings(connection=settings), permit=UNLIMITED, clock=SYSTEM_CLOCK
+    )
 
-    async def prepare(kind: str) -> int:
+    def table(kind: str, *, follow: bool = True) -> KafkaTable:
         purpose = {"configs": "config", "statuses": "status", "offsets": "offset"}[kind]
         topic = InternalTopic(
             name=f"{prefix}-{kind}",
@@ -81,33 +83,12 @@ async def open_stores(bootstrap_servers: str, prefix: str) -> AsyncGenerator[Sto
             partitions=PARTITIONS[kind],
             replication_factor=1,
         )
-        return await ensure_topic(admin, topic, clock=SYSTEM_CLOCK)
-
-    def writer() -> RecordWriter:
-        return RecordWriter(cluster, ProducerSettings(connection=settings), clock=SYSTEM_CLOCK)
-
-    def reader(kind: str) -> LogReader:
-        return LogReader(cluster, f"{prefix}-{kind}", clock=SYSTEM_CLOCK)
+        return tables.table(topic, follow=follow)
 
     stores = Stores(
-        KafkaConfigBackingStore(
-            f"{prefix}-configs",
-            prepare=lambda: prepare("configs"),
-            writer=writer,
-            reader=lambda: reader("configs"),
-        ),
-        KafkaStatusBackingStore(
-            f"{prefix}-statuses",
-            prepare=lambda: prepare("statuses"),
-            writer=writer,
-            reader=lambda: reader("statuses"),
-        ),
-        KafkaOffsetBackingStore(
-            f"{prefix}-offsets",
-            prepare=lambda: prepare("offsets"),
-            writer=writer,
-            reader=lambda: reader("offsets"),
-        ),
+        ConfigBackingStore(table("configs")),
+        StatusBackingStore(table("statuses")),
+        KafkaOffsetBackingStore(table("offsets", follow=False)),
         ConfigNews(),
     )
     try:
@@ -120,6 +101,7 @@ async def open_stores(bootstrap_servers: str, prefix: str) -> AsyncGenerator[Sto
         await stores.config.stop()
         await stores.status.stop()
         await stores.offsets.stop()
+        await tables.close()
         await cluster.close()
 
 

@@ -260,9 +260,7 @@ class WorkerTask:
         if self._error is not None:
             return True
         free_bytes = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
-        return self._paused or (
-            free_bytes >= self._least_budget and self._permit.was_valid
-        )
+        return self._paused or (free_bytes >= self._least_budget and self._permit.was_valid)
 
     # ---------------------------------------------------------------- hot path, both ways
 

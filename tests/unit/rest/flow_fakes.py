@@ -20,7 +20,7 @@ from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, TaskId, TopicPartition
 from tests.unit.rest.rest_fakes import (
@@ -183,7 +183,7 @@ class Rig:
         topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
         self.files[name] = {NAME: texts}
         store = FlowOverridesStore(
-            lambda handle: MemoryLog(topic, handle),
+            MemoryTable(topic),
             self.files[name],
             clock=FakeClock(),
             names_a_secret=names_a_secret,

@@ -31,7 +31,7 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.memory import MemoryLog, MemoryOffsetBackingStore, MemoryTopic
+from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
@@ -139,7 +139,7 @@ class PaperWorker:
         if dedicated:
             topic = MemoryTopic("mm2py-flows.A.internal")
             overrides = FlowOverridesStore(
-                lambda handle: MemoryLog(topic, handle),
+                MemoryTable(topic),
                 {NAME: CONFIG},
                 clock=cluster.clock,
                 names_a_secret=names_a_secret,

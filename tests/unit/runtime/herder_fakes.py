@@ -25,12 +25,9 @@ from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
-from mm2py.storage.memory import (
-    MemoryConfigBackingStore,
-    MemoryStatusBackingStore,
-    MemoryTopic,
-)
+from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
 from tests.unit.runtime.runtime_fakes import FakeConnector, FakeStore
@@ -240,7 +237,7 @@ class FakeGroup:
 class FakeMembership:
     """One member of a ``FakeGroup``, with a script of failures."""
 
-    def __init__(self, name: str, group: FakeGroup, config: MemoryConfigBackingStore) -> None:
+    def __init__(self, name: str, group: FakeGroup, config: ConfigBackingStore) -> None:
         self.name, self.group, self.config = name, group, config
         self.rejoin_errors: list[RetriableError] = []
         self.offsets_seen: list[int] = []
@@ -504,8 +501,8 @@ class Node:
     ) -> None:
         self.cluster, self.name = cluster, name
         self.hosts: list[ObedientHost] = []
-        self.config = MemoryConfigBackingStore(cluster.configs)
-        self.status = MemoryStatusBackingStore(cluster.statuses)
+        self.config = memory_configs(cluster.configs)
+        self.status = memory_statuses(cluster.statuses)
         self.offsets = FakeStore()
         self.membership = FakeMembership(name, cluster.group, self.config)
         self.overrides = None if effective is None else FakeOverrides(effective)

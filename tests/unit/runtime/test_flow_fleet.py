@@ -14,7 +14,7 @@ from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_fl
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import ForwardError
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Leader, Peers
@@ -68,9 +68,7 @@ class Stage:
 
     def _build(self, name: FlowName) -> tuple[FlowRunner, FlowOverridesStore, PeerClient]:
         topic = self.topics.setdefault(name, MemoryTopic("mm2py-flows"))
-        store = FlowOverridesStore(
-            lambda handle: MemoryLog(topic, handle), FILE, clock=self.clock, by_file=name == AB
-        )
+        store = FlowOverridesStore(MemoryTable(topic), FILE, clock=self.clock, by_file=name == AB)
         runner = Runner(flow=name, elsewhere=self.elsewhere, failed=self.failed, store=store)
         store.listen(runner.derive)
         self.runners.append(runner)

@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from mm2py.errors import RequestTimedOutError
-from mm2py.protocol.records import Record
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_log_store import LogConfigBackingStore
 from mm2py.storage.config_state import RestartRequest, SessionKey
-from mm2py.storage.memory import MemoryConfigBackingStore, MemoryTopic
+from mm2py.storage.memory import MemoryTopic, memory_configs
+from mm2py.storage.table import Entry, Handler
 from mm2py.types import TargetState, TaskId
 
 KEY = SessionKey(b"1", "HmacSHA256", 1)
@@ -47,7 +46,7 @@ class Heard(list[str]):
 class Bench:
     def __init__(self) -> None:
         self.topic = MemoryTopic("configs")
-        self.store: ConfigBackingStore = MemoryConfigBackingStore(self.topic)
+        self.store: ConfigBackingStore = memory_configs(self.topic)
         self.heard = Heard()
 
     def written(self) -> Mapping[str, str | None]:
@@ -124,7 +123,7 @@ async def test_two_sets_of_task_configs_do_not_mix(bench: Bench) -> None:
 
 
 async def test_states_keys_restarts_and_levels_reach_every_worker_once(bench: Bench) -> None:
-    other, heard = MemoryConfigBackingStore(bench.topic), Heard()
+    other, heard = memory_configs(bench.topic), Heard()
     await other.start(heard)
     await bench.store.put_connector("c", {})
     await bench.store.put_target("c", TargetState.PAUSED)
@@ -148,7 +147,7 @@ async def test_what_was_there_before_the_start_is_in_the_snapshot_and_not_told(
     await bench.store.put_restart(RESTART)
     await bench.store.put_logger_level("root", "WARN")
     await bench.store.put_session_key(KEY)
-    late, heard = MemoryConfigBackingStore(bench.topic), Heard()
+    late, heard = memory_configs(bench.topic), Heard()
     await late.start(heard)
     assert late.snapshot() == bench.store.snapshot()
     assert heard == []
@@ -161,7 +160,7 @@ async def test_a_topic_in_memory_does_not_grow_without_end(bench: Bench) -> None
         await bench.store.put_connector("c", {"n": str(number)})
     assert len(bench.topic.records) <= 1_002
     assert bench.heard == ["changed c"] * 5_000
-    late = MemoryConfigBackingStore(bench.topic)
+    late = memory_configs(bench.topic)
     await late.start(Heard())
     assert late.snapshot() == bench.store.snapshot()
     assert late.snapshot().offset == 5_000
@@ -186,10 +185,7 @@ async def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() 
     class Silent:
         topic = "configs"
 
-        def __init__(self, handle: Callable[[int, Record], None]) -> None:
-            self.handle = handle
-
-        async def start(self) -> None:
+        async def start(self, handle: Handler) -> None:
             pass
 
         async def stop(self) -> None:
@@ -198,11 +194,14 @@ async def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() 
         async def read_to_end(self, timeout_s: float) -> None:
             pass
 
-        def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
-            return asyncio.get_running_loop().create_future()
+        def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+            posts.append(asyncio.get_running_loop().create_future())
+            return posts[-1]
 
-    store = LogConfigBackingStore(Silent, write_s=0.01)
+    posts: list[asyncio.Future[int]] = []
+    store = ConfigBackingStore(Silent(), write_s=0.01)
     await store.start(Heard())
     with pytest.raises(RequestTimedOutError, match=r"config of connector c .* is unknown"):
         await store.put_connector("c", {})
     assert store.snapshot().connectors == {}
+    assert posts[0].cancelled(), "the write was taken back"

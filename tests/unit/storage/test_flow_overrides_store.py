@@ -10,7 +10,7 @@ from mm2py.errors import ConfigError, RequestTimedOutError
 from mm2py.mirror.flow_overrides import Change
 from mm2py.protocol.records import Record
 from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
-from mm2py.storage.memory import MemoryLog, MemoryTopic
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 
@@ -26,7 +26,7 @@ def on(
     topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None
 ) -> FlowOverridesStore:
     return FlowOverridesStore(
-        lambda handle: MemoryLog(topic, handle),
+        MemoryTable(topic),
         FILE if file is None else file,
         clock=FakeClock(),
         names_a_secret=lambda key: "pw" in key,

@@ -10,7 +10,7 @@ from mm2py.errors import ConfigError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NewTopic
-from mm2py.storage.internal_topics import InternalTopic, ensure_topic
+from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 OFFSETS = InternalTopic(
@@ -30,13 +30,16 @@ class FakeAdmin:
         self.existing = partitions
         self.created: list[NewTopic] = []
         self.refusal: ServerError | None = None
+        self.refused: Mapping[str, ServerError] = {}
+        self.requests = 0
         self.unreadable: ServerError | None = None
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         self.created += topics
+        self.requests += 1
         if self.refusal is None or self.refusal.code == codes.TOPIC_ALREADY_EXISTS:
             self.existing = topics[0].partitions
-        return {topic.name: self.refusal for topic in topics}
+        return {topic.name: self.refused.get(topic.name, self.refusal) for topic in topics}
 
     async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
         if not self.existing:
@@ -44,6 +47,7 @@ class FakeAdmin:
         return {
             name: TopicDescription(name, bytes(16), tuple(range(self.existing)), 1, internal=False)
             for name in names
+            if name not in self.refused
         }
 
     async def describe_topic_configs(
@@ -57,7 +61,42 @@ class FakeAdmin:
 
 
 def _ensure(admin: "FakeAdmin", topic: InternalTopic) -> int:
-    return asyncio.run(ensure_topic(admin, topic, clock=EagerClock()))
+    topics = InternalTopics(admin, clock=EagerClock())
+    topics.add(topic)
+    return asyncio.run(topics.partitions(topic.name))
+
+
+def test_all_that_is_missing_is_made_in_one_request_and_asked_for_once() -> None:
+    admin = FakeAdmin()
+    topics = InternalTopics(admin, clock=EagerClock())
+    names = [f"mm2-{kind}.A.internal" for kind in ("configs", "offsets", "status")]
+    for name in names:
+        topics.add(
+            InternalTopic(name=name, purpose="status.storage", partitions=1, replication_factor=1)
+        )
+
+    async def ask() -> list[int]:
+        return [await topics.partitions(name) for name in (*names, *names)]
+
+    assert asyncio.run(ask()) == [1] * 6
+    assert admin.requests == 1
+    assert [topic.name for topic in admin.created] == names
+
+
+def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_used() -> None:
+    admin = FakeAdmin()
+    topics = InternalTopics(admin, clock=EagerClock())
+    topics.add(OFFSETS)
+    topics.add(InternalTopic(name="ledger", purpose="x", partitions=25, replication_factor=1))
+    admin.refused = {"ledger": codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)}
+
+    async def ask() -> int:
+        partitions = await topics.partitions(OFFSETS.name)
+        with pytest.raises(ConfigError, match="ledger cannot be created"):
+            await topics.partitions("ledger")
+        return partitions
+
+    assert asyncio.run(ask()) == 25
 
 
 def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
@@ -11,8 +11,9 @@ from mm2py.api.context import EventKind, LossEvent
 from mm2py.errors import ConfigError, ConnectionFailedError, Mm2pyError
 from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
 from mm2py.observability.metrics import Metrics
-from mm2py.protocol.records import NewRecord, Record
+from mm2py.protocol.records import Record
 from mm2py.storage.ledger_store import LedgerStore
+from mm2py.storage.table import Entry, Handler
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock, until
 
@@ -21,7 +22,9 @@ ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 1)
 
 
 class Log:
-    """The topic: what a writer wrote a reader finds."""
+    """Implements ``Table``: what was posted is read at the next start."""
+
+    topic = "mm2py-ledger.A.internal"
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -32,30 +35,29 @@ class Log:
         self.gate.set()
         self.closed = 0
 
-    async def prepare(self) -> int:
+    async def start(self, handle: Handler) -> None:
         if self.open_errors:
             raise self.open_errors.pop(0)
-        return 1
-
-    async def start(self) -> None:
-        pass
-
-    async def write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> int:
-        assert tp == TopicPartition("mm2py-ledger.A.internal", 0)
-        await self.gate.wait()
-        if self.write_errors:
-            raise self.write_errors.pop(0)
-        self.batches.append(len(records))
-        for record in records:
-            self.records.append(Record(len(self.records), 1, record.key, record.value))
-        return 0
-
-    async def read_to_end(self, handle: Callable[[int, Record], None]) -> None:
         for record in self.records:
             handle(0, record)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         self.closed += 1
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        raise AssertionError("the ledger is read once")
+
+    def post(self, entries: Sequence[Entry]) -> asyncio.Future[int]:
+        return asyncio.ensure_future(self._write(entries))
+
+    async def _write(self, entries: Sequence[Entry]) -> int:
+        await self.gate.wait()
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        self.batches.append(len(entries))
+        for key, value in entries:
+            self.records.append(Record(len(self.records), 1, key, value))
+        return 0
 
     def ranges(self) -> list[tuple[str, str, int, int]]:
         found: list[tuple[str, str, int, int]] = []
@@ -73,14 +75,7 @@ class Bench:
         self.log = log or Log()
         self.clock = EagerClock()
         self.meter = Metrics(self.clock).flow(FLOW)
-        self.store = LedgerStore(
-            "mm2py-ledger.A.internal",
-            prepare=self.log.prepare,
-            writer=lambda: self.log,
-            reader=lambda: self.log,
-            meter=self.meter,
-            clock=self.clock,
-        )
+        self.store = LedgerStore(self.log, meter=self.meter, clock=self.clock)
 
 
 def an_event(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ import pytest
 
 from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.records import Record
-from mm2py.storage.memory import MemoryStatusBackingStore, MemoryTopic
-from mm2py.storage.status_log_store import LogStatusBackingStore
+from mm2py.storage.memory import MemoryTopic, memory_statuses
+from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.status_records import (
     StoredStatus,
     TopicUse,
@@ -21,6 +21,7 @@ from mm2py.storage.status_records import (
     topic_key,
     topic_value,
 )
+from mm2py.storage.table import Entry, Handler
 from mm2py.types import State, TaskId
 
 TASK = TaskId("c-x", 1)
@@ -33,7 +34,7 @@ USE = TopicUse("t", "c:x", 0, 1_700_000_000_000)
 class Bench:
     def __init__(self) -> None:
         self.topic = MemoryTopic("statuses")
-        self.store = MemoryStatusBackingStore(self.topic)
+        self.store = memory_statuses(self.topic)
 
     async def flushed(self) -> None:
         assert await self.store.flush(5)
@@ -175,7 +176,7 @@ async def test_topics_are_kept_per_connector_and_forgotten_even_before_read_back
 
 
 async def test_states_put_before_the_start_are_written_after_it() -> None:
-    store = MemoryStatusBackingStore()
+    store = memory_statuses()
     store.put(TASK, RUNNING)
     assert not await store.flush(0.01)
     await store.start()
@@ -195,17 +196,16 @@ async def test_records_not_in_form_are_named_once_and_ignored(
     assert caplog.text.count("status record is ignored topic=statuses partition=0") == 2
 
 
-class SlowLog:
-    """Acknowledges when told."""
+class SlowTable:
+    """Implements ``Table``; the test acknowledges."""
 
     topic = "statuses"
 
-    def __init__(self, handle: Callable[[int, Record], None]) -> None:
-        self.handle = handle
-        self.posted: list[tuple[bytes, bytes | None, asyncio.Future[int]]] = []
+    def __init__(self) -> None:
+        self.posted: list[tuple[Entry, asyncio.Future[int]]] = []
 
-    async def start(self) -> None:
-        pass
+    async def start(self, handle: Handler) -> None:
+        self.handle = handle
 
     async def stop(self) -> None:
         pass
@@ -213,37 +213,30 @@ class SlowLog:
     async def read_to_end(self, timeout_s: float) -> None:
         pass
 
-    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.posted.append((key, value, answer))
+        self.posted.append((entries[0], answer))
         return answer
 
 
-async def test_a_safe_put_that_waited_is_looked_at_again_and_errors_stop_nothing(
+async def test_a_safe_put_that_waits_is_taken_back_for_a_newer_state_and_errors_stop_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    logs: list[SlowLog] = []
-
-    def open_log(handle: Callable[[int, Record], None]) -> SlowLog:
-        logs.append(SlowLog(handle))
-        return logs[-1]
-
-    store = LogStatusBackingStore(open_log)
+    table = SlowTable()
+    store = StatusBackingStore(table)
     await store.start()
     store.put("c", RUNNING)
-    await asyncio.sleep(0)
     store.put(TASK, FAILED, safe=True)
     store.put(TASK, RUNNING)
     # The cluster was away, and meanwhile the task runs elsewhere.
     newer = replace(THERE, generation=8)
-    logs[0].handle(0, Record(0, 1, status_key(TASK), status_value(newer)))
-    logs[0].posted[0][2].set_exception(PartitionError("refused", topic="statuses", partition=0))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert [key for key, _, _ in logs[0].posted] == [status_key("c"), status_key(TASK)]
-    assert logs[0].posted[1][1] == status_value(RUNNING)
+    table.handle(0, Record(0, 1, status_key(TASK), status_value(newer)))
+    (_, first), (_, safe), (last, unsafe) = table.posted
+    first.set_exception(PartitionError("refused", topic="statuses", partition=0))
+    assert safe.cancelled()
+    assert last == (status_key(TASK), status_value(RUNNING))
     assert not await store.flush(0.01)
-    logs[0].posted[1][2].set_result(1)
+    unsafe.set_result(1)
     assert await store.flush(5)
     await store.stop()
     assert "state was not written topic=statuses" in caplog.text
