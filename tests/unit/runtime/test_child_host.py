@@ -12,12 +12,13 @@ from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.errors import ConfigError, FatalError, PartitionError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
-from mm2py.runtime.hosts.messages import FlowSpec, LogLine
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.pool import SILENT_LOOKS, HostLink, HostPool
-from mm2py.runtime.hosts.service import FlowPorts, HostService
+from mm2py.runtime.hosts.reports import HostReports
+from mm2py.runtime.hosts.service import FlowSpec, HostService
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.runtime import runtime_fakes
@@ -27,9 +28,7 @@ from tests.unit.runtime.task_host_fakes import FLOW, HostStage, spec_of
 ORDERS = TopicPartition("orders", 0)
 FIRST, SECOND = TaskId("Fake", 0), TaskId("Fake", 1)
 KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
-SPEC = FlowSpec(
-    flow=FLOW, worker={}, offset_topic="o", secrets=(), log_level="INFO", suspended=False
-)
+SPEC = FlowSpec(flow=FLOW, worker={}, log_level="INFO")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -59,7 +58,7 @@ class Child:
         self.pipe = await HostPipe.over(sock)
         service = HostService(
             self.pipe,
-            self._open,
+            self._build,
             set_level=lambda name, level: self.levels.append((name, level)),
             version=self.version,
             clock=self.clock,
@@ -76,10 +75,10 @@ class Child:
             await asyncio.wait({self.running})
         return self.how
 
-    def _open(self, spec: FlowSpec, ports: FlowPorts) -> HostStage:
+    def _build(self, spec: FlowSpec, reports: FlowReports, watcher: TaskWatcher) -> HostStage:
         if "refused" in spec.worker:
-            raise ConfigError("cannot be run")
-        self.stages.append(HostStage(ports))
+            raise ConfigError("cannot be run", remedy="change it")
+        self.stages.append(HostStage(reports, watcher))
         return self.stages[-1]
 
 
@@ -87,6 +86,7 @@ class Ledger(EventSink):
     def __init__(self) -> None:
         self.reported: list[LossEvent] = []
         self.waiting: set[TopicPartition] = set()
+        self.idle = asyncio.Event()
         self.noted: dict[TopicPartition, bytes] = {ORDERS: b"\0\xff"}
 
     def report(self, event: LossEvent) -> bool:
@@ -97,7 +97,12 @@ class Ledger(EventSink):
         return self.waiting
 
     async def flush(self, timeout_s: float) -> bool:
-        return not self.waiting
+        try:
+            async with asyncio.timeout(timeout_s if self.waiting else 0.001):
+                await self.idle.wait()
+        except TimeoutError:
+            return not self.waiting
+        return True
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
         return dict(self.noted)
@@ -333,17 +338,11 @@ def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_t
 
 def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
     async def scenario() -> None:
-        spec = FlowSpec(
-            flow=FLOW,
-            worker={"refused": ""},
-            offset_topic="o",
-            secrets=(),
-            log_level="INFO",
-            suspended=False,
-        )
-        world = World(spec=spec)
+        world = World(spec=FlowSpec(flow=FLOW, worker={"refused": ""}, log_level="INFO"))
         await world.host.start_task(spec_of(0))
-        assert str(world.statuses[0][1].cause) == "cannot be run"
+        cause = world.statuses[0][1].cause
+        assert isinstance(cause, ConfigError)
+        assert (cause.message, cause.remedy) == ("cannot be run", "change it")
         await world.close()
 
     play(scenario)
@@ -470,7 +469,7 @@ def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
         assert world.ledger.reported[0].kind is EventKind.RETENTION
         assert stage.store.writes == []
         world.ledger.waiting.clear()
-        await world.clock.advance(1.0)
+        world.ledger.idle.set()
         await until(lambda: stage.store.written().get(KEY) == b'{"offset":10}')
         await world.close()
 
@@ -518,8 +517,9 @@ def test_log_lines_of_a_child_are_written_by_the_worker(caplog: pytest.LogCaptur
         child = world.children[0]
         await until(lambda: child.levels == [("mm2py.x", "DEBUG")])
         assert child.pipe is not None
-        line = LogLine(level="WARNING", logger="mm2py.x", scope="[A->B|c] ", text="said=100%")
-        child.pipe.send(0, line)
+        child.pipe.channel(0).post(
+            HostReports.log_line, "WARNING", "mm2py.x", "[A->B|c] ", "said=100%", ""
+        )
         await until(lambda: "said=100%" in caplog.text)
         await world.close()
 
