@@ -15,17 +15,17 @@ from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
-from mm2py.runtime.hosts.messages import FlowSpec
 from mm2py.runtime.hosts.pool import HostLink, HostPool
 from mm2py.runtime.hosts.process import spawn_host
+from mm2py.runtime.hosts.service import FlowSpec
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
+from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
-from mm2py_workers.task_wiring import task_assembly
 
 __all__ = ["PROCESSES", "child_host", "host_pool", "host_processes", "task_host"]
 
@@ -114,14 +114,8 @@ def child_host(
     clock: Clock,
 ) -> ChildTaskHost:
     """Return a flow's task host over the pool; ``props`` are its worker config, resolved."""
-    spec = FlowSpec(
-        flow=flow,
-        worker=props,
-        offset_topic=worker.offset_storage_topic,
-        secrets=(),
-        log_level=logging.getLevelName(logging.getLogger().level),
-        suspended=False,
-    )
+    level = logging.getLevelName(logging.getLogger().level)
+    spec = FlowSpec(flow=flow, worker=props, log_level=level)
     graceful_s = worker.task_shutdown_graceful_timeout_ms / 1000
     return ChildTaskHost(
         pool,
@@ -143,5 +137,5 @@ def _is_foreign(plugins: Plugins, task: TaskSpec) -> bool:
     try:
         factory: object = plugins.find(task.connector_config.get("connector.class", ""))
     except ConfigError:
-        return False  # the host will say so
+        return False  # the host refuses it
     return not str(getattr(factory, "__module__", "")).startswith("mm2py")

@@ -7,6 +7,7 @@ from here and never cross the pipe. The store is opened beside the tasks, which 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import final
 
 from mm2py.client.admin import Admin
@@ -20,20 +21,22 @@ from mm2py.config.jaas import jaas_secrets
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.hosts.messages import FlowSpec
-from mm2py.runtime.hosts.service import FlowPorts
+from mm2py.runtime.hosts.service import FlowSpec
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.runtime.tasks.task_assembly import FlowReports
-from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.record_task import Conversion
+from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import ensure_topic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.types import FlowName
 from mm2py_workers.offset_topic import offset_topic, store_producer
 from mm2py_workers.secret_names import names_a_secret
-from mm2py_workers.task_wiring import task_assembly
+from mm2py_workers.target_link import TargetLinks
 
-__all__ = ["HostedOffsets", "open_flow"]
+__all__ = ["HostedOffsets", "open_flow", "task_assembly"]
 
 
 @final
@@ -79,7 +82,7 @@ class HostedOffsets:
         await self._cluster.close()
 
     async def _try(self) -> None:
-        # Whoever needs it first hears of the error.
+        # The first caller that needs it gets the error.
         with suppress(Mm2pyError):
             await self._ready()
 
@@ -106,14 +109,20 @@ class _HostedFlow:
 
 
 def open_flow(
-    spec: FlowSpec, ports: FlowPorts, *, plugins: Plugins, mask: SecretMask, clock: Clock
+    spec: FlowSpec,
+    reports: FlowReports,
+    watcher: TaskWatcher,
+    *,
+    plugins: Plugins,
+    mask: SecretMask,
+    clock: Clock,
 ) -> _HostedFlow:
     """Build a flow; connections open in the background.
 
     Raises:
         ConfigError: its worker config cannot be run.
     """
-    mask.add(_secrets_of(spec.worker).union(spec.secrets))
+    mask.add(_secrets_of(spec.worker))
     worker = parse_config(WorkerConfig, spec.worker)
     settings = connection_settings(spec.worker, scope=f"worker of {spec.flow}")
     cluster = Cluster(settings, alias=spec.flow.target, clock=clock)
@@ -133,7 +142,7 @@ def open_flow(
         worker,
         plugins=plugins,
         store=offsets,
-        reports=FlowReports(meter=ports.meter, events=ports.events, on_topic=ports.on_topic),
+        reports=reports,
         target_name=f"target cluster {spec.flow.target}",
         clock=clock,
     )
@@ -145,12 +154,44 @@ def open_flow(
 
     host = InProcessTaskHost(
         build,
-        ports.watcher,
+        watcher,
         graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000,
         stands=offsets.stand,
     )
     offsets.start()
     return _HostedFlow(host, offsets)
+
+
+def task_assembly(
+    flow: FlowName,
+    props: Mapping[str, str],
+    worker: WorkerConfig,
+    *,
+    plugins: Plugins,
+    store: OffsetStore,
+    reports: FlowReports,
+    target_name: str,
+    clock: Clock,
+) -> TaskAssembly:
+    """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
+    links = TargetLinks(props, flow.target, clock)
+    return TaskAssembly(
+        TaskParts(
+            plugins=plugins,
+            store=store,
+            meter=reports.meter,
+            clock=clock,
+            sender=links.sender,
+            buffer_memory=links.buffer_memory,
+            offset_flush_interval_ms=worker.offset_flush_interval_ms,
+            offset_flush_timeout_ms=worker.offset_flush_timeout_ms,
+            graceful_timeout_ms=worker.task_shutdown_graceful_timeout_ms,
+            target_name=target_name,
+            events=reports.events,
+            conversion=partial(Conversion.of, props),
+            on_topic=reports.on_topic,
+        )
+    )
 
 
 def _secrets_of(*configs: Mapping[str, str]) -> frozenset[str]:

@@ -1,7 +1,6 @@
-"""A task host: ``python -m mm2py_workers.task_host FD``, started by a worker and by nobody else.
+"""A task host: ``python -m mm2py_workers.task_host FD``, started only by a worker.
 
-Flow: messages on the descriptor -> ``HostService`` -> tasks. Log lines go to the worker. It ends with the
-worker: on its good-bye, or when the pipe ends.
+Flow: calls on the descriptor -> ``HostService`` -> tasks. Log lines go to the worker. It ends with the pipe.
 """
 
 import asyncio
@@ -9,20 +8,20 @@ import logging
 import signal
 import socket
 import sys
-from functools import partial
 from importlib.metadata import version
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.hosts.messages import FlowSpec, LogLine
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.process import ENDS
 from mm2py.runtime.hosts.reports import PipeLogHandler
-from mm2py.runtime.hosts.service import FlowPorts, HostedFlow, HostService
+from mm2py.runtime.hosts.service import FlowSpec, HostedFlow, HostService
 from mm2py.runtime.hosts.thaw import ThawSelector
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.hosted_flow import open_flow
 
@@ -48,12 +47,12 @@ async def _serve(descriptor: int, selector: ThawSelector) -> None:
     _log_into(pipe, mask)
     plugins, levels = Plugins(), _Levels()
 
-    def opened(spec: FlowSpec, ports: FlowPorts) -> HostedFlow:
+    def build(spec: FlowSpec, reports: FlowReports, watcher: TaskWatcher) -> HostedFlow:
         levels.begin(spec.log_level)
-        return open_flow(spec, ports, plugins=plugins, mask=mask, clock=SYSTEM_CLOCK)
+        return open_flow(spec, reports, watcher, plugins=plugins, mask=mask, clock=SYSTEM_CLOCK)
 
     service = HostService(
-        pipe, opened, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
+        pipe, build, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
     )
     selector.watch(service.look)
     settled = asyncio.create_task(_settle())
@@ -65,15 +64,9 @@ async def _serve(descriptor: int, selector: ThawSelector) -> None:
 
 def _log_into(pipe: HostPipe, mask: SecretMask) -> None:
     root = logging.getLogger()
-    root.handlers[:] = [PipeLogHandler(partial(_post, pipe), mask)]
+    root.handlers[:] = [PipeLogHandler(pipe.channel(0), mask)]
     root.setLevel(logging.INFO)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def _post(pipe: HostPipe, line: LogLine) -> None:
-    # A worker that is frozen must not make its hosts grow; its log has a hole then.
-    if not pipe.clogged:
-        pipe.send(0, line)
 
 
 @final

@@ -1,56 +1,41 @@
 """The ``TaskHost`` of one flow over child processes.
 
-Flow: worker -> ``ChildTaskHost`` -> a host of the pool -> task; states, meters, losses and topics come back.
-A host that ends makes its tasks FAILED; whoever restarts them gets another host.
+Flow: worker -> ``ChildTaskHost`` -> a host of the pool -> ``InProcessTaskHost`` there; states, meters, losses and
+topics come back as ``TaskReports``. A host that ends makes its tasks FAILED; a restart gives them another host.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
+from weakref import WeakValueDictionary
 
+from mm2py.api.context import LossEvent
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, RequestTimedOutError
+from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.runtime.hosts.frames import Message
-from mm2py.runtime.hosts.messages import (
-    CloseFlow,
-    FirstRecord,
-    FlowSpec,
-    Hold,
-    Incarnation,
-    IncarnationsAnswer,
-    IncarnationsQuestion,
-    LeaseUntil,
-    LedgerEntry,
-    LedgerOk,
-    Meters,
-    OpenFlow,
-    PauseTask,
-    Resume,
-    StartTask,
-    StopTask,
-    Suspend,
-    TaskStatus,
-    ToHost,
-)
+from mm2py.observability.metrics import PartitionSnapshot
+from mm2py.runtime.hosts.failure import Failure
+from mm2py.runtime.hosts.pipe import Channel
 from mm2py.runtime.hosts.pool import HostLink, HostPool
-from mm2py.runtime.hosts.reports import status_of
+from mm2py.runtime.hosts.reports import TaskReports
+from mm2py.runtime.hosts.service import FlowSpec, HostService
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
-from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = ["ChildTaskHost", "FlowReports"]
+__all__ = ["ChildTaskHost"]
 
 log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0
-"""A host cuts a task off by itself; one that does not say so this long after the deadline is killed."""
+"""A host cuts a task off by itself; one that has not answered this long after the deadline is killed."""
 
 LEDGER_LOOK_S: Final = 1.0
-LEDGER_PAUSE_S: Final = 0.05
+"""Longest wait for the ledger as a whole before it is asked again which partitions it has written."""
 
 NOT_STARTED: Final = Status(State.UNASSIGNED)
 
@@ -71,9 +56,9 @@ class ChildTaskHost:
     Args:
         pool: the worker's children.
         spec: the flow.
-        watcher: hears of the tasks' states.
-        reports: hears of everything else.
-        graceful_s: how long a task may take to stop where nobody says.
+        watcher: called on each change of a task's state.
+        reports: takes everything else that tasks report.
+        graceful_s: how long a task may take to stop where the caller names no time.
         own: whether a task gets a host of its own, so that its plug-in cannot disturb others.
         light: whether a task is no reason to start another host.
     """
@@ -99,14 +84,13 @@ class ChildTaskHost:
         self._light = light
         self._clock = clock
         self._tasks: dict[TaskId, _Hosted] = {}
-        self._turns: dict[TaskId, asyncio.Lock] = {}
-        self._channels: dict[HostLink, int] = {}
-        self._suspended = spec.suspended
+        # A lock lives as long as a call holds it or waits for it.
+        self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
+        self._channels: dict[HostLink, Channel] = {}
+        self._suspended = False
         self._held: frozenset[TopicPartition] = frozenset()
         self._lease_ends: float | None = None
         self._lease_ms = 0
-        self._unwritten: list[tuple[HostLink, LedgerEntry]] = []
-        self._work: set[asyncio.Task[None]] = set()
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task on the host with the fewest; failures are states."""
@@ -116,7 +100,7 @@ class ChildTaskHost:
             try:
                 link = hosted.link = await self._pool.pick(own=self._own(spec), light=hosted.light)
                 channel = await self._channel(link)
-                await link.request(channel, lambda number: StartTask(number, spec))
+                await channel.ask(InProcessTaskHost.start_task, spec)
             except Mm2pyError as error:
                 self._failed(spec.id, hosted, error)
 
@@ -126,14 +110,13 @@ class ChildTaskHost:
             await self._end(task, timeout_s)
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling; a failed task stays as it is."""
+        """Stop polling or continue; a failed task stays as it is."""
         async with self._turn(task):
             hosted = self._tasks.get(task)
             if hosted is not None and hosted.link in self._channels:
-                channel = self._channels[hosted.link]
                 try:
-                    await hosted.link.request(
-                        channel, lambda number: PauseTask(number, task, paused)
+                    await self._channels[hosted.link].ask(
+                        InProcessTaskHost.pause_task, task, paused=paused
                     )
                 except Mm2pyError as error:
                     self._failed(task, hosted, error)
@@ -150,67 +133,35 @@ class ChildTaskHost:
     def suspend(self) -> None:
         """Suspend every task, those that start later included."""
         self._suspended = True
-        self._post(Suspend())
+        for channel in self._channels.values():
+            channel.post(InProcessTaskHost.suspend)
 
     def resume(self) -> None:
-        """Let every task go on; who says so has proof of the membership, which is a lease too."""
+        """Let every task continue; the caller has proof of the membership, which is a lease too."""
         self._suspended = False
         if self._lease_ends is not None and self._lease_ends <= self._clock.monotonic():
             self.lease(self._lease_ms)
-        self._post(Resume())
+        for channel in self._channels.values():
+            # This call may wait while the host is frozen, so the lease is a call of its own.
+            channel.post(InProcessTaskHost.resume, renews=False)
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Let every task read all but these."""
         self._held = partitions
-        self._post(Hold(partitions))
+        for channel in self._channels.values():
+            channel.post(InProcessTaskHost.hold, partitions)
 
     def lease(self, valid_ms: int) -> None:
         """Membership is proven for so long; hosts watch it themselves, for this process may freeze."""
         self._lease_ms = valid_ms
         self._lease_ends = self._clock.monotonic() + valid_ms / 1000
-        self._post(LeaseUntil(self._lease_ends))
+        for link, channel in self._channels.items():
+            link.host.post(HostService.lease_until, channel.number, self._lease_ends)
 
     async def close(self) -> None:
         """Stop all tasks and close the flow on its hosts, which others may use."""
         await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
-        channels = dict(self._channels)
-        closings = (self._close(link, channel) for link, channel in channels.items())
-        await asyncio.gather(*closings)
-        for work in self._work:
-            work.cancel()
-
-    # ---- HostUser
-
-    def received(self, link: HostLink, message: Message) -> None:
-        """Take what a host says about the flow."""
-        reports = self._reports
-        match message:
-            case TaskStatus():
-                hosted = self._tasks.get(message.task)
-                if hosted is not None and hosted.link is link:
-                    hosted.status = status_of(message)
-                    self._tell(message.task, hosted.status)
-            case Meters():
-                reports.meter.apply(message.partitions, message.gone)
-            case FirstRecord():
-                reports.on_topic(message.task, message.topic)
-            case LedgerEntry():
-                self._write(link, message)
-            case IncarnationsQuestion():
-                self._launch(self._answer(link, message.id))
-            case Incarnation():
-                reports.events.note_incarnation(message.partition, message.topic_id)
-            case _:
-                log.warning("message is not for a worker type=%s", type(message).__name__)
-
-    def host_ended(self, link: HostLink, error: Mm2pyError) -> None:
-        """Its tasks failed; a restart of them takes another host."""
-        self._channels.pop(link, None)
-        self._unwritten = [waiting for waiting in self._unwritten if waiting[0] is not link]
-        for task, hosted in tuple(self._tasks.items()):
-            if hosted.link is link:
-                hosted.link = None
-                self._failed(task, hosted, error)
+        await asyncio.gather(*(self._close(link) for link in tuple(self._channels)))
 
     # ---- tasks
 
@@ -223,16 +174,12 @@ class ChildTaskHost:
             return
         link = hosted.link
         if link is not None and link in self._channels:
-            timeout_ms = round(timeout_s * 1000)
             try:
-                await link.request(
-                    self._channels[link],
-                    lambda number: StopTask(number, task, timeout_ms),
-                    timeout_s=timeout_s + CUT_OFF_S,
-                )
-            except RequestTimedOutError as error:
-                # Whether it still copies is unknown, and somebody else may get its partitions.
-                link.kill(str(error))
+                async with asyncio.timeout(timeout_s + CUT_OFF_S):
+                    await self._channels[link].ask(InProcessTaskHost.stop_task, task, timeout_s)
+            except TimeoutError:
+                # Whether it still copies is unknown, and another worker may get its partitions.
+                link.kill(f"it did not stop {task} within {timeout_s + CUT_OFF_S:g} s")
                 await link.gone()
             except Mm2pyError as error:
                 log.warning("task was not stopped in order task=%s cause=%s", task, error)
@@ -244,74 +191,110 @@ class ChildTaskHost:
     def _failed(self, task: TaskId, hosted: _Hosted, error: Mm2pyError) -> None:
         self._reports.meter.forget_task(str(task))
         if hosted.status.state is not State.FAILED:
-            hosted.status = Status(State.FAILED, error)
-            self._tell(task, hosted.status)
+            self._changed(task, hosted, Status(State.FAILED, error))
 
-    def _tell(self, task: TaskId, status: Status) -> None:
+    def _changed(self, task: TaskId, hosted: _Hosted, status: Status) -> None:
+        hosted.status = status
         with log_scope(str(self._spec.flow), task.connector, f"task-{task.number}"):
             self._watcher(task, status)
 
     # ---- hosts
 
-    async def _channel(self, link: HostLink) -> int:
-        known = self._channels.get(link)
-        if known is not None:
-            return known
-        channel = self._channels[link] = link.attach(self)
-        spec = replace(self._spec, suspended=self._suspended)
+    async def _channel(self, link: HostLink) -> Channel:
+        channel = self._channels.get(link)
+        if channel is not None:
+            return channel
+        channel = self._channels[link] = link.attach(self._host_ended)
+        reports = _Reports(self._reports, partial(self._reported, link))
+        reports.serve(channel, scope=str(self._spec.flow))
         try:
-            await link.request(channel, lambda number: OpenFlow(number, spec))
+            await link.host.confirm(
+                HostService.open_flow,
+                channel.number,
+                self._spec,
+                suspended=self._suspended,
+                held=self._held,
+                lease_ends_s=self._lease_ends,
+            )
         except Mm2pyError:
             self._channels.pop(link, None)
             link.detach(channel)
             raise
-        link.post(channel, Hold(self._held))
-        if self._lease_ends is not None:
-            link.post(channel, LeaseUntil(self._lease_ends))
         return channel
 
-    async def _close(self, link: HostLink, channel: int) -> None:
+    async def _close(self, link: HostLink) -> None:
+        channel = self._channels[link]
         try:
-            await link.request(channel, CloseFlow, timeout_s=self._graceful_s + CUT_OFF_S)
+            async with asyncio.timeout(self._graceful_s + CUT_OFF_S):
+                await link.host.ask(HostService.close_flow, channel.number)
+        except TimeoutError:
+            log.warning(
+                "flow was not closed on host pid=%d within %g s",
+                link.pid,
+                self._graceful_s + CUT_OFF_S,
+            )
         except Mm2pyError as error:
             log.warning("flow was not closed in order on host pid=%d cause=%s", link.pid, error)
         self._channels.pop(link, None)
         link.detach(channel)
 
-    def _post(self, message: ToHost) -> None:
-        for link, channel in self._channels.items():
-            link.post(channel, message)
+    def _reported(self, link: HostLink, task: TaskId, status: Status) -> None:
+        hosted = self._tasks.get(task)
+        if hosted is not None and hosted.link is link:
+            self._changed(task, hosted, status)
 
-    # ---- the loss ledger
+    def _host_ended(self, link: HostLink, error: Mm2pyError) -> None:
+        """Its tasks failed; a restart of them takes another host."""
+        self._channels.pop(link, None)
+        for task, hosted in tuple(self._tasks.items()):
+            if hosted.link is link:
+                hosted.link = None
+                self._failed(task, hosted, error)
 
-    def _launch(self, work: Coroutine[None, None, None]) -> None:
-        running = asyncio.create_task(work)
-        self._work.add(running)
-        running.add_done_callback(self._work.discard)
 
-    async def _answer(self, link: HostLink, number: int) -> None:
-        known = await self._reports.events.incarnations()
-        channel = self._channels.get(link)
-        if channel is not None:
-            link.post(channel, IncarnationsAnswer(number, known))
+@final
+class _Reports(TaskReports):
+    """Takes what the flow's tasks on one host report."""
 
-    def _write(self, link: HostLink, entry: LedgerEntry) -> None:
-        self._reports.events.report(entry.event)
-        self._unwritten.append((link, entry))
-        if len(self._unwritten) == 1:
-            self._launch(self._acknowledge())
+    def __init__(self, reports: FlowReports, changed: Callable[[TaskId, Status], None]) -> None:
+        self._meter = reports.meter
+        self._events = reports.events
+        self._on_topic = reports.on_topic
+        self._changed = changed
 
-    async def _acknowledge(self) -> None:
-        """Tell hosts what the ledger took, until nothing is left."""
-        events = self._reports.events
-        while self._unwritten:
-            await events.flush(LEDGER_LOOK_S)
-            waiting, self._unwritten = self._unwritten, []
-            held_back = events.unwritten()
-            for link, entry in waiting:
-                if entry.event.partition in held_back:
-                    self._unwritten.append((link, entry))
-                elif link in self._channels:
-                    link.post(self._channels[link], LedgerOk(entry.seq))
-            if self._unwritten:
-                await self._clock.sleep(LEDGER_PAUSE_S)
+    def serve(self, channel: Channel, scope: str) -> None:
+        """Let the host call these."""
+        channel.serve(
+            self.status_changed,
+            self.measured,
+            self.topic_used,
+            self.happened,
+            self.written,
+            self.incarnations,
+            self.note_incarnation,
+            scope=scope,
+        )
+
+    def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
+        self._changed(task, Status(state, None if failure is None else failure.error()))
+
+    def measured(
+        self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
+    ) -> None:
+        self._meter.apply(partitions, gone)
+
+    def topic_used(self, task: TaskId, topic: str) -> None:
+        self._on_topic(task, topic)
+
+    def happened(self, event: LossEvent) -> None:
+        self._events.report(event)
+
+    async def written(self) -> tuple[TopicPartition, ...]:
+        await self._events.flush(LEDGER_LOOK_S)
+        return tuple(self._events.unwritten())
+
+    async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
+        return tuple((await self._events.incarnations()).items())
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self._events.note_incarnation(partition, topic_id)

@@ -1,35 +1,217 @@
-"""One end of the pipe between a worker and a task host.
+"""The pipe between a worker and a task host: each end calls methods of the other. Version 2.
 
-Flow: ``send`` -> frame -> socket -> ``receive`` of the other end, in order. Sending never waits; who sends
-what may be left out (a log line) looks at ``clogged`` first.
+Flow: ``Channel.post`` or ``ask`` -> frame -> socket -> ``HostPipe.listen`` of the other end -> the method -> its answer.
+
+::
+
+    u32 length of what follows | u8 version | u32 channel | u32 id | u8 length of the name | name | JSON
+
+All numbers are big endian. Channel 0 is the host itself, each flow on it has one of its own. The name is a method's,
+and the JSON its arguments in the order of its signature, from whose annotations both ends know the types. ``=`` is the
+answer to the call with that id, ``!`` its failure; id 0 wants none. Anything else is a ``ProtocolError``, after which
+the pipe cannot be used.
 """
 
 import asyncio
+import json
+import logging
 import socket
-from typing import Final, final
-
-from mm2py.runtime.hosts.frames import (
-    HEADER,
-    Envelope,
-    Message,
-    body_size,
-    decode_body,
-    encode_frame,
+import struct
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
+from functools import cache
+from inspect import Signature, iscoroutinefunction, signature
+from itertools import count
+from types import FunctionType, GenericAlias, MethodType
+from typing import (
+    Concatenate,
+    Final,
+    NamedTuple,
+    Never,
+    ParamSpec,
+    TypeVar,
+    cast,
+    final,
+    get_type_hints,
 )
 
-__all__ = ["HostPipe"]
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
+from mm2py.errors import FatalError, Mm2pyError, ProtocolError
+from mm2py.observability.logging import log_scope
+from mm2py.runtime.hosts.failure import Failure
+
+__all__ = ["HEADER", "Channel", "Frame", "HostPipe", "body_size", "decode_body", "encode_frame"]
+
+log = logging.getLogger(__name__)
+
+HEADER: Final = struct.Struct(">IB")
+_ADDRESS: Final = struct.Struct(">IIB")
+VERSION: Final = 2
+LONGEST_BYTES: Final = 64 << 20
+"""The largest is a task's config with its partitions: a few MB at most."""
 CLOGGED_ABOVE_BYTES: Final = 4 << 20
 """With more than this not taken by the other side, which must be frozen then."""
+
+ANSWER: Final = "="
+FAILURE: Final = "!"
+
+_REMEDY: Final = "run the same version of mm2py in every process"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+Method = Callable[..., object]
+
+
+# ---- bytes
+
+
+class Frame(NamedTuple):
+    """A call or an answer; ``payload`` is JSON."""
+
+    channel: int
+    id: int
+    name: str
+    payload: bytes
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the bytes of a frame.
+
+    Raises:
+        FatalError: it is too long for the other end.
+    """
+    name = frame.name.encode()
+    body = _ADDRESS.pack(frame.channel, frame.id, len(name)) + name + frame.payload
+    if len(body) >= LONGEST_BYTES:
+        raise FatalError(
+            f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task host,"
+            f" which takes {LONGEST_BYTES}",
+            remedy="spread its partitions over more tasks",
+        )
+    return HEADER.pack(len(body) + 1, VERSION) + body
+
+
+def body_size(header: bytes) -> int:
+    """Return how many bytes follow a header.
+
+    Raises:
+        ProtocolError: no frame of this version.
+    """
+    length, version = cast("tuple[int, int]", HEADER.unpack(header))
+    if version != VERSION or not _ADDRESS.size < length <= LONGEST_BYTES:
+        raise ProtocolError(
+            f"frame of version {version} and {length} bytes between worker and task host",
+            remedy=_REMEDY,
+        )
+    return length - 1
+
+
+def decode_body(body: bytes) -> Frame:
+    """Read what follows a header.
+
+    Raises:
+        ProtocolError: it is no frame.
+    """
+    try:
+        channel, number, length = cast("tuple[int, int, int]", _ADDRESS.unpack_from(body))
+        start = _ADDRESS.size + length
+        name = body[_ADDRESS.size : start].decode("ascii")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise _damaged(f"{len(body)} bytes without channel, id and name") from error
+    if len(body) <= start:
+        raise _damaged(f"{len(body)} bytes without arguments")
+    return Frame(channel, number, name, body[start:])
+
+
+def _damaged(what: str) -> ProtocolError:
+    return ProtocolError(f"damaged message between worker and task host: {what}", remedy=_REMEDY)
+
+
+# ---- arguments and results
+
+
+_Types = TypeAdapter[tuple[object, ...]]
+
+
+def _types(*types: object) -> _Types:
+    array = cast("type[tuple[object, ...]]", GenericAlias(tuple, types))
+    return TypeAdapter(array, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
+
+
+class _Codec(NamedTuple):
+    """Types of a method's arguments and of its result."""
+
+    signature: Signature
+    names: tuple[str, ...]
+    arguments: _Types
+    result: _Types
+
+
+@cache
+def _codec(function: FunctionType) -> _Codec:
+    types, described = get_type_hints(function), signature(function)
+    names = tuple(described.parameters)[1:]
+    arguments = _types(*(types[name] for name in names))
+    return _Codec(described, names, arguments, _types(types["return"]))
+
+
+_FAILURES: Final = _types(Failure)
+
+
+def _function(method: Method) -> FunctionType:
+    found: object = method.__func__ if isinstance(method, MethodType) else method
+    if not isinstance(found, FunctionType):
+        raise TypeError(f"{method!r} is no method of a class")
+    return found
+
+
+def _dump(types: _Types, values: tuple[object, ...]) -> bytes:
+    try:
+        return types.dump_json(values)
+    except PydanticSerializationError:
+        # A text of others may hold half of a surrogate pair, which UTF-8 has no bytes for.
+        plain = json.dumps(types.dump_python(values, mode="json"), ensure_ascii=False)
+        return plain.encode("utf-8", "replace")
+
+
+def _load(types: _Types, frame: Frame, what: str) -> tuple[object, ...]:
+    try:
+        return types.validate_json(frame.payload)
+    except ValidationError:
+        # Without the cause: it quotes the values, and those may be secrets.
+        raise _damaged(f"{what} of other types than known here") from None
+
+
+# ---- calls
+
+
+class _Served(NamedTuple):
+    scope: str
+    methods: Mapping[str, tuple[Method, _Codec]]
+
+
+class _Pending(NamedTuple):
+    answer: asyncio.Future[object]
+    codec: _Codec
 
 
 @final
 class HostPipe:
-    """Sends and receives messages over a stream socket."""
+    """One end of the pipe, over a stream socket. Sending never waits."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._ids = count(1)
+        self._served: dict[int, _Served] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._failed: Mm2pyError | None = None
+        self.received = 0
+        """How many frames came."""
 
     @classmethod
     async def over(cls, sock: socket.socket) -> "HostPipe":
@@ -39,25 +221,66 @@ class HostPipe:
 
     @property
     def clogged(self) -> bool:
-        """Whether the other side does not read."""
+        """Whether the other side does not read; callers leave out then what may be left out."""
         return self._writer.transport.get_write_buffer_size() > CLOGGED_ABOVE_BYTES
 
-    def send(self, channel: int, message: Message) -> None:
-        """Post a message; nothing happens when the pipe is closed."""
-        if not self._writer.is_closing():
-            self._writer.write(encode_frame(channel, message))
+    def channel(self, number: int) -> "Channel":
+        """Return the end of a channel."""
+        return Channel(self, number)
 
-    async def receive(self) -> Envelope | None:
-        """Return the next message, None when the other side is gone.
+    def serve(self, channel: int, methods: tuple[Method, ...], scope: str) -> None:
+        """Let the other side call ``methods`` on a channel, and nothing else of their objects."""
+        functions = ((method, _function(method)) for method in methods)
+        named = {function.__name__: (method, _codec(function)) for method, function in functions}
+        self._served[channel] = _Served(scope, named)
+
+    def withdraw(self, channel: int) -> None:
+        """Serve a channel no more; calls that come for it later are ignored."""
+        self._served.pop(channel, None)
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; nothing happens when the pipe is closed."""
+        if not self._writer.is_closing():
+            self._writer.write(encode_frame(frame))
+
+    async def call(self, channel: int, function: FunctionType, payload: bytes) -> object:
+        """Send a call and return its result.
 
         Raises:
-            ProtocolError: the bytes are no message.
+            Mm2pyError: what the method raised, or what ``fail`` was given.
         """
+        if self._failed is not None:
+            raise self._failed
+        number = next(self._ids)
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._pending[number] = _Pending(answer, _codec(function))
         try:
-            size = body_size(await self._reader.readexactly(HEADER.size))
-            return decode_body(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, OSError):
-            return None
+            self.send(Frame(channel, number, function.__name__, payload))
+            return await answer
+        finally:
+            del self._pending[number]
+
+    async def listen(self) -> None:
+        """Carry out what the other side calls, until it is gone.
+
+        An async method runs beside the others, any other before the next frame is read.
+
+        Raises:
+            ProtocolError: the bytes are no frame, or name a method that is not served.
+        """
+        while (frame := await self._receive()) is not None:
+            self.received += 1
+            if frame.name in {ANSWER, FAILURE}:
+                self._take_answer(frame)
+            else:
+                self._take_call(frame)
+
+    def fail(self, error: Mm2pyError) -> None:
+        """Let all calls fail that wait for an answer, and all later ones: the other side is gone."""
+        self._failed = error
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
 
     def hang_up(self) -> None:
         """End the pipe at once, as the death of this process would."""
@@ -71,3 +294,135 @@ class HostPipe:
         except OSError:
             # The other side is gone: nothing is left to close.
             return
+
+    async def _receive(self) -> Frame | None:
+        try:
+            size = body_size(await self._reader.readexactly(HEADER.size))
+            return decode_body(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+    def _take_answer(self, frame: Frame) -> None:
+        pending = self._pending.get(frame.id)
+        if pending is None or pending.answer.done():
+            return  # the caller waits no more
+        if frame.name == FAILURE:
+            (failure,) = _load(_FAILURES, frame, "a failure")
+            pending.answer.set_exception(cast("Failure", failure).own_error())
+        else:
+            (value,) = _load(pending.codec.result, frame, "an answer")
+            pending.answer.set_result(value)
+
+    def _take_call(self, frame: Frame) -> None:
+        served = self._served.get(frame.channel)
+        if served is None:
+            # The flow was closed while the call was under way.
+            self._refuse(frame, FatalError("the flow is not open at the other end of the pipe"))
+            return
+        if frame.name not in served.methods:
+            raise _damaged(f"a call of {frame.name!r}")
+        method, codec = served.methods[frame.name]
+        values = _load(codec.arguments, frame, f"{frame.name}()")
+        arguments = dict(zip(codec.names, values, strict=True))
+        with log_scope(served.scope) if served.scope else nullcontext():
+            if iscoroutinefunction(method):
+                work = asyncio.create_task(self._await(frame, codec, method(**arguments)))
+                self._work.add(work)
+                work.add_done_callback(self._work.discard)
+            elif frame.id:
+                self._run(frame, codec, lambda: method(**arguments))
+            else:
+                method(**arguments)
+
+    async def _await(
+        self, frame: Frame, codec: _Codec, outcome: Coroutine[None, None, object]
+    ) -> None:
+        try:
+            value = await outcome
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self._refuse(frame, error)
+        else:
+            self._answer(frame, codec, value)
+
+    def _run(self, frame: Frame, codec: _Codec, call: Callable[[], object]) -> None:
+        try:
+            value = call()
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self._refuse(frame, error)
+        else:
+            self._answer(frame, codec, value)
+
+    def _answer(self, frame: Frame, codec: _Codec, value: object) -> None:
+        self.send(Frame(frame.channel, frame.id, ANSWER, _dump(codec.result, (value,))))
+
+    def _refuse(self, frame: Frame, error: Exception) -> None:
+        if not frame.id:
+            return
+        if not isinstance(error, Mm2pyError):
+            log.error("call failed method=%s", frame.name, exc_info=error)
+        self.send(Frame(frame.channel, frame.id, FAILURE, _dump(_FAILURES, (Failure.of(error),))))
+
+
+@final
+class Channel(NamedTuple):
+    """One channel of a pipe: the methods of this end and calls of those of the other.
+
+    A call names the method of the class at the other end, which gives its name and types.
+    """
+
+    pipe: HostPipe
+    number: int
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the other side does not read."""
+        return self.pipe.clogged
+
+    def serve(self, *methods: Method, scope: str = "") -> None:
+        """Let the other side call ``methods``, whose log lines get ``scope``."""
+        self.pipe.serve(self.number, methods, scope)
+
+    def close(self) -> None:
+        """Serve it no more."""
+        self.pipe.withdraw(self.number)
+
+    def post(
+        self, method: Callable[Concatenate[Never, _P], None], *args: _P.args, **kwargs: _P.kwargs
+    ) -> None:
+        """Call a method without an answer; nothing happens when the pipe is closed."""
+        function, payload = _packed(method, args, kwargs)
+        self.pipe.send(Frame(self.number, 0, function.__name__, payload))
+
+    async def confirm(
+        self, method: Callable[Concatenate[Never, _P], None], *args: _P.args, **kwargs: _P.kwargs
+    ) -> None:
+        """Call a method and wait until it has returned.
+
+        Raises:
+            Mm2pyError: what it raised, or the other side is gone.
+        """
+        await self.pipe.call(self.number, *_packed(method, args, kwargs))
+
+    async def ask(
+        self,
+        method: Callable[Concatenate[Never, _P], Coroutine[None, None, _R]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R:
+        """Call an async method and return its result.
+
+        Raises:
+            Mm2pyError: what it raised, or the other side is gone.
+        """
+        return cast("_R", await self.pipe.call(self.number, *_packed(method, args, kwargs)))
+
+
+def _packed(
+    method: Method, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[FunctionType, bytes]:
+    function = _function(method)
+    codec = _codec(function)
+    bound = codec.signature.bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    values = tuple(bound.arguments[name] for name in codec.names)
+    return function, _dump(codec.arguments, values)

@@ -1,7 +1,7 @@
 """Task hosts in child processes: started on need, watched, and shared by all flows of a worker.
 
-Flow: ``HostPool.pick`` -> ``HostLink`` (one child) -> requests and posts; its messages -> the flow whose
-channel they carry. A child that ends, or is silent for too long, is told to every flow that used it.
+Flow: ``HostPool.pick`` -> ``HostLink`` (one child) -> calls over its pipe. A child that ends, or is silent for too
+long, is reported to every flow that used it.
 """
 
 import asyncio
@@ -12,13 +12,12 @@ from itertools import count
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, Mm2pyError, ProtocolError, RequestTimedOutError
-from mm2py.runtime.hosts.frames import Message
-from mm2py.runtime.hosts.messages import Bye, Done, Hello, LogLevel, LogLine, ToHost
-from mm2py.runtime.hosts.pipe import HostPipe
-from mm2py.runtime.hosts.reports import write_line
+from mm2py.errors import FatalError, Mm2pyError, ProtocolError
+from mm2py.runtime.hosts.pipe import Channel, HostPipe
+from mm2py.runtime.hosts.reports import HostReports, write_line
+from mm2py.runtime.hosts.service import HostService
 
-__all__ = ["HostLink", "HostPool", "HostProcess", "HostUser"]
+__all__ = ["HostLink", "HostPool", "HostProcess"]
 
 log = logging.getLogger(__name__)
 
@@ -46,20 +45,8 @@ class HostProcess(Protocol):
         ...
 
 
-class HostUser(Protocol):
-    """A flow that uses a host."""
-
-    def received(self, link: "HostLink", message: Message) -> None:
-        """A message came on the flow's channel."""
-        ...
-
-    def host_ended(self, link: "HostLink", error: Mm2pyError) -> None:
-        """The host is gone, and with it every task it ran."""
-        ...
-
-
 @final
-class HostLink:
+class HostLink(HostReports):
     """The worker's side of one child.
 
     Args:
@@ -73,19 +60,19 @@ class HostLink:
         self._process = process
         self._version = version
         self._clock = clock
-        self._ids = count(1)
-        self._channels = count(1)
-        self._users: dict[int, HostUser] = {}
-        self._waiting: dict[int, asyncio.Future[str | None]] = {}
-        self._heard = False
+        self._numbers = count(1)
+        self._users: dict[int, Callable[[HostLink, Mm2pyError], None]] = {}
         self._greeted = asyncio.Event()
         self._why = ""
         self._leaving = False
+        self.host: Final = pipe.channel(0)
+        """Where the child serves ``HostService``."""
         self.tasks = 0
         """How many tasks it was given, the light ones not counted."""
         self.alive = True
         self.own = False
         """Whether it was started for one task alone."""
+        self.host.serve(self.started, self.lives, self.log_line)
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
 
     @property
@@ -103,51 +90,21 @@ class HostLink:
             async with asyncio.timeout(HELLO_WITHIN_S):
                 await self._greeted.wait()
         if not self._greeted.is_set():
-            self.kill("it did not start")
+            self.kill(f"it did not start within {HELLO_WITHIN_S:g} s")
             await self.gone()
         if not self.alive:
             raise self._error()
 
-    def attach(self, user: HostUser) -> int:
-        """Return a channel for a flow."""
-        number = next(self._channels)
-        self._users[number] = user
-        return number
+    def attach(self, ended: Callable[["HostLink", Mm2pyError], None]) -> Channel:
+        """Return a channel for a flow; ``ended`` is called when the child is gone, and its tasks with it."""
+        number = next(self._numbers)
+        self._users[number] = ended
+        return self._pipe.channel(number)
 
-    def detach(self, channel: int) -> None:
+    def detach(self, channel: Channel) -> None:
         """Forget a flow."""
-        self._users.pop(channel, None)
-
-    def post(self, channel: int, message: ToHost) -> None:
-        """Send a message that has no answer."""
-        self._pipe.send(channel, message)
-
-    async def request(
-        self, channel: int, make: Callable[[int], ToHost], *, timeout_s: float | None = None
-    ) -> None:
-        """Send a message and wait until it was carried out.
-
-        Raises:
-            RequestTimedOutError: no answer in time.
-            FatalError: the host could not do it, or is gone.
-        """
-        if not self.alive:
-            raise self._error()
-        number = next(self._ids)
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        self._pipe.send(channel, make(number))
-        try:
-            async with asyncio.timeout(timeout_s):
-                cause = await answer
-        except TimeoutError:
-            raise RequestTimedOutError(
-                f"task host {self.pid} did not answer within {timeout_s:g} s"
-            ) from None
-        finally:
-            self._waiting.pop(number, None)
-        if cause is not None:
-            raise FatalError(cause)
+        channel.close()
+        self._users.pop(channel.number, None)
 
     def kill(self, why: str) -> None:
         """End the child at once."""
@@ -161,28 +118,48 @@ class HostLink:
         self._pipe.hang_up()
 
     async def gone(self) -> None:
-        """Wait until the child has ended and every flow was told."""
+        """Wait until the child has ended and every flow was notified."""
         await asyncio.wait({self._running})
 
     async def leave(self) -> None:
-        """Let the child end in order; what is left after a while is killed."""
+        """Let the child end in order; one that does not end is killed."""
         self._leaving = True
-        with suppress(Mm2pyError):
-            await self.request(0, Bye, timeout_s=BYE_WITHIN_S)
-        if self.alive:
-            done, _ = await asyncio.wait({self._running}, timeout=BYE_WITHIN_S)
-            if not done:
-                self.kill("it did not end")
+        with suppress(TimeoutError, Mm2pyError):
+            async with asyncio.timeout(BYE_WITHIN_S):
+                await self.host.ask(HostService.end)
+        self.hang_up()
         await self.gone()
+
+    # ---- HostReports
+
+    def started(self, version: str, pid: int) -> None:
+        """The child runs.
+
+        Raises:
+            ProtocolError: as another version.
+        """
+        if version != self._version:
+            raise ProtocolError(f"it is of version {version}, this process of {self._version}")
+        log.info("task host started pid=%d", pid)
+        self._greeted.set()
+
+    def lives(self) -> None:
+        """Nothing else was sent for a while."""
+
+    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
+        """Log a line of the child."""
+        write_line(level, logger, scope, text, trace)
+
+    # ---- the child's life
 
     async def _run(self) -> None:
         watch = asyncio.create_task(self._watch())
         try:
-            await self._listen()
+            await self._pipe.listen()
         except ProtocolError as damage:
             self.kill(str(damage))
         except Exception:
-            log.exception("what a task host said could not be taken in pid=%d", self.pid)
+            log.exception("a report of a task host could not be processed pid=%d", self.pid)
             self.kill("this process has a defect")
         finally:
             watch.cancel()
@@ -190,45 +167,21 @@ class HostLink:
         await self._pipe.close()
         self.alive = False
         self._why = f"ended with {how}" + (f" ({self._why})" if self._why else "")
-        (log.info if self._leaving else log.error)("task host %s pid=%d", self._why, self.pid)
+        in_order = self._leaving and how == "code 0"
+        (log.info if in_order else log.error)("task host %s pid=%d", self._why, self.pid)
         self._greeted.set()
         error = self._error()
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_result(str(error))
-        for user in tuple(self._users.values()):
-            user.host_ended(self, error)
+        self._pipe.fail(error)
+        for ended in tuple(self._users.values()):
+            ended(self, error)
         self._users.clear()
 
-    async def _listen(self) -> None:
-        while (envelope := await self._pipe.receive()) is not None:
-            self._heard = True
-            channel, message = envelope
-            match message:
-                case Hello():
-                    if message.version != self._version:
-                        raise ProtocolError(
-                            f"it is of version {message.version}, this process of {self._version}"
-                        )
-                    log.info("task host started pid=%d", self.pid)
-                    self._greeted.set()
-                case Done():
-                    answer = self._waiting.get(message.id)
-                    if answer is not None and not answer.done():
-                        answer.set_result(message.error)
-                case LogLine():
-                    write_line(message)
-                case _:
-                    user = self._users.get(channel)
-                    if user is not None:
-                        user.received(self, message)
-
     async def _watch(self) -> None:
-        silent = 0
+        silent = received = 0
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
-            silent = 0 if self._heard else silent + 1
-            self._heard = False
+            silent = 0 if self._pipe.received != received else silent + 1
+            received = self._pipe.received
             if silent >= SILENT_LOOKS:
                 self.kill(f"no sign of life for {SILENT_LOOKS * LOOK_EVERY_S:.0f} s")
                 return
@@ -286,7 +239,7 @@ class HostPool:
         # Outside of the turn: several may be starting at a time.
         try:
             await least.greeted()
-        except Mm2pyError:
+        except BaseException:
             self.release(least, light=light)
             raise
         return least
@@ -303,7 +256,7 @@ class HostPool:
         """Change the level of a logger in every host, of now and later."""
         self._levels[namespace] = level
         for link in self._alive():
-            link.post(0, LogLevel(namespace, level))
+            link.host.post(HostService.set_level, namespace, level)
 
     async def close(self) -> None:
         """End every host in order."""
@@ -335,6 +288,6 @@ class HostPool:
                 remedy="see the limits of processes and open files",
             ) from error
         for namespace, level in self._levels.items():
-            link.post(0, LogLevel(namespace, level))
+            link.host.post(HostService.set_level, namespace, level)
         self._links.append(link)
         return link

@@ -63,18 +63,19 @@ async def spawn_host(command: Sequence[str], *, version: str, clock: Clock) -> H
         OSError: the process cannot be started.
     """
     here, there = socket.socketpair()
-    try:
-        with there:
-            number = there.fileno()
+    with there:
+        # Before the child: from its start to its link nothing may be cancelled.
+        pipe = await HostPipe.over(here)
+        number = there.fileno()
+        try:
             with _ends_held_back():
                 process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own command
                     [*command, str(number)], pass_fds=(number,), stdin=subprocess.DEVNULL
                 )
-    except BaseException:
-        here.close()
-        raise
-    child = ChildProcess(process, clock)
-    return HostLink(await HostPipe.over(here), child, version=version, clock=clock)
+        except BaseException:
+            pipe.hang_up()
+            raise
+    return HostLink(pipe, ChildProcess(process, clock), version=version, clock=clock)
 
 
 @contextmanager

@@ -1,85 +1,227 @@
-"""States and log lines on their way out of a task host: made there, read by the worker.
+"""What a task host calls at its worker: states, losses, meters and log lines of its tasks.
 
-Flow: ``Status`` -> ``status_message`` -> pipe -> ``status_of``; ``LogRecord`` -> ``PipeLogHandler`` -> pipe
--> ``write_line``. Errors keep their class, text and causes; stack frames stay in the host unless it debugs.
+Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> ``written`` -> positions may pass;
+``FlowMeter`` -> ``MeterRelay`` -> the worker's meters; ``LogRecord`` -> ``PipeLogHandler`` -> ``write_line``.
 """
 
+import asyncio
 import logging
 import traceback
-from collections.abc import Callable
-from functools import cache
-from itertools import pairwise
-from typing import Final, final
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol, final
 
-from mm2py import errors
-from mm2py.errors import Mm2pyError, PartitionError, ServerError
+from mm2py.api.context import EventKind, EventSink, LossEvent
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
-from mm2py.runtime.hosts.messages import LogLine, TaskStatus
-from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.types import TaskId
+from mm2py.observability.metrics import FlowMeter, PartitionMeter, PartitionSnapshot
+from mm2py.runtime.hosts.failure import Failure, one_line
+from mm2py.runtime.hosts.pipe import Channel
+from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = ["PipeLogHandler", "status_message", "status_of", "write_line"]
+__all__ = [
+    "HostReports",
+    "LedgerRelay",
+    "MeterRelay",
+    "PipeLogHandler",
+    "TaskReports",
+    "write_line",
+]
 
-MOST_CAUSES: Final = 10
+log = logging.getLogger(__name__)
+
+ANSWER_WITHIN_S: Final = 10.0
+"""The worker itself waits up to 5 s for its ledger to be read."""
+
+
+class HostReports(Protocol):
+    """What a worker takes of a host: calls on channel 0."""
+
+    def started(self, version: str, pid: int) -> None:
+        """The host runs; ``version`` must be the worker's."""
+        ...
+
+    def lives(self) -> None:
+        """A sign of life."""
+        ...
+
+    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
+        """One line, masked, with the scope it was written in; ``trace`` is empty without an error."""
+        ...
+
+
+class TaskReports(Protocol):
+    """What a worker takes of a flow's tasks on one host: calls on the flow's channel."""
+
+    def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
+        """A task changed its state; the failure is that of a FAILED one."""
+        ...
+
+    def measured(
+        self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
+    ) -> None:
+        """Partitions that changed; ``gone`` are last counts of ended tasks, of before ``partitions``."""
+        ...
+
+    def topic_used(self, task: TaskId, topic: str) -> None:
+        """The task's first record of a target topic was acknowledged."""
+        ...
+
+    def happened(self, event: LossEvent) -> None:
+        """An event for the loss ledger; the host holds positions of its partition until it is ``written``."""
+        ...
+
+    async def written(self) -> tuple[TopicPartition, ...]:
+        """Wait for the ledger, a second at most; return partitions with events that it has not written."""
+        ...
+
+    async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
+        """Return which topic id stored positions belong to, as far as that is known."""
+        ...
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Keep which topic id the stored position of a partition belongs to."""
+        ...
+
+
+@final
+class LedgerRelay(EventSink):
+    """Implements ``EventSink`` of a flow on a host; the worker writes.
+
+    Args:
+        channel: the flow's, where the worker serves ``TaskReports``.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._reported: set[tuple[EventKind, TopicPartition, int, int]] = set()
+        self._events = 0
+        self._unwritten: dict[TopicPartition, int] = {}
+        """Number of the newest event of each partition that waits for the ledger."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._confirming: asyncio.Task[None] | None = None
+        self._noted: dict[TopicPartition, bytes] = {}
+
+    def report(self, event: LossEvent) -> bool:
+        """Send an event; False when the same range was reported before (rules of ``LedgerStore``)."""
+        key = (event.kind, event.partition, event.first_offset, event.last_offset)
+        if event.kind is EventKind.RECREATED:
+            # Offsets start over: the same numbers are other records from now on.
+            self._reported = {known for known in self._reported if known[1] != event.partition}
+        elif key in self._reported and event.kind is not EventKind.TRUNCATION:
+            return False
+        self._reported.add(key)
+        self._events += 1
+        self._unwritten[event.partition] = self._events
+        self._idle.clear()
+        self._channel.post(TaskReports.happened, event)
+        if self._confirming is None or self._confirming.done():
+            self._confirming = asyncio.create_task(self._confirm())
+        return True
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        """Source partitions with events that the worker has not written."""
+        return self._unwritten
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until the worker wrote every event; False when time ran out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Ask the worker which topic ids stored positions belong to."""
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                known = dict(await self._channel.ask(TaskReports.incarnations))
+        except TimeoutError:
+            log.warning(
+                "the worker did not answer within %.0f s, a recreated topic may go unnoticed",
+                ANSWER_WITHIN_S,
+            )
+            known = {}
+        return known | self._noted
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Send which topic id a stored position belongs to."""
+        if self._noted.get(partition) != topic_id:
+            self._noted[partition] = topic_id
+            self._channel.post(TaskReports.note_incarnation, partition, topic_id)
+
+    async def _confirm(self) -> None:
+        while self._unwritten:
+            asked = self._events
+            try:
+                held_back = frozenset(await self._channel.ask(TaskReports.written))
+            except Mm2pyError:
+                return  # the worker has closed the flow: its positions stay where they are
+            # Events that were reported while the worker waited are not part of its answer.
+            self._unwritten = {
+                partition: number
+                for partition, number in self._unwritten.items()
+                if number > asked or partition in held_back
+            }
+        self._idle.set()
+
+
+@final
+class MeterRelay:
+    """Finds what changed in a flow's meters since it was last sent.
+
+    Args:
+        meter: the flow's meter in this process.
+        channel: the flow's, where the worker serves ``TaskReports``.
+    """
+
+    def __init__(self, meter: FlowMeter, clock: Clock, channel: Channel) -> None:
+        self._meter = meter
+        self._clock = clock
+        self._channel = channel
+        self._sent: dict[TopicPartition, tuple[object, ...]] = {}
+        self._gone: list[PartitionSnapshot] = []
+        meter.on_forget = self._forgotten
+
+    def send(self) -> bool:
+        """Send what changed; whether there was anything."""
+        now_ms = self._clock.now_ms()
+        changed: list[PartitionSnapshot] = []
+        for meter in self._meter.partitions:
+            # Times and rates move by themselves; the worker reckons its own.
+            lasting: tuple[object, ...] = (
+                meter.records,
+                meter.lag_records,
+                meter.newest_ms,
+                meter.state,
+                meter.cause,
+                meter.paused,
+                meter.target,
+                meter.task,
+            )
+            if self._sent.get(meter.source) != lasting:
+                self._sent[meter.source] = lasting
+                changed.append(meter.snapshot(now_ms))
+        gone, self._gone = self._gone, []
+        if changed or gone:
+            self._channel.post(TaskReports.measured, tuple(changed), tuple(gone))
+        return bool(changed or gone)
+
+    def _forgotten(self, meter: PartitionMeter) -> None:
+        self._sent.pop(meter.source, None)
+        if not self._gone:
+            # All partitions of a task at once, before the worker hears that it has stopped.
+            asyncio.get_running_loop().call_soon(self.send)
+        self._gone.append(meter.snapshot(self._clock.now_ms()))
+
+
+# ---- log lines
 
 
 class _HostTraceError(Mm2pyError):
     """The stack of an error in a task host."""
-
-
-def status_message(task: TaskId, status: Status) -> TaskStatus:
-    """Return the message of a state; its trace has one line per cause of the error."""
-    error = status.cause
-    if error is None:
-        return TaskStatus(task=task, state=status.state)
-    causes: list[str] = []
-    cause = error.__cause__
-    while cause is not None and len(causes) < MOST_CAUSES:
-        causes.append(f"{type(cause).__name__}: {_flat(cause)}")
-        cause = cause.__cause__
-    return TaskStatus(
-        task=task,
-        state=status.state,
-        error_kind=type(error).__name__,
-        error_message=_flat(error),
-        trace="\n".join(causes),
-    )
-
-
-def status_of(message: TaskStatus) -> Status:
-    """Return the state, with an error of the same class, text and causes."""
-    if not message.error_kind:
-        return Status(message.state)
-    lines = [line.partition(": ") for line in message.trace.split("\n") if line]
-    chain = [_error(message.error_kind, message.error_message)]
-    chain += [_error(kind, text) for kind, _, text in lines]
-    for error, cause in pairwise(chain):
-        error.__cause__ = cause
-    return Status(message.state, chain[0])
-
-
-def _error(kind: str, text: str) -> Exception:
-    found: object = getattr(errors, kind, None)
-    if not isinstance(found, type) or not issubclass(found, Mm2pyError):
-        return _foreign(kind)(text)
-    # Past the class's own constructor: what it was made from stays in the host, its text is complete.
-    error = found.__new__(found)
-    Mm2pyError.__init__(error, text)
-    if isinstance(error, PartitionError):
-        error.topic, error.partition, error.offset = "", -1, -1
-    elif isinstance(error, ServerError):
-        error.code, error.name = -1, ""
-    return error
-
-
-@cache
-def _foreign(kind: str) -> type[Exception]:
-    """Return a class of that name: half of a foreign error's message is its class."""
-    return type(kind, (Exception,), {"__module__": __name__})
-
-
-def _flat(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 @final
@@ -87,46 +229,51 @@ class PipeLogHandler(logging.Handler):
     """Sends every log line of the host to the worker.
 
     Args:
-        post: sends a line, or leaves it out when the pipe is clogged.
+        channel: channel 0, where the worker serves ``HostReports``.
         mask: what must never appear.
         debug: send stack traces too.
     """
 
-    def __init__(
-        self, post: Callable[[LogLine], None], mask: SecretMask, *, debug: bool = False
-    ) -> None:
+    def __init__(self, channel: Channel, mask: SecretMask, *, debug: bool = False) -> None:
         super().__init__()
-        self._post = post
+        self._channel = channel
         self._mask = mask
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one line."""
-        text, trace = record.getMessage(), ""
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
-            text = f"{text}: {kind}{_flat(error)}"
-            if self._debug:
-                trace = "".join(traceback.format_exception(error))
-        self._post(
-            LogLine(
-                level=record.levelname,
-                logger=record.name,
-                scope=self._mask.apply(current_scope()),
-                text=self._mask.apply(text),
-                trace=self._mask.apply(trace),
-            )
+        """Send one line; never raises into the code that logs."""
+        try:
+            text, trace = record.getMessage(), ""
+            error = record.exc_info[1] if record.exc_info else None
+            if error is not None:
+                kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
+                text = f"{text}: {kind}{one_line(error)}"
+                if self._debug:
+                    trace = "".join(traceback.format_exception(error))
+            self._post(record, text, trace)
+        except Exception as error:  # noqa: BLE001 - a defective log call must not fail its task
+            self._post(record, f"log line cannot be formatted: {type(error).__name__}", "")
+
+    def _post(self, record: logging.LogRecord, text: str, trace: str) -> None:
+        if self._channel.clogged:
+            return  # a worker that is frozen must not make its hosts grow; its log has a hole then
+        self._channel.post(
+            HostReports.log_line,
+            level=record.levelname,
+            logger=record.name,
+            scope=self._mask.apply(current_scope()),
+            text=self._mask.apply(text),
+            trace=self._mask.apply(trace),
         )
 
 
-def write_line(line: LogLine) -> None:
+def write_line(level: str, logger: str, scope: str, text: str, trace: str) -> None:
     """Log a host's line here, under its own scope; the worker's handlers mask it once more."""
-    level = logging.getLevelNamesMapping().get(line.level, logging.INFO)
-    logger = logging.getLogger(line.logger)
-    if not logger.isEnabledFor(level):
+    number = logging.getLevelNamesMapping().get(level, logging.INFO)
+    target = logging.getLogger(logger)
+    if not target.isEnabledFor(number):
         return
-    scope = line.scope.strip().removeprefix("[").removesuffix("]")
-    trace = _HostTraceError(line.trace) if line.trace else None
-    with log_scope(*([scope] if scope else [])):
-        logger.log(level, "%s", line.text, exc_info=trace)
+    inner = scope.strip().removeprefix("[").removesuffix("]")
+    stack = _HostTraceError(trace) if trace else None
+    with log_scope(*([inner] if inner else [])):
+        target.log(number, "%s", text, exc_info=stack)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, final
+from weakref import WeakValueDictionary
 
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
@@ -125,7 +126,8 @@ class InProcessTaskHost:
         self._stands = stands
         self._tasks: dict[TaskId, WorkerTask | None] = {}
         self._refused: dict[TaskId, Status] = {}
-        self._turns: dict[TaskId, asyncio.Lock] = {}
+        # A lock lives as long as a call holds it or waits for it.
+        self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._suspended = False
         self._held: frozenset[TopicPartition] = frozenset()
         self._lease = Lease(self._follow)

@@ -5,12 +5,11 @@ from typing import ClassVar
 
 from mm2py.api.context import TaskContext
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.hosts.service import FlowPorts
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_context import NoLedger
-from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -64,15 +63,18 @@ class _Connector(FakeConnector):
 class HostStage:
     """The host, and what its tasks did."""
 
-    def __init__(self, ports: FlowPorts | None = None) -> None:
-        self.ports = ports
+    def __init__(
+        self, reports: FlowReports | None = None, watcher: TaskWatcher | None = None
+    ) -> None:
+        self.reports = reports
+        self.watcher = watcher
         self.clock = EagerClock()
         self.store = FakeStore()
         self.tasks: list[AskingTask] = []
         self.senders: list[FakeSender] = []
         self.statuses: list[tuple[TaskId, str]] = []
         self.topics: list[tuple[TaskId, str]] = []
-        self.meter = FlowMeter(FLOW, self.clock) if ports is None else ports.meter
+        self.meter = FlowMeter(FLOW, self.clock) if reports is None else reports.meter
         self.stands: list[bool] = []
         self.closed = 0
         stage = self
@@ -97,7 +99,7 @@ class HostStage:
             offset_flush_timeout_ms=5_000,
             graceful_timeout_ms=5_000,
             target_name="target cluster B",
-            events=NoLedger() if ports is None else ports.events,
+            events=NoLedger() if reports is None else reports.events,
             on_topic=self._topic,
         )
         self.host = InProcessTaskHost(
@@ -117,10 +119,10 @@ class HostStage:
 
     def _changed(self, task: TaskId, status: Status) -> None:
         self.statuses.append((task, status.state.value))
-        if self.ports is not None:
-            self.ports.watcher(task, status)
+        if self.watcher is not None:
+            self.watcher(task, status)
 
     def _topic(self, task: TaskId, topic: str) -> None:
         self.topics.append((task, topic))
-        if self.ports is not None:
-            self.ports.on_topic(task, topic)
+        if self.reports is not None:
+            self.reports.on_topic(task, topic)
