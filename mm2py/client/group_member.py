@@ -106,11 +106,6 @@ class GroupMember:
         changed = self._changed
         return changed.result() if changed is not None and changed.done() else "not a member"
 
-    @property
-    def confirmed_s(self) -> float:
-        """When the last answered heartbeat was sent (monotonic)."""
-        return self._confirmed_at
-
     async def join(self, offers: Sequence[GroupProtocol]) -> Joined:
         """Take part in one join round; call ``sync`` next, or ``leave``.
 

@@ -58,7 +58,7 @@ class Permit:
         return term == self.term and self._clock.monotonic() < self._until_s
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` after each change between valid and not valid, and after ``abandon``.
+        """Call ``changed`` after each grant, revocation, expiry and ``abandon``.
 
         Returns what ends the watching.
         """
@@ -72,32 +72,34 @@ class Permit:
 
     def grant(self, until_s: float) -> None:
         """Allow writing until ``until_s``; an earlier instant than the present one changes nothing."""
-        self._until_s = max(self._until_s, until_s)
-        self.check()
+        self._set(self.term, max(self._until_s, until_s))
 
     def revoke(self) -> None:
         """Allow nothing until the next grant: the membership is in doubt, what is queued stays."""
-        self._until_s = -inf
-        self.check()
+        self._set(self.term, -inf)
 
     def abandon(self) -> None:
         """End the term: the membership is over, what is queued must never leave."""
-        self._until_s = -inf
-        self.term += 1
-        self.was_valid = False
-        self._stop_timer()
-        self._notify()
+        self._set(self.term + 1, -inf)
+
+    def follow(self, term: int, until_s: float) -> None:
+        """Be as the permit of another process of this machine is, which this one works for."""
+        self._set(term, until_s)
 
     def check(self) -> None:
-        """Notify watchers if the permit began or ended since the last look."""
-        valid = self.valid
-        if valid and self._until_s < inf and self._timer is None:
-            self._timer = asyncio.create_task(self._run_out(), name="permit")
-        if valid == self.was_valid:
+        """Notify watchers if the permit has ended since the last look."""
+        if self.was_valid and not self.valid:
+            self._set(self.term, -inf)
+
+    def _set(self, term: int, until_s: float) -> None:
+        if (term, until_s) == (self.term, self._until_s) and self.was_valid == self.valid:
             return
-        self.was_valid = valid
-        if not valid:
+        self.term, self._until_s = term, until_s
+        self.was_valid = self.valid
+        if not self.was_valid:
             self._stop_timer()
+        elif until_s < inf and self._timer is None:
+            self._timer = asyncio.create_task(self._run_out(), name="permit")
         self._notify()
 
     def _notify(self) -> None:

@@ -142,7 +142,7 @@ class SyncWriter(Protocol):
         tp: TopicPartition,
         records: Sequence[NewRecord],
         done: Callable[[int | Exception], None],
-    ) -> None:
+    ) -> object:
         """Write without waiting; ``done`` gets the base offset or what went wrong."""
         ...
 

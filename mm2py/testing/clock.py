@@ -46,6 +46,10 @@ class FakeClock:
         heapq.heappush(self._sleepers, (self._monotonic + seconds, next(self._order), waiter))
         await waiter
 
+    def jump(self, seconds: float) -> None:
+        """Move time on without waking a sleeper yet, as a process that was frozen finds it."""
+        self._move_to(self._monotonic + seconds)
+
     async def advance(self, seconds: float) -> None:
         """Move time on, waking sleepers one deadline at a time and letting them run between."""
         await self.settle()

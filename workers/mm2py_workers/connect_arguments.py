@@ -13,6 +13,7 @@ from typing import Final, NoReturn, TypeVar, final
 
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py.runtime.hosts.thaw import thawing_loop
 
 __all__ = ["CommandParser", "ProblemsError", "WorkerOptions", "run_program"]
 
@@ -79,7 +80,8 @@ def run_program(
         sys.exit(2)
     configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
     try:
-        code = asyncio.run(run(options, mask))
+        with asyncio.Runner(loop_factory=thawing_loop) as runner:
+            code = runner.run(run(options, mask))
     except UsageError as error:
         _complain(program, error, mask, debug=options.debug)
         code = 2

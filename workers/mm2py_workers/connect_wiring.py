@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mm2py.api.context import EventSink
-from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
+from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import connection_settings
@@ -37,7 +37,7 @@ from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.file_offsets import FileOffsetBackingStore
 from mm2py.storage.ledger_store import LedgerStore
-from mm2py.storage.memory import MemoryConfigBackingStore, MemoryStatusBackingStore
+from mm2py.storage.memory import memory_configs, memory_statuses
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
@@ -45,9 +45,8 @@ from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
 from mm2py_workers.host_wiring import host_pool, host_processes, task_host
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
-from mm2py_workers.internal_stores import TopicConnections, worker_stores
+from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import NodeParts
-from mm2py_workers.offset_topic import store_producer
 from mm2py_workers.rest_node import RestNode
 from mm2py_workers.worker_file import WorkerFile, secrets_in
 
@@ -102,17 +101,17 @@ class _Worker:
         """Return the counters of one source."""
         return self.metrics.flow(self.flow(source))
 
-    def connections(self) -> TopicConnections:
-        """Return the worker's own connections to its cluster."""
+    def tables(self, permit: Permit) -> FlowTables:
+        """Return the tables on the worker's own cluster."""
         props, clock = self.file.props, self.clock
         settings = connection_settings(props, scope=self.file.path)
         cluster = Cluster(settings, alias=self.group, clock=clock)
         producer = store_producer(props, self.flow(CONNECT))
-        return TopicConnections(cluster, Admin(cluster), producer, clock)
+        return FlowTables(cluster, producer, permit=permit, clock=clock)
 
     def herder_parts(
         self,
-        connections: TopicConnections,
+        tables: FlowTables,
         *,
         config: ConfigBackingStore,
         status: StatusBackingStore,
@@ -121,10 +120,14 @@ class _Worker:
         prepare: Callable[[], Awaitable[None]],
     ) -> HerderParts:
         """Return what the worker's herder is made of."""
-        node, cluster = self.node, connections.cluster
+        node, cluster = self.node, tables.cluster
 
         def on_topic(task: TaskId, topic: str) -> None:
             status.put_topic(TopicUse(topic, task.connector, task.number, self.clock.now_ms()))
+
+        async def close() -> None:
+            await tables.close()
+            await cluster.close()
 
         return HerderParts(
             flow=None,
@@ -138,7 +141,7 @@ class _Worker:
             membership=membership,
             hosts=lambda watcher: HostsBySource(
                 _source_of,
-                lambda source: self._host(source, watcher, connections, offsets, on_topic),
+                lambda source: self._host(source, watcher, tables, offsets, on_topic),
             ),
             plugins=node.plugins,
             catalog=node.catalog,
@@ -151,7 +154,7 @@ class _Worker:
             loggers=node.loggers,
             settings=self.file.worker,
             auto_restart=parse_boolean_leniently(self.file.props.get(AUTO_RESTART), absent=True),
-            close=cluster.close,
+            close=close,
             mask=node.mask,
         )
 
@@ -159,14 +162,14 @@ class _Worker:
         self,
         source: str,
         watcher: TaskWatcher,
-        connections: TopicConnections,
+        tables: FlowTables,
         offsets: WorkerOffsets,
         on_topic: Callable[[TaskId, str], None],
     ) -> SourceHost:
         meter = self.meter(source)
         ledger: LedgerStore | None = None
         if source != CONNECT:
-            ledger = connections.ledger(source, self._ledger_replicas(), meter)
+            ledger = tables.ledger(source, self._ledger_replicas(), meter)
         events: EventSink = ledger if ledger is not None else NoLedger()
         host = task_host(
             self.node,
@@ -175,6 +178,7 @@ class _Worker:
             self.file.worker,
             offsets,
             FlowReports(meter=meter, events=events, on_topic=on_topic),
+            permit=tables.permit,
             target_name="the worker's cluster",
         )
         return SourceHost(host(watcher), ledger)
@@ -210,14 +214,14 @@ def build_distributed(
     rest, pool = _rest(file), host_pool(host_processes(file.props), clock)
     node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=pool)
     worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
-    connections = worker.connections()
-    stores = worker_stores(file.props, file.worker, connections)
+    tables = worker.tables(Permit(clock))
+    stores = worker_stores(file.props, file.worker, tables)
     parts = worker.herder_parts(
-        connections,
+        tables,
         config=stores.config,
         status=stores.status,
         offsets=stores.offsets,
-        membership=membership_of(file.worker, connections.cluster, stores.config, node),
+        membership=membership_of(file.worker, tables.cluster, tables.permit, stores.config, node),
         prepare=stores.prepare,
     )
     return ConnectWorker(DistributedHerder(parts, clock=clock), rest, node)
@@ -239,11 +243,11 @@ def build_standalone(
     rest = _rest(file)
     node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=None)
     worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
-    config = MemoryConfigBackingStore()
+    config = memory_configs()
     parts = worker.herder_parts(
-        worker.connections(),
+        worker.tables(UNLIMITED),
         config=config,
-        status=MemoryStatusBackingStore(),
+        status=memory_statuses(),
         offsets=FileOffsetBackingStore(file.offsets),
         membership=SoloMembership(config, url=node.url),
         prepare=_nothing,

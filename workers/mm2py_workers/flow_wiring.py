@@ -7,10 +7,11 @@ connection and decides nothing that a test would want to change: that is configu
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.client.coordinator_link import CoordinatorLink
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
+from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.worker import WorkerConfig
@@ -20,17 +21,16 @@ from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.runtime.tasks.task_assembly import FlowReports
-from mm2py.storage.config_log_store import KafkaConfigBackingStore
-from mm2py.storage.flow_overrides_store import FlowOverridesStore, kafka_flow_overrides
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import TaskId
 from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.host_wiring import task_host
-from mm2py_workers.internal_stores import TopicConnections, worker_stores
+from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
-from mm2py_workers.offset_topic import store_producer
 from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["WiredFlow", "membership_of", "wire_flow"]
@@ -48,7 +48,7 @@ class WiredFlow:
 
 @dataclass(frozen=True, slots=True)
 class _FlowStores:
-    """What the herder opens before the work and closes after it."""
+    """What the herder opens before the work and closes after it; the ledger opens beside the data."""
 
     offsets: KafkaOffsetBackingStore
     ledger: LedgerStore
@@ -63,14 +63,6 @@ class _FlowStores:
         await self.ledger.stop()
         await self.offsets.stop()
 
-    def suspend(self) -> None:
-        """Write no positions; a ledger record is true whoever writes it."""
-        self.offsets.suspend()
-
-    def resume(self) -> None:
-        """Write positions again."""
-        self.offsets.resume()
-
 
 def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     """Build the herder's parts; opens no connection.
@@ -82,19 +74,20 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     clock = node.clock
     settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
     cluster = Cluster(settings, alias=target, clock=clock)
-    connections = TopicConnections(
-        cluster, Admin(cluster), store_producer(plan.props, plan.name), clock
-    )
+    permit = Permit(clock)
+    producer = store_producer(plan.props, plan.name)
+    tables = FlowTables(cluster, producer, permit=permit, clock=clock)
     source_settings = _source_settings(plan)
     probe = ClusterProbe(source_settings, source, clock)
-    stores = worker_stores(plan.props, plan.worker, connections)
+    stores = worker_stores(plan.props, plan.worker, tables)
     # As safe as the offsets are.
-    ledger = connections.ledger(source, plan.worker.offset_storage_replication_factor, meter)
-    overrides = _overrides(plan, connections)
+    ledger = tables.ledger(source, plan.worker.offset_storage_replication_factor, meter)
+    overrides = _overrides(plan, tables, clock)
 
     async def close() -> None:
         await overrides.stop()
         await probe.close()
+        await tables.close()
         await cluster.close()
 
     def on_topic(task: TaskId, topic: str) -> None:
@@ -112,7 +105,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         config=stores.config,
         status=stores.status,
         offsets=_FlowStores(stores.offsets, ledger),
-        membership=membership_of(plan.worker, cluster, stores.config, node),
+        membership=membership_of(plan.worker, cluster, permit, stores.config, node),
         hosts=task_host(
             node,
             plan.name,
@@ -120,6 +113,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             plan.worker,
             stores.offsets,
             FlowReports(meter=meter, events=ledger, on_topic=on_topic),
+            permit=permit,
             target_name=f"target cluster {target}",
         ),
         plugins=node.plugins,
@@ -140,12 +134,17 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
 
 
 def membership_of(
-    worker: WorkerConfig, cluster: Cluster, config: KafkaConfigBackingStore, node: NodeParts
+    worker: WorkerConfig,
+    cluster: Cluster,
+    permit: Permit,
+    config: ConfigBackingStore,
+    node: NodeParts,
 ) -> ConnectMembership:
     """Return the membership of a worker's group on its cluster."""
     return ConnectMembership(
         GroupMember(
             CoordinatorLink(cluster, worker.group_id),
+            permit,
             session_timeout_ms=worker.session_timeout_ms,
             heartbeat_interval_ms=worker.heartbeat_interval_ms,
             rebalance_timeout_ms=worker.rebalance_timeout_ms,
@@ -160,16 +159,12 @@ def membership_of(
     )
 
 
-def _overrides(plan: FlowPlan, connections: TopicConnections) -> FlowOverridesStore:
+def _overrides(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowOverridesStore:
     factor = plan.worker.offset_storage_replication_factor
-    topic = connections.own_topic(flows_topic(plan.name.source), "compact", factor)
-    return kafka_flow_overrides(
-        topic.name,
+    return FlowOverridesStore(
+        tables.own_table(flows_topic(plan.name.source), "compact", factor),
         plan.connectors,
-        prepare=topic.prepare,
-        writer=topic.writer,
-        reader=topic.reader,
-        clock=connections.clock,
+        clock=clock,
         names_a_secret=names_a_secret,
         by_file=plan.by_file,
     )

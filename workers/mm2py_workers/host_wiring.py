@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
@@ -70,6 +71,7 @@ def task_host(
     store: OffsetStore,
     reports: FlowReports,
     *,
+    permit: Permit,
     target_name: str,
 ) -> Callable[[TaskWatcher], TaskHost]:
     """Return what makes a flow's task host; ``props`` are its worker config, resolved."""
@@ -84,7 +86,7 @@ def task_host(
                 watcher,
                 reports,
                 plugins=node.plugins,
-                clock=node.clock,
+                permit=permit,
             )
         assembly = task_assembly(
             flow,
@@ -93,6 +95,7 @@ def task_host(
             plugins=node.plugins,
             store=store,
             reports=reports,
+            permit=permit,
             target_name=target_name,
             clock=node.clock,
         )
@@ -111,7 +114,7 @@ def child_host(
     reports: FlowReports,
     *,
     plugins: Plugins,
-    clock: Clock,
+    permit: Permit,
 ) -> ChildTaskHost:
     """Return a flow's task host over the pool; ``props`` are its worker config, resolved."""
     level = logging.getLevelName(logging.getLogger().level)
@@ -122,8 +125,8 @@ def child_host(
         spec,
         watcher,
         reports,
+        permit=permit,
         graceful_s=graceful_s,
-        clock=clock,
         own=lambda task: _is_foreign(plugins, task),
         # A heartbeat each second: a process for it would cost 30 MB.
         light=lambda task: (

@@ -10,10 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import final
 
-from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
-from mm2py.client.record_writer import RecordWriter
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
@@ -29,10 +27,10 @@ from mm2py.runtime.tasks.record_task import Conversion
 from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.worker_task import WorkerTask
-from mm2py.storage.internal_topics import ensure_topic
+from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.types import FlowName
-from mm2py_workers.offset_topic import offset_topic, store_producer
+from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.target_link import TargetLinks
 
@@ -43,25 +41,16 @@ __all__ = ["HostedOffsets", "open_flow", "task_assembly"]
 class HostedOffsets:
     """An offset store that opens at its first use, and is tried again at the next when that failed."""
 
-    def __init__(self, store: KafkaOffsetBackingStore, cluster: Cluster) -> None:
-        self._store = store
-        self._cluster = cluster
+    def __init__(self, tables: FlowTables, topic: InternalTopic) -> None:
+        self._tables, self._cluster = tables, tables.cluster
+        self._store = KafkaOffsetBackingStore(tables.table(topic, follow=False))
         self._turn = asyncio.Lock()
         self._open = False
-        self._stands = False
         self._early: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Open it beside whatever else is being opened."""
         self._early = asyncio.create_task(self._try(), name="offset store")
-
-    def stand(self, stands: bool) -> None:  # noqa: FBT001 - a callback of the task host
-        """Write nothing while the tasks are suspended."""
-        self._stands = stands
-        if stands:
-            self._store.suspend()
-        else:
-            self._store.resume()
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest value of each key."""
@@ -79,6 +68,7 @@ class HostedOffsets:
             self._early.cancel()
             await asyncio.wait({self._early})
         await self._store.stop()
+        await self._tables.close()
         await self._cluster.close()
 
     async def _try(self) -> None:
@@ -92,15 +82,14 @@ class HostedOffsets:
                 await self._cluster.connect()
                 await self._store.start()
                 self._open = True
-                self.stand(self._stands)
 
 
 @final
 class _HostedFlow:
     """Implements ``mm2py.runtime.hosts.service.HostedFlow``."""
 
-    def __init__(self, host: InProcessTaskHost, offsets: HostedOffsets) -> None:
-        self.host = host
+    def __init__(self, host: InProcessTaskHost, permit: Permit, offsets: HostedOffsets) -> None:
+        self.host, self.permit = host, permit
         self._offsets = offsets
 
     async def close(self) -> None:
@@ -126,16 +115,10 @@ def open_flow(
     worker = parse_config(WorkerConfig, spec.worker)
     settings = connection_settings(spec.worker, scope=f"worker of {spec.flow}")
     cluster = Cluster(settings, alias=spec.flow.target, clock=clock)
-    admin = Admin(cluster)
-    topic = offset_topic(spec.worker, worker)
+    permit = Permit(clock)
     producer = store_producer(spec.worker, spec.flow)
-    store = KafkaOffsetBackingStore(
-        topic.name,
-        prepare=lambda: ensure_topic(admin, topic, clock=clock),
-        writer=lambda: RecordWriter(cluster, producer, clock=clock),
-        reader=lambda: LogReader(cluster, topic.name, clock=clock),
-    )
-    offsets = HostedOffsets(store, cluster)
+    tables = FlowTables(cluster, producer, permit=permit, clock=clock)
+    offsets = HostedOffsets(tables, offset_topic(spec.worker, worker))
     assembly = task_assembly(
         spec.flow,
         spec.worker,
@@ -143,6 +126,7 @@ def open_flow(
         plugins=plugins,
         store=offsets,
         reports=reports,
+        permit=permit,
         target_name=f"target cluster {spec.flow.target}",
         clock=clock,
     )
@@ -153,13 +137,10 @@ def open_flow(
         return assembly(task, on_status)
 
     host = InProcessTaskHost(
-        build,
-        watcher,
-        graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000,
-        stands=offsets.stand,
+        build, watcher, graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000
     )
     offsets.start()
-    return _HostedFlow(host, offsets)
+    return _HostedFlow(host, permit, offsets)
 
 
 def task_assembly(
@@ -170,11 +151,12 @@ def task_assembly(
     plugins: Plugins,
     store: OffsetStore,
     reports: FlowReports,
+    permit: Permit,
     target_name: str,
     clock: Clock,
 ) -> TaskAssembly:
     """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
-    links = TargetLinks(props, flow.target, clock)
+    links = TargetLinks(props, flow.target, clock, permit)
     return TaskAssembly(
         TaskParts(
             plugins=plugins,
@@ -190,6 +172,7 @@ def task_assembly(
             events=reports.events,
             conversion=partial(Conversion.of, props),
             on_topic=reports.on_topic,
+            permit=permit,
         )
     )
 

@@ -41,8 +41,6 @@ class HostsBySource:
         self._opened = opened
         self._hosts: dict[str, SourceHost] = {}
         self._place: dict[TaskId, TaskHost] = {}
-        self._suspended = False
-        self._lease_ms: int | None = None
         self._held: frozenset[TopicPartition] = frozenset()
 
     async def start_task(self, spec: TaskSpec) -> None:
@@ -75,29 +73,11 @@ class HostsBySource:
         """Tasks that are known."""
         return tuple(self._place)
 
-    def suspend(self) -> None:
-        """Suspend every task, those that start later included."""
-        self._suspended = True
-        for each in self._hosts.values():
-            each.host.suspend()
-
-    def resume(self) -> None:
-        """Let every task go on."""
-        self._suspended = False
-        for each in self._hosts.values():
-            each.host.resume()
-
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Let every task read all but these."""
         self._held = partitions
         for each in self._hosts.values():
             each.host.hold(partitions)
-
-    def lease(self, valid_ms: int) -> None:
-        """Pass on that the membership is proven."""
-        self._lease_ms = valid_ms
-        for each in self._hosts.values():
-            each.host.lease(valid_ms)
 
     async def close(self) -> None:
         """Stop all tasks, then close what they report to."""
@@ -113,8 +93,4 @@ class HostsBySource:
                 found.ledger.start()
             if self._held:
                 found.host.hold(self._held)
-            if self._lease_ms is not None:
-                found.host.lease(self._lease_ms)
-            if self._suspended:
-                found.host.suspend()
         return found.host

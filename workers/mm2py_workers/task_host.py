@@ -18,7 +18,7 @@ from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.process import ENDS
 from mm2py.runtime.hosts.reports import PipeLogHandler
 from mm2py.runtime.hosts.service import FlowSpec, HostedFlow, HostService
-from mm2py.runtime.hosts.thaw import ThawSelector
+from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskWatcher
@@ -36,12 +36,11 @@ def main() -> None:
     for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-    selector = ThawSelector()
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        runner.run(_serve(int(sys.argv[1]), selector))
+    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+        runner.run(_serve(int(sys.argv[1])))
 
 
-async def _serve(descriptor: int, selector: ThawSelector) -> None:
+async def _serve(descriptor: int) -> None:
     pipe = await HostPipe.over(socket.socket(fileno=descriptor))
     mask = SecretMask()
     _log_into(pipe, mask)
@@ -54,7 +53,6 @@ async def _serve(descriptor: int, selector: ThawSelector) -> None:
     service = HostService(
         pipe, build, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
     )
-    selector.watch(service.look)
     settled = asyncio.create_task(_settle())
     try:
         await service.run()

@@ -12,6 +12,7 @@ from typing import Final, final
 
 from mm2py.client.group_coordinator import InconsistentProtocolError, MembershipEndedError
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError, RetriableError
 from mm2py.protocol.connect_group import (
@@ -108,14 +109,10 @@ class ConnectMembership:
         """Return where all members listen; known to the leader only."""
         return self._leader.member_urls() if self.is_leader else ()
 
-    def listen(
-        self,
-        suspend: Callable[[], None],
-        resume: Callable[[], None],
-        confirmed: Callable[[int], None],
-    ) -> None:
-        """Name who stops and goes on sending; stays in force, ``suspend`` may be called twice."""
-        self._member.listen(suspend, resume, confirmed)
+    @property
+    def permit(self) -> Permit:
+        """The right to write that this membership proves."""
+        return self._member.permit
 
     def request_rejoin(self) -> None:
         """Make ``signal`` ask for a new round."""
@@ -297,15 +294,9 @@ class ConnectMembership:
     # ---- the end ----
 
     def _lost(self, reason: str) -> Lost:
-        """Describe the end; nobody else has our work before our session and then the delay are over."""
-        if self._end is not None:
-            return self._end
-        safe_ms = self._member.session_timeout_ms
-        if not self.is_leader:
-            safe_ms += self._max_delay_ms  # a new leader knows of no delay
-        age_ms = (self._clock.monotonic() - self._member.confirmed_s) * 1000
-        self._gone()
-        self._end = Lost(reason, may_commit=age_ms < safe_ms)
+        if self._end is None:
+            self._gone()
+            self._end = Lost(reason)
         return self._end
 
     def _gone(self) -> None:

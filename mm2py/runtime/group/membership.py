@@ -4,10 +4,10 @@ Flow: ``rejoin`` -> one ``Round`` -> the herder starts and stops work -> ``signa
 due or the membership is over. It starts and stops no work itself.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from mm2py.client.permit import Permit
 from mm2py.errors import RetriableError
 from mm2py.types import TaskId, Work
 
@@ -44,13 +44,9 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The membership is over; stop all work, then join anew with nothing owned.
-
-    ``may_commit``: no other worker can have committed newer positions yet.
-    """
+    """The membership is over, and the permit's term with it; stop all work, then join with nothing owned."""
 
     reason: str
-    may_commit: bool
 
 
 class MembershipLostError(RetriableError):
@@ -86,17 +82,9 @@ class WorkerMembership(Protocol):
         """Make ``signal`` ask for a new round."""
         ...
 
-    def listen(
-        self,
-        suspend: Callable[[], None],
-        resume: Callable[[], None],
-        confirmed: Callable[[int], None],
-    ) -> None:
-        """Name who stops and goes on sending while the membership is in doubt.
-
-        ``suspend`` comes before a ``Lost``, ``resume`` with the round that proves the next membership.
-        ``confirmed(valid_ms)`` is called at each answered heartbeat and feeds the hosts' lease.
-        """
+    @property
+    def permit(self) -> Permit:
+        """The right to write that this membership proves."""
         ...
 
     @property

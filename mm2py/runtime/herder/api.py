@@ -332,14 +332,6 @@ class OffsetStore(Protocol):
         """Close its connections."""
         ...
 
-    def suspend(self) -> None:
-        """Write nothing from now on."""
-        ...
-
-    def resume(self) -> None:
-        """Write again."""
-        ...
-
 
 class OffsetEditing(Protocol):
     """Reads and changes stored positions; that the connector is STOPPED is checked before."""

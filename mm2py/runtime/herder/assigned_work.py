@@ -81,8 +81,8 @@ class AssignedWork:
         self._configs: dict[str, ConnectorConfig] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
-        self._silent = False
-        self._in_doubt = False
+        self._permit = parts.membership.permit
+        self._term = self._permit.term
         self._host = parts.hosts(self._task_changed)
 
     @property
@@ -92,20 +92,10 @@ class AssignedWork:
 
     async def start(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Launch what is configured of ``work``; failures are states."""
+        self._term = self._permit.term
         for name in sorted(work.connectors & snapshot.connectors.keys()):
             self._start_connector(name, snapshot)
         await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(work.tasks)))
-
-    async def abandon(self, snapshot: ConfigSnapshot) -> None:
-        """Stop everything without a word: others may have it by now, and their states count.
-
-        A worker that was frozen knows nothing newer than its own states, so that ``putSafe`` lets it by.
-        """
-        self._silent = True
-        try:
-            await self.stop(self.running, snapshot)
-        finally:
-            self._silent = False
 
     async def stop(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Stop and forget work, all in parallel within the graceful time.
@@ -204,20 +194,6 @@ class AssignedWork:
             return  # the commit of no tasks stops them
         tasks = [t for t, entry in self._tasks.items() if t.connector == name and not entry.refused]
         await asyncio.gather(*(self._host.pause_task(task, paused=paused) for task in tasks))
-
-    def suspend(self) -> None:
-        """Let no task poll, send or commit until ``resume``; connectors go on looking around."""
-        self._in_doubt = True
-        self._host.suspend()
-
-    def resume(self) -> None:
-        """Let tasks go on."""
-        self._in_doubt = False
-        self._host.resume()
-
-    def lease(self, valid_ms: int) -> None:
-        """Pass on for how long the membership is proven."""
-        self._host.lease(valid_ms)
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Pause exactly these source partitions, -1 for whole topics."""
@@ -369,8 +345,8 @@ class AssignedWork:
     # ---- states
 
     def _put(self, work: str | TaskId, status: Status, *, trace: str | None = None) -> None:
-        if self._silent:
-            return
+        if self._permit.term != self._term:
+            return  # the work was lost with its membership: another worker's states count
         if status.cause is not None:
             trace = self._parts.mask.apply(trace_of(status.cause))
         stored = StoredStatus(
@@ -380,8 +356,7 @@ class AssignedWork:
             generation=self._parts.membership.generation,
             version=self._version_of(work) if status.state is State.RUNNING else None,
         )
-        # Who may have lost its membership gives way to whoever has the work by now.
-        safe = status.state in _SAFE or self._in_doubt
+        safe = status.state in _SAFE or not self._permit.valid
         self._parts.status.put(work, stored, safe=safe)
 
     def _version_of(self, work: str | TaskId) -> str | None:

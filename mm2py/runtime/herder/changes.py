@@ -275,8 +275,8 @@ class HerderChanges:
         return info
 
     def _need_leader(self) -> None:
-        if self._loop.suspended:
-            raise ForwardError(None)  # somebody else may lead by now
+        if not self._parts.membership.permit.valid:
+            raise ForwardError(None)  # another worker may lead by now
         if not self._parts.membership.is_leader:
             raise ForwardError(self._parts.membership.leader_url)
 

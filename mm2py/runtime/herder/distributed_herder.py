@@ -44,9 +44,7 @@ class DistributedHerder:
     def __init__(self, parts: HerderParts, *, clock: Clock) -> None:
         self._parts = parts
         self._queue = HerderQueue(clock)
-        self._publication = TaskPublication(
-            parts, self._queue, self._membership_in_doubt, clock=clock
-        )
+        self._publication = TaskPublication(parts, self._queue, clock=clock)
         self._work = AssignedWork(
             parts, self._publication.publish, clock=clock, on_change=self._note_state
         )
@@ -260,9 +258,6 @@ class DistributedHerder:
 
     def _note_state(self) -> None:
         self._loop.note_state()
-
-    def _membership_in_doubt(self) -> bool:
-        return self._loop.suspended
 
     async def _answer(self) -> None:
         return

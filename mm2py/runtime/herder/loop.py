@@ -1,8 +1,8 @@
 """The loop of one herder on one node (kcr 4.7), Connect's herder thread as one asyncio task.
 
 Flow: clusters answer, topics exist, stores are read -> round of the group -> work starts and stops -> queued
-requests, restarts, config changes -> wait for the next reason. Membership in doubt suspends tasks and
-positions; lost, all work stops and commits, and the group is joined anew with nothing owned.
+requests, restarts, config changes -> wait for the next reason. While the membership is in doubt the permit
+keeps everything from being written; lost, all work stops, and the group is joined anew with nothing owned.
 """
 
 import asyncio
@@ -62,7 +62,8 @@ class HerderLoop:
         self._joined = False
         self._flow_began = False
         self._eager = parts.settings.connect_protocol.strip().lower() == "eager"
-        self._suspended = False
+        self._permit = parts.membership.permit
+        self._end_watch = self._permit.watch(self.note_state)
         self._signal: asyncio.Task[Rejoin | Lost] | None = None
         self.started = False
         """The first pass is over, the round included."""
@@ -73,11 +74,6 @@ class HerderLoop:
     def rebalance_expected(self) -> bool:
         """A change was read that needs a round, which was not asked for yet."""
         return self._news.rebalance_expected
-
-    @property
-    def suspended(self) -> bool:
-        """The membership is in doubt: another worker may lead by now."""
-        return self._suspended
 
     def stop(self) -> None:
         """Begin an orderly stop; ``run`` returns when it is done."""
@@ -101,7 +97,10 @@ class HerderLoop:
 
     def note_state(self) -> None:
         """Show the state of the work here as the flow's."""
-        if self._suspended or not self._joined:
+        if not self._joined:
+            return
+        if not self._permit.valid:
+            self._parts.meter.state = "SUSPENDED"
             return
         state = self._work.state()
         if state is not State.UNASSIGNED:
@@ -136,12 +135,12 @@ class HerderLoop:
         if parts.overrides is not None:
             parts.overrides.listen(self._overrides_changed)
             self._overrides_changed()
-        parts.membership.listen(self._suspend, self._resume, self._work.lease)
         return True
 
     async def _end(self) -> None:
         parts = self._parts
         self._queue.close()
+        self._end_watch()
         self._drop_signal()
         for what, step in (
             ("stopping the work", self._stop_last),
@@ -229,7 +228,7 @@ class HerderLoop:
         signal = self._signal.result() if self._signal is not None and self._signal.done() else None
         self._drop_signal()
         if isinstance(signal, Lost):
-            # It came while the config was read; who went on would stay suspended in its new membership.
+            # It came while the config was read: what runs here belongs to a membership that is over.
             raise MembershipLostError(signal)
         if self._eager:
             await self._hand_over()
@@ -286,15 +285,11 @@ class HerderLoop:
             await self._work.stop(work, self._parts.config.snapshot())
         with self._queue.stage("flushing updates to the status topic"):
             # A target that is away must not hold up a stop.
-            ending = self._suspended or self._stop.is_set()
+            ending = self._stop.is_set() or not self._permit.valid
             await self._parts.status.flush(LAST_FLUSH_S if ending else STATUS_FLUSH_S)
 
     async def _stop_last(self) -> None:
-        if self._suspended:
-            # Others may have it by now, and their states count.
-            await self._work.abandon(self._parts.config.snapshot())
-        else:
-            await self._stop_work(self._work.running)
+        await self._stop_work(self._work.running)
 
     async def _hand_over(self) -> None:
         await self._stop_work(self._work.running)
@@ -303,13 +298,7 @@ class HerderLoop:
         self._parts.meter.state = "WAITING"
 
     async def _lose(self, lost: Lost) -> None:
-        # The membership has suspended the work, and lets it go on when a later round proves the next one.
         log.warning("group membership lost, the flow stops and waits cause=%s", lost.reason)
-        if lost.may_commit:
-            # What was acknowledged is committed, even where nothing more may be sent.
-            self._parts.offsets.resume()
-        with self._queue.stage("stopping all work"):
-            await self._work.abandon(self._parts.config.snapshot())
         await self._hand_over()
         self._duties.resign()
         self._must_join = True
@@ -318,18 +307,6 @@ class HerderLoop:
         if self._signal is not None:
             self._signal.cancel()
             self._signal = None
-
-    def _suspend(self) -> None:
-        self._suspended = True
-        self._parts.offsets.suspend()
-        self._work.suspend()
-        self._parts.meter.state = "SUSPENDED"
-
-    def _resume(self) -> None:
-        self._suspended = False
-        self._parts.offsets.resume()
-        self._work.resume()
-        self.note_state()
 
     # ---- restarts and changes
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar, final
 
+from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.group.assignor import configured_work
@@ -90,13 +91,10 @@ class SoloMembership:
         """Make ``signal`` ask for a round."""
         self._requested.set()
 
-    def listen(
-        self,
-        suspend: Callable[[], None],
-        resume: Callable[[], None],
-        confirmed: Callable[[int], None],
-    ) -> None:
-        """Tell nobody anything: this membership is never in doubt."""
+    @property
+    def permit(self) -> Permit:
+        """This membership is never in doubt."""
+        return UNLIMITED
 
     @property
     def generation(self) -> int:

@@ -6,7 +6,7 @@ tries again.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -28,22 +28,17 @@ _PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
 
 @final
 class TaskPublication:
-    """Publishes the task configs of connectors that run on this node; as leader, also of others.
-
-    ``in_doubt`` tells whether another worker may lead by now.
-    """
+    """Publishes the task configs of connectors that run on this node; as leader, also of others."""
 
     def __init__(
         self,
         parts: HerderParts,
         queue: HerderQueue,
-        in_doubt: Callable[[], bool],
         *,
         clock: Clock,
     ) -> None:
         self._parts = parts
         self._queue = queue
-        self._in_doubt = in_doubt
         self._clock = clock
 
     async def publish(
@@ -82,8 +77,8 @@ class TaskPublication:
             BadRequestError: it is STOPPED.
         """
         parts = self._parts
-        if self._in_doubt():
-            raise ForwardError(None)
+        if not parts.membership.permit.valid:
+            raise ForwardError(None)  # another worker may lead by now
         if not parts.membership.is_leader:
             raise ForwardError(parts.membership.leader_url)
         snapshot = parts.config.snapshot()

@@ -13,7 +13,7 @@ from typing import Final, final
 from weakref import WeakValueDictionary
 
 from mm2py.api.context import LossEvent
-from mm2py.clock import Clock
+from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import PartitionSnapshot
@@ -37,6 +37,8 @@ CUT_OFF_S: Final = 5.0
 LEDGER_LOOK_S: Final = 1.0
 """Longest wait for the ledger as a whole before it is asked again which partitions it has written."""
 
+_ALWAYS_S: Final = 1e15
+
 NOT_STARTED: Final = Status(State.UNASSIGNED)
 
 
@@ -58,6 +60,7 @@ class ChildTaskHost:
         spec: the flow.
         watcher: called on each change of a task's state.
         reports: takes everything else that tasks report.
+        permit: this process's right to write for the flow; each host keeps a copy of it up to date.
         graceful_s: how long a task may take to stop where the caller names no time.
         own: whether a task gets a host of its own, so that its plug-in cannot disturb others.
         light: whether a task is no reason to start another host.
@@ -70,8 +73,8 @@ class ChildTaskHost:
         watcher: TaskWatcher,
         reports: FlowReports,
         *,
+        permit: Permit,
         graceful_s: float,
-        clock: Clock,
         own: Callable[[TaskSpec], bool] = lambda _spec: False,
         light: Callable[[TaskSpec], bool] = lambda _spec: False,
     ) -> None:
@@ -82,15 +85,13 @@ class ChildTaskHost:
         self._graceful_s = graceful_s
         self._own = own
         self._light = light
-        self._clock = clock
+        self._permit = permit
+        self._end_watch = permit.watch(self._permit_changed)
         self._tasks: dict[TaskId, _Hosted] = {}
         # A lock lives as long as a call holds it or waits for it.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
-        self._suspended = False
         self._held: frozenset[TopicPartition] = frozenset()
-        self._lease_ends: float | None = None
-        self._lease_ms = 0
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task on the host with the fewest; failures are states."""
@@ -130,36 +131,15 @@ class ChildTaskHost:
         """Tasks the host knows."""
         return tuple(self._tasks)
 
-    def suspend(self) -> None:
-        """Suspend every task, those that start later included."""
-        self._suspended = True
-        for channel in self._channels.values():
-            channel.post(InProcessTaskHost.suspend)
-
-    def resume(self) -> None:
-        """Let every task continue; the caller has proof of the membership, which is a lease too."""
-        self._suspended = False
-        if self._lease_ends is not None and self._lease_ends <= self._clock.monotonic():
-            self.lease(self._lease_ms)
-        for channel in self._channels.values():
-            # This call may wait while the host is frozen, so the lease is a call of its own.
-            channel.post(InProcessTaskHost.resume, renews=False)
-
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Let every task read all but these."""
         self._held = partitions
         for channel in self._channels.values():
             channel.post(InProcessTaskHost.hold, partitions)
 
-    def lease(self, valid_ms: int) -> None:
-        """Membership is proven for so long; hosts watch it themselves, for this process may freeze."""
-        self._lease_ms = valid_ms
-        self._lease_ends = self._clock.monotonic() + valid_ms / 1000
-        for link, channel in self._channels.items():
-            link.host.post(HostService.lease_until, channel.number, self._lease_ends)
-
     async def close(self) -> None:
         """Stop all tasks and close the flow on its hosts, which others may use."""
+        self._end_watch()
         await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
         await asyncio.gather(*(self._close(link) for link in tuple(self._channels)))
 
@@ -212,9 +192,9 @@ class ChildTaskHost:
                 HostService.open_flow,
                 channel.number,
                 self._spec,
-                suspended=self._suspended,
                 held=self._held,
-                lease_ends_s=self._lease_ends,
+                term=self._permit.term,
+                until_s=_finite(self._permit.until_s),
             )
         except Mm2pyError:
             self._channels.pop(link, None)
@@ -238,6 +218,12 @@ class ChildTaskHost:
         self._channels.pop(link, None)
         link.detach(channel)
 
+    def _permit_changed(self) -> None:
+        """Hosts compare the instant themselves: this process may freeze, and they may."""
+        term, until_s = self._permit.term, _finite(self._permit.until_s)
+        for link, channel in self._channels.items():
+            link.host.post(HostService.permit, channel.number, term, until_s)
+
     def _reported(self, link: HostLink, task: TaskId, status: Status) -> None:
         hosted = self._tasks.get(task)
         if hosted is not None and hosted.link is link:
@@ -250,6 +236,11 @@ class ChildTaskHost:
             if hosted.link is link:
                 hosted.link = None
                 self._failed(task, hosted, error)
+
+
+def _finite(instant_s: float) -> float:
+    """Return an instant as JSON can write it; far past and far future mean never and always."""
+    return min(max(instant_s, 0.0), _ALWAYS_S)
 
 
 @final

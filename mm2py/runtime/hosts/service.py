@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
 from mm2py.observability.logging import log_scope
@@ -50,6 +51,11 @@ class HostedFlow(Protocol):
     @property
     def host(self) -> InProcessTaskHost:
         """Runs its tasks."""
+        ...
+
+    @property
+    def permit(self) -> Permit:
+        """This process's right to write for the flow."""
         ...
 
     async def close(self) -> None:
@@ -96,9 +102,7 @@ class HostService:
 
     async def run(self) -> None:
         """Serve until the worker is gone."""
-        self._worker.serve(
-            self.open_flow, self.close_flow, self.lease_until, self.set_level, self.end
-        )
+        self._worker.serve(self.open_flow, self.close_flow, self.permit, self.set_level, self.end)
         self._worker.post(HostReports.started, self._version, os.getpid())
         ticks = asyncio.create_task(self._tick())
         try:
@@ -113,11 +117,6 @@ class HostService:
             ticks.cancel()
             await self._pipe.close()
 
-    def look(self) -> None:
-        """Called when this process may have stood still: a lease may be over."""
-        for opened in self._flows.values():
-            opened.flow.host.look()
-
     # ---- calls of the worker
 
     def open_flow(
@@ -125,9 +124,9 @@ class HostService:
         number: int,
         spec: FlowSpec,
         *,
-        suspended: bool,
         held: frozenset[TopicPartition],
-        lease_ends_s: float | None,
+        term: int,
+        until_s: float,
     ) -> None:
         """Build a flow and serve it on a channel of its own; it begins as the other hosts' are now.
 
@@ -151,35 +150,29 @@ class HostService:
             flow = self._build(spec, reports, changed)
             host = flow.host
             host.hold(held)
-            if suspended:
-                host.suspend()
+            flow.permit.follow(term, until_s)
         channel.serve(
             host.start_task,
             host.stop_task,
             host.pause_task,
             host.hold,
-            host.suspend,
-            host.resume,
             scope=scope,
         )
         self._flows[number] = _Open(flow, scope, channel, meters)
-        if lease_ends_s is not None:
-            self.lease_until(number, lease_ends_s)
 
     async def close_flow(self, number: int) -> None:
         """Stop the flow's tasks in order and close what it opened."""
         await self._close(number, None)
 
-    def lease_until(self, number: int, ends_s: float) -> None:
-        """Membership of a flow is proven until ``ends_s``.
+    def permit(self, number: int, term: int, until_s: float) -> None:
+        """A flow may be written for until ``until_s`` in ``term``.
 
         On the monotonic clock, which all processes of a machine share: a host that was frozen reads old calls.
         """
         opened = self._flows.get(number)
         if opened is not None:
             with log_scope(opened.scope):
-                left_s = ends_s - self._clock.monotonic()
-                opened.flow.host.lease(max(0, round(left_s * 1000)))
+                opened.flow.permit.follow(term, until_s)
 
     def set_level(self, namespace: str, level: str) -> None:
         """Change the level of one logger and those below it."""

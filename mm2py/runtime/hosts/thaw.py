@@ -1,43 +1,40 @@
-"""What a process does first when it was frozen and goes on: before any socket is written to.
+"""What a process does first when it was frozen and continues: before any socket is written to.
 
-Flow: SIGCONT, or the end of each wait for sockets -> ``look``. asyncio alone would serve the sockets first and
-its timers behind them, so a task would send for a membership that is long over.
+Flow: SIGCONT, or the end of each wait for sockets -> ``permit.check_all``. asyncio alone would serve the sockets
+first and its timers behind them, so a task would write for a membership that is long over.
 """
 
+import asyncio
 import selectors
 import signal
-from collections.abc import Callable
 from types import FrameType
 from typing import final
 
-__all__ = ["ThawSelector"]
+from mm2py.client.permit import check_all
 
-
-def _nothing() -> None:
-    """Nobody watches yet."""
+__all__ = ["ThawSelector", "thawing_loop"]
 
 
 @final
 class ThawSelector(selectors.DefaultSelector):
-    """The selector of an event loop; ``watch`` says who looks."""
+    """The selector of an event loop that looks at all permits before events are handed out.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._look: Callable[[], None] = _nothing
-
-    def watch(self, look: Callable[[], None]) -> None:
-        """Call ``look``, which must be quick, before events are handed out and when the process is continued.
-
-        A container that is paused gets no signal; a process that is stopped in the middle of its work does.
-        """
-        self._look = look
-        signal.signal(signal.SIGCONT, self._continued)
+    A container that is paused gets no signal; a process that is stopped in the middle of its work does.
+    """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for events."""
-        found = super().select(timeout)
-        self._look()
-        return found
+        events = super().select(timeout)
+        check_all()
+        return events
 
-    def _continued(self, _signal: int, _frame: FrameType | None) -> None:
-        self._look()
+
+def thawing_loop() -> asyncio.SelectorEventLoop:
+    """Return the event loop of a process that writes for flows: a loop factory."""
+    loop = asyncio.SelectorEventLoop(ThawSelector())
+    signal.signal(signal.SIGCONT, _continued)
+    return loop
+
+
+def _continued(_signal: int, _frame: FrameType | None) -> None:
+    check_all()

@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.runtime.hosts.lease import Lease
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.types import State, TaskId, TopicPartition
@@ -22,7 +21,6 @@ __all__ = [
     "InProcessTaskHost",
     "TaskBuilder",
     "TaskHost",
-    "TaskRunner",
     "TaskSpec",
     "TaskWatcher",
 ]
@@ -53,8 +51,8 @@ TaskBuilder = Callable[[TaskSpec, Callable[[Status], None]], WorkerTask]
 """Builds a task that is not started yet; raises ``Mm2pyError`` when its config is wrong."""
 
 
-class TaskRunner(Protocol):
-    """Runs tasks: what a flow on one node needs."""
+class TaskHost(Protocol):
+    """Runs the tasks of a flow on one node."""
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; a task of that name that still runs is stopped first. Failures are states."""
@@ -72,28 +70,12 @@ class TaskRunner(Protocol):
         """Tasks the host knows, failed ones included."""
         ...
 
-    def suspend(self) -> None:
-        """No task polls, sends or commits from now on, those that start later included."""
-        ...
-
-    def resume(self) -> None:
-        """Tasks go on."""
-        ...
-
-
-class TaskHost(TaskRunner, Protocol):
-    """Runs tasks, pauses them, and suspends itself when nobody vouches for the membership."""
-
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; what is sent is acknowledged and committed (PAUSED / RUNNING)."""
         ...
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Name all paused source partitions of the flow, -1 for a whole topic, for later tasks too."""
-        ...
-
-    def lease(self, valid_ms: int) -> None:
-        """Membership is proven for so long; without a new lease the host suspends itself."""
         ...
 
     async def close(self) -> None:
@@ -109,7 +91,6 @@ class InProcessTaskHost:
         build: makes tasks.
         watcher: hears of their states.
         graceful_s: how long a task may take to stop where nobody says.
-        stands: told whether tasks are suspended, whenever that may have changed.
     """
 
     def __init__(
@@ -118,19 +99,15 @@ class InProcessTaskHost:
         watcher: TaskWatcher,
         *,
         graceful_s: float,
-        stands: Callable[[bool], None] | None = None,
     ) -> None:
         self._build = build
         self._watcher = watcher
         self._graceful_s = graceful_s
-        self._stands = stands
         self._tasks: dict[TaskId, WorkerTask | None] = {}
         self._refused: dict[TaskId, Status] = {}
         # A lock lives as long as a call holds it or waits for it.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
-        self._suspended = False
         self._held: frozenset[TopicPartition] = frozenset()
-        self._lease = Lease(self._follow)
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; one of that name that still runs is stopped first."""
@@ -146,8 +123,6 @@ class InProcessTaskHost:
                     self._watcher(spec.id, self._refused[spec.id])
                     return
                 self._tasks[spec.id] = task
-                if self._suspended or self._lease.over:
-                    task.suspend()
                 task.hold(self._held)
                 task.pause(paused=spec.paused)
                 task.start()
@@ -166,22 +141,6 @@ class InProcessTaskHost:
         """Tasks the host knows."""
         return tuple(self._tasks)
 
-    def suspend(self) -> None:
-        """Suspend every task, those that start later included."""
-        self._suspended = True
-        self._follow()
-
-    def resume(self, *, renews: bool = True) -> None:
-        """Let every task go on; who says so has proof of the membership, which ``renews`` the lease too."""
-        self._suspended = False
-        if renews:
-            self._lease.again()
-        self._follow()
-
-    def look(self) -> None:
-        """Suspend the tasks at once if the lease ran out while this process stood still."""
-        self._lease.look()
-
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; a failed task stays as it is."""
         async with self._turns.setdefault(task, asyncio.Lock()):
@@ -195,28 +154,12 @@ class InProcessTaskHost:
         for task in self._running():
             task.hold(partitions)
 
-    def lease(self, valid_ms: int) -> None:
-        """Suspend the tasks unless there is a new lease before ``valid_ms`` are over; it lets them go on."""
-        self._lease.renew(valid_ms)
-
     async def close(self) -> None:
         """Stop all tasks in order."""
         await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
-        self._lease.end()
 
     def _running(self) -> list[WorkerTask]:
         return [task for task in self._tasks.values() if task is not None]
-
-    def _follow(self) -> None:
-        """Suspend or resume the tasks, as order and lease say."""
-        stands = self._suspended or self._lease.over
-        if self._stands is not None:
-            self._stands(stands)
-        for task in self._running():
-            if stands:
-                task.suspend()
-            else:
-                task.resume()
 
     async def _end(self, task: TaskId, timeout_s: float) -> None:
         running = self._tasks.get(task)
