@@ -73,7 +73,6 @@ class ConnectMembership:
         self._member = member
         self._url = url
         self._connect_protocol = connect_protocol.strip().lower()
-        self._max_delay_ms = max_delay_ms
         self._clock = clock
         self._leader = RoundLeader(
             store, url=url, max_delay_ms=max_delay_ms, clock=clock, runnable=runnable
@@ -84,6 +83,11 @@ class ConnectMembership:
         self._unfinished = False
         self._due_at: float | None = None
         self._end: Lost | None = None
+
+    @property
+    def solo(self) -> bool:
+        """False: other workers may join."""
+        return False
 
     @property
     def generation(self) -> int:
@@ -297,15 +301,10 @@ class ConnectMembership:
     # ---- the end ----
 
     def _lost(self, reason: str) -> Lost:
-        """Describe the end; nobody else has our work before our session and then the delay are over."""
-        if self._end is not None:
-            return self._end
-        safe_ms = self._member.session_timeout_ms
-        if not self.is_leader:
-            safe_ms += self._max_delay_ms  # a new leader knows of no delay
-        age_ms = (self._clock.monotonic() - self._member.confirmed_s) * 1000
-        self._gone()
-        self._end = Lost(reason, may_commit=age_ms < safe_ms)
+        """Describe the end with its first reason."""
+        if self._end is None:
+            self._gone()
+            self._end = Lost(reason)
         return self._end
 
     def _gone(self) -> None:

@@ -44,13 +44,9 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The membership is over; stop all work, then join anew with nothing owned.
-
-    ``may_commit``: no other worker can have committed newer positions yet.
-    """
+    """The membership is over: stop all work and write nothing more, then join anew with nothing owned."""
 
     reason: str
-    may_commit: bool
 
 
 class MembershipLostError(RetriableError):
@@ -63,6 +59,11 @@ class MembershipLostError(RetriableError):
 
 class WorkerMembership(Protocol):
     """This worker's place in the group."""
+
+    @property
+    def solo(self) -> bool:
+        """Whether no other worker can ever join: requests wait for rounds, and nothing is signed."""
+        ...
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
         """Take part in one round; heartbeats go on meanwhile.

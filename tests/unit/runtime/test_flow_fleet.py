@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 
-from mm2py.errors import RetriableError
-from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.flows.patches import created, deleted
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryLog, MemoryTopic
 from mm2py.testing.clock import FakeClock
@@ -23,12 +23,20 @@ AC = flow("A", "C")
 FILE = {NAME: {"name": NAME, "topics": "x", "enabled": "false"}}
 
 
-@dataclass
 class Runner(Leader):
     """Runs until it is stopped, and has its store open meanwhile."""
 
-    failed: Exception | None = None
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(
+        self,
+        flow: FlowName,
+        *,
+        elsewhere: ForwardError | None,
+        failed: Mm2pyError | None,
+        store: FlowOverridesStore,
+    ) -> None:
+        super().__init__(flow, elsewhere=elsewhere, store=store)
+        self.failed = failed
+        self.stopped = asyncio.Event()
 
     async def run(self) -> None:
         assert self.store is not None
@@ -42,7 +50,7 @@ class Runner(Leader):
         self.stopped.set()
 
     @property
-    def error(self) -> Exception | None:
+    def failure(self) -> Mm2pyError | None:
         return self.failed
 
     def problems(self) -> Sequence[str]:
@@ -55,7 +63,7 @@ class Stage:
         self.topics: dict[FlowName, MemoryTopic] = {}
         self.runners: list[Runner] = []
         self.elsewhere: ForwardError | None = None
-        self.failed: Exception | None = None
+        self.failed: Mm2pyError | None = None
         self.added: Collection[FlowName] = ()
         parts = FleetParts(
             pairs=[AB, BA, AC], by_file=[AB], build=self._build, file=lambda _: FILE, added=self._asked
@@ -65,7 +73,7 @@ class Stage:
     async def _asked(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
         return [pair for pair in pairs if pair in self.added]
 
-    def _build(self, name: FlowName) -> tuple[FlowRunner, FlowOverridesStore, PeerClient]:
+    def _build(self, name: FlowName) -> tuple[Herder, FlowOverridesStore, PeerClient]:
         topic = self.topics.setdefault(name, MemoryTopic("mm2py-flows"))
         store = FlowOverridesStore(
             lambda handle: MemoryLog(topic, handle), FILE, clock=self.clock, by_file=name == AB
@@ -164,7 +172,7 @@ def test_opening_waits_until_it_is_known_who_leads() -> None:
 
 
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
-def test_opening_gives_up_where_a_cluster_is_away(failed: Exception | None) -> None:
+def test_opening_gives_up_where_a_cluster_is_away(failed: Mm2pyError | None) -> None:
     async def test(stage: Stage) -> None:
         stage.elsewhere, stage.failed = ForwardError(None), failed
         opening = asyncio.ensure_future(stage.fleet.open(BA))

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import pytest
 
+from mm2py.runtime.group.solo_membership import SoloMembership
 from mm2py.runtime.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
-from mm2py.runtime.herder.standalone_herder import SoloMembership, StandaloneHerder
+from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TargetState, TaskId, Work
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
@@ -28,7 +29,7 @@ class Alone:
             flow=None,
             membership=SoloMembership(self.node.config, url=URL),
         )
-        self.herder = StandaloneHerder(parts, clock=self.clock)
+        self.herder = Herder(parts, clock=self.clock)
 
     async def said(self, asked: Awaitable[T]) -> T:
         waiting = asyncio.ensure_future(asked)
@@ -52,7 +53,7 @@ def _alone(scene: Callable[[Alone], Coroutine[None, None, None]]) -> None:
         await scene(alone)
         alone.herder.stop()
         await alone.said(running)
-        assert alone.herder.error is None
+        assert alone.herder.failure is None
 
     asyncio.run(run())
 
