@@ -27,7 +27,6 @@ from mm2py.flows.views import ChangeView, change_view, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.observability.logging import HIDDEN
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import (
     BadRequestError,
     ConflictError,
@@ -35,6 +34,7 @@ from mm2py.runtime.herder.errors import (
     NotFoundError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_edit
 from mm2py.types import FlowName, TaskId, TopicPartition

@@ -8,8 +8,8 @@ from typing import Final
 
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import ForbiddenError, NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import State, TaskId, TopicPartition
 
 __all__ = [

@@ -9,19 +9,20 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.flows.connectors import work_state
 from mm2py.mirror.flow_overrides import Presence
-from mm2py.runtime.herder.api import Herder, PeerClient
+from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import ForwardError
-from mm2py.runtime.herder.mirror_maker import FlowHerder, MirrorMaker
+from mm2py.runtime.herder.herder import Herder
+from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
-__all__ = ["FleetParts", "FlowFleet", "FlowNode", "FlowRunner", "Since"]
+__all__ = ["FleetParts", "FlowFleet", "FlowNode", "Since"]
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,6 @@ SPARE_S: Final = 60.0
 STOP_S: Final = 20.0
 BY_WORKER: Final = "mm2py"
 """Who completes what a worker that is gone has begun."""
-
-
-class FlowRunner(Herder, FlowHerder, Protocol):
-    """A herder as REST and the process see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class FleetParts:
 
     pairs: Collection[FlowName]
     by_file: Collection[FlowName]
-    build: Callable[[FlowName], tuple[FlowRunner, FlowOverridesStore, PeerClient]]
+    build: Callable[[FlowName], tuple[Herder, FlowOverridesStore, PeerClient]]
     file: Callable[[FlowName], Mapping[str, Mapping[str, str]]]
     added: Callable[[Sequence[FlowName]], Awaitable[Collection[FlowName]]]
 
@@ -222,7 +219,7 @@ class FlowFleet:
         self.maker.add(flow, self._built(flow))
         return self.nodes[flow]
 
-    def _built(self, flow: FlowName) -> FlowRunner:
+    def _built(self, flow: FlowName) -> Herder:
         herder, store, peers = self._parts.build(flow)
         self.herders[flow] = herder
         self.nodes[flow] = FlowNode(herder, store, peers)

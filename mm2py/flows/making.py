@@ -11,8 +11,8 @@ from mm2py.flows.changes import Change, ChangeResult, FlowChanges, Request, lead
 from mm2py.flows.connectors import enabled
 from mm2py.flows.patches import SOURCE, Patches, created, deleted
 from mm2py.flows.service import FlowParts
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import AlreadyExistsError, BadRequestError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName

@@ -17,8 +17,9 @@ from mm2py.mirror.flow_overrides import (
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
-from mm2py.runtime.herder.api import ConnectorInfo, Herder, WorkState
+from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName, State, TaskId, TopicPartition
 

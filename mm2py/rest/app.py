@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.rest.answers import error_response, framework_text
@@ -22,19 +22,17 @@ from mm2py.rest.internal_gate import InternalGate
 from mm2py.rest.parts import (
     RESERVED_ALIASES,
     SIGNED_FLOW,
-    HerderPick,
     RestParts,
     RouteSpec,
     endpoint,
 )
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.routes import admin, connectors, internal, lifecycle, offsets, plugins, root
-from mm2py.runtime.herder.aggregated_herder import AggregatedHerder
-from mm2py.runtime.herder.api import Herder
-from mm2py.runtime.herder.errors import HerderError, NotFoundError
+from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["dialect_routes", "internal_app", "public_app"]
+__all__ = ["internal_app", "public_app"]
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +71,6 @@ def internal_app(parts: RestParts) -> ASGIApp:
     return ErrorEdge(RawPath(InternalGate(app, parts)), parts.mask)
 
 
-def dialect_routes(
-    prefix: str, pick: HerderPick, parts: RestParts, specs: tuple[RouteSpec, ...] = DIALECT
-) -> list[Route]:
-    """Return Connect's dialect below ``prefix``."""
-    return endpoint(specs, prefix, pick, parts)
-
-
 def _application(parts: RestParts, specs: tuple[RouteSpec, ...]) -> ASGIApp:
     herders = _Herders(parts)
     app = FastAPI(
@@ -93,38 +84,29 @@ def _application(parts: RestParts, specs: tuple[RouteSpec, ...]) -> ASGIApp:
     if parts.flows is not None:
         app.include_router(parts.flows)
     if not parts.dedicated:
-        app.router.routes.extend(dialect_routes("", herders.ordinary, parts, specs))
+        app.router.routes.extend(endpoint(specs, "", herders.visible, parts))
         return _Options(app, app.router.routes)
-    app.router.routes.extend(dialect_routes("", herders.all_flows, parts, specs))
+    app.router.routes.extend(endpoint(specs, "", herders.visible, parts, long_names=True))
     for prefix in (RESERVED_PAIR, PAIR):
-        app.router.routes.extend(dialect_routes(prefix, herders.of_pair, parts, specs))
+        app.router.routes.extend(endpoint(specs, prefix, herders.of_pair, parts))
     return _Options(app, app.router.routes)
 
 
 @final
 class _Herders:
-    """Finds the herder that a request is about; a signed request sees the flow that signed it, no other."""
+    """Finds the herders that a request is about; a signed request sees the flow that signed it, no other."""
 
     def __init__(self, parts: RestParts) -> None:
         self._parts = parts
 
-    def _visible(self, request: Request) -> Mapping[FlowName | None, Herder]:
+    def visible(self, request: Request) -> Mapping[FlowName | None, Herder]:
         herders = self._parts.herders()
         if SIGNED_FLOW not in request.scope:
             return herders
         signed: FlowName | None = request.scope[SIGNED_FLOW]
         return {flow: herder for flow, herder in herders.items() if flow == signed}
 
-    def ordinary(self, request: Request) -> Herder:
-        herder = next(iter(self._visible(request).values()), None)
-        if herder is None:
-            raise HerderError("Worker is still starting up.", status=503)
-        return herder
-
-    def all_flows(self, request: Request) -> Herder:
-        return AggregatedHerder(lambda: self._visible(request))
-
-    def of_pair(self, request: Request) -> Herder:
+    def of_pair(self, request: Request) -> Mapping[FlowName | None, Herder]:
         source, target = (
             plain_segment(str(request.path_params[end])) for end in ("source", "target")
         )
@@ -132,12 +114,12 @@ class _Herders:
         if source in RESERVED_ALIASES and not reserved:
             raise HTTPException(404)
         flow = FlowName(ClusterAlias(source), ClusterAlias(target))
-        herder = self._visible(request).get(flow)
+        herder = self.visible(request).get(flow)
         if herder is None:
             raise NotFoundError(
                 f"No replication flow found for source '{source}' and target '{target}'"
             )
-        return herder
+        return {flow: herder}
 
 
 @final

@@ -21,8 +21,6 @@ from mm2py.rest.internal_gate import FLOW_HEADER, caller_text, flow_text
 from mm2py.rest.parts import caller_of
 from mm2py.rest.raw_path import canonical_target
 from mm2py.runtime.group.request_signing import sign_request
-from mm2py.runtime.herder.aggregated_herder import FlowForwardError
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
@@ -31,6 +29,7 @@ from mm2py.runtime.herder.errors import (
     HerderError,
     SignatureError,
 )
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 
 __all__ = ["NO_SESSION_KEY", "USER_AGENT", "Forwarder", "http_client", "reply_error"]
@@ -90,17 +89,16 @@ class Forwarder:
         hop = _next_hop(request)
         if error.url is None:
             raise ConflictError(NO_LEADER)
-        origin = error.herder if isinstance(error, FlowForwardError) else herder
         for pause_s in ROTATION_PAUSES_S:
-            key = _session_key(origin)
-            reply = await self._sent(error.url, hop, request, origin, key)
+            key = _session_key(herder)
+            reply = await self._sent(error.url, hop, request, herder, key)
             fresh = self._clock.now_ms() - key.created_ms < ROTATION_MS
             if reply.status_code != FORBIDDEN or not fresh:
                 break
             # Right after a rotation one of the two workers has not read the new key yet.
             await self._clock.sleep(pause_s)
         else:
-            reply = await self._sent(error.url, hop, request, origin, _session_key(origin))
+            reply = await self._sent(error.url, hop, request, herder, _session_key(herder))
         return _answer(reply, request)
 
     async def _sent(

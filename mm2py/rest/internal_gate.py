@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mm2py.rest.answers import error_response
 from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestParts, WhoCalls
 from mm2py.runtime.group.request_signing import CALLER_HEADER, REQUEST_HEADER, verify_request
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import HerderError, SignatureError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
 
 __all__ = [

@@ -1,6 +1,6 @@
 """What REST is given, and one request as a handler sees it.
 
-Flow: request -> ``endpoint`` (media types, which herder) -> handler(``Call``) -> response.
+Flow: request -> ``endpoint`` (media types, which herders) -> handler(``Call``) -> its connector -> response.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -19,10 +19,11 @@ from mm2py.config.connect_values import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.bodies import check_media_types, flag
+from mm2py.rest.connector_names import Connector, locate, locate_new
 from mm2py.rest.raw_path import plain_segment
-from mm2py.runtime.herder.aggregated_herder import AggregatedHerder
-from mm2py.runtime.herder.api import Herder, Validator
-from mm2py.runtime.herder.errors import BadRequestError, ForwardError
+from mm2py.runtime.herder.api import Validator
+from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
@@ -120,8 +121,8 @@ class RestParts:
     commit: str = ""
 
 
-HerderPick = Callable[[Request], Herder]
-"""Which herder a request is about; raises ``NotFoundError``."""
+HerderPick = Callable[[Request], Mapping[FlowName | None, Herder]]
+"""Which herders a request is about: one, or at the root of the dedicated mode all; ``NotFoundError``."""
 
 
 def caller_of(request: Request) -> WhoCalls:
@@ -138,17 +139,66 @@ def signed_in(request: Request) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to one herder."""
+    """One request; with ``long_names`` its connectors are named ``A->B.Connector``."""
 
     request: Request
-    herder: Herder
+    herders: Mapping[FlowName | None, Herder]
     parts: RestParts
     prefix: str
+    long_names: bool
 
     @property
-    def connector(self) -> str:
-        """Name of the connector in the path."""
+    def herder(self) -> Herder:
+        """The only herder that this request is about.
+
+        Raises:
+            NotFoundError: it is about all flows, and what it asks for belongs to one.
+            HerderError: the worker is starting up.
+        """
+        if self.long_names:
+            raise NotFoundError("This belongs to one flow; ask under /{source}/{target}/")
+        if not self.herders:
+            raise HerderError("Worker is still starting up.", status=503)
+        return self._about(next(iter(self.herders.values())))
+
+    def connector(self, refusal: str = "Connector {} not found") -> Connector:
+        """Return the connector in the path.
+
+        Raises:
+            NotFoundError: no flow has such a name; ``refusal`` is the text.
+        """
+        name = self.name
+        found = self.find(name)
+        if found is None:
+            raise NotFoundError(refusal.format(name))
+        return found
+
+    @property
+    def name(self) -> str:
+        """Name of the connector in the path, as it is written there."""
         return plain_segment(str(self.request.path_params["connector"]))
+
+    def find(self, name: str) -> Connector | None:
+        """Return the connector that a name of this request means, None for no flow's."""
+        if not self.long_names:
+            return Connector(self.herder, name, name)
+        found = locate(name, self.herders)
+        if found is not None:
+            self._about(found.herder)
+        return found
+
+    def new(self, name: str) -> Connector:
+        """Return where a connector is to be created; ``BadRequestError`` for the name of no flow."""
+        if not self.long_names:
+            return Connector(self.herder, name, name)
+        found = locate_new(name, self.herders)
+        self._about(found.herder)
+        return found
+
+    def _about(self, herder: Herder) -> Herder:
+        # A request that another worker has to answer is signed with this herder's key.
+        self.request.state.herder = herder
+        return herder
 
     @property
     def task(self) -> int:
@@ -176,10 +226,8 @@ class Call:
         """
         if self.signed:
             return
-        flow, own = self.herder.flow, name
-        if isinstance(self.herder, AggregatedHerder):
-            found = self.herder.find(name)
-            flow, own = (None, name) if found is None else (found[0].flow, found[1])
+        found = self.find(name)
+        flow, own = (None, name) if found is None else (found.herder.flow, found.own)
         problem = self.parts.remote_refusal(flow, own, config)
         if problem is not None:
             raise BadRequestError(problem)
@@ -195,13 +243,18 @@ RouteSpec = tuple[str, str, Handler]
 
 
 def endpoint(
-    specs: Sequence[RouteSpec], prefix: str, pick: HerderPick, parts: RestParts
+    specs: Sequence[RouteSpec],
+    prefix: str,
+    pick: HerderPick,
+    parts: RestParts,
+    *,
+    long_names: bool = False,
 ) -> list[Route]:
-    """Return routes below ``prefix`` that ask the herder which ``pick`` names."""
+    """Return routes below ``prefix`` that ask the herders which ``pick`` names."""
     return [
         Route(
             (prefix + path).rstrip("/") or "/",
-            _serve(handler, prefix, pick, parts),
+            _serve(handler, prefix, pick, parts, long_names=long_names),
             methods=[method],
         )
         for method, path, handler in specs
@@ -209,13 +262,10 @@ def endpoint(
 
 
 def _serve(
-    handler: Handler, prefix: str, pick: HerderPick, parts: RestParts
+    handler: Handler, prefix: str, pick: HerderPick, parts: RestParts, *, long_names: bool
 ) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         await check_media_types(request)
-        herder = pick(request)
-        # What answers a ForwardError needs to know whose leader it is about.
-        request.state.herder = herder
-        return await handler(Call(request, herder, parts, prefix))
+        return await handler(Call(request, pick(request), parts, prefix, long_names))
 
     return serve

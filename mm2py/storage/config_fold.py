@@ -53,7 +53,7 @@ class ConnectorRemoved:
 
 @dataclass(frozen=True, slots=True)
 class TasksChanged:
-    """A complete commit of task configs was read."""
+    """A commit of task configs was read, complete or not (``ConfigSnapshot.inconsistent``)."""
 
     connector: str
 
@@ -106,6 +106,7 @@ class ConfigFold:
 
     def __init__(self) -> None:
         self._offset = 0
+        self._commit_offset = 0
         self._session_key: SessionKey | None = None
         self._connectors: dict[str, ConnectorConfig] = {}
         self._targets: dict[str, TargetState] = {}
@@ -151,6 +152,7 @@ class ConfigFold:
         if self._snapshot is None:
             self._snapshot = ConfigSnapshot(
                 offset=self._offset,
+                commit_offset=self._commit_offset,
                 session_key=self._session_key,
                 connectors=dict(self._connectors),
                 task_counts=dict(self._counts),
@@ -205,7 +207,8 @@ class ConfigFold:
             deferred.clear()
         self._counts[name] = tasks
         self._pending_fencing.add(name)
-        return TasksChanged(name) if complete else None
+        self._commit_offset = self._offset
+        return TasksChanged(name)
 
     def _want(self, name: str, state: TargetState | None) -> TargetChanged | None:
         before = self._targets.get(name)

@@ -52,9 +52,11 @@ class ConfigSnapshot:
 
     ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the commits
     per connector from 0; ``applied`` holds the connector config in force at the last commit.
+    ``commit_offset`` is the one behind the newest commit of task configs, of any connector.
     """
 
     offset: int = 0
+    commit_offset: int = 0
     session_key: SessionKey | None = None
     connectors: Mapping[str, ConnectorConfig] = field(default_factory=dict[str, ConnectorConfig])
     task_counts: Mapping[str, int] = field(default_factory=dict[str, int])

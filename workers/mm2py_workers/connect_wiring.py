@@ -20,11 +20,11 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.rest.credentials import Credentials
 from mm2py.runtime.group.membership import WorkerMembership
+from mm2py.runtime.group.solo_membership import SoloMembership
 from mm2py.runtime.herder import api as herder_api
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.offset_editing import OffsetEditor
-from mm2py.runtime.herder.standalone_herder import SoloMembership, StandaloneHerder
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
@@ -224,7 +224,7 @@ def build_distributed(
         membership=membership_of(file.worker, tables.cluster, tables.permit, stores.config, node),
         prepare=stores.prepare,
     )
-    return ConnectWorker(DistributedHerder(parts, clock=clock), rest, node)
+    return ConnectWorker(Herder(parts, clock=clock), rest, node)
 
 
 def build_standalone(
@@ -252,7 +252,7 @@ def build_standalone(
         membership=SoloMembership(config, url=node.url),
         prepare=_nothing,
     )
-    return ConnectWorker(StandaloneHerder(parts, clock=clock), rest, node)
+    return ConnectWorker(Herder(parts, clock=clock), rest, node)
 
 
 async def _nothing() -> None:

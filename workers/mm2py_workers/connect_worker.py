@@ -6,27 +6,23 @@ Flow: ``run`` -> the herder, and REST beside it -> a stop is asked for, or one o
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol, final
+from typing import final
 
-from mm2py.runtime.herder import api as herder_api
+from mm2py.runtime.herder.herder import Herder
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 
-__all__ = ["ConnectWorker", "WorkerHerder"]
+__all__ = ["ConnectWorker"]
 
 log = logging.getLogger(__name__)
-
-
-class WorkerHerder(herder_api.Herder, herder_api.RunnableHerder, Protocol):
-    """A herder that runs here and answers REST."""
 
 
 @final
 class ConnectWorker:
     """One ordinary worker: its herder, and REST over it."""
 
-    def __init__(self, herder: WorkerHerder, rest: RestNode, node: NodeParts) -> None:
+    def __init__(self, herder: Herder, rest: RestNode, node: NodeParts) -> None:
         self.herder = herder
         self._rest = rest
         self._pool = node.pool
@@ -60,7 +56,7 @@ class ConnectWorker:
             await self._pool.close()
         if _failed(serving):
             await serving  # says why
-        return 1 if late or self.herder.error is not None else 0
+        return 1 if late or (self.herder.failure is not None and not stop.asked) else 0
 
     async def abandon(self) -> None:
         """Close what was bound, without having run."""

@@ -1,6 +1,6 @@
 """One flow's real objects: clusters, stores in internal topics, group membership, task host.
 
-Flow: ``FlowPlan`` + ``NodeParts`` -> ``wire_flow`` -> ``HerderParts`` of a ``DistributedHerder``. It opens no
+Flow: ``FlowPlan`` + ``NodeParts`` -> ``wire_flow`` -> ``HerderParts`` of a ``Herder``. It opens no
 connection and decides nothing that a test would want to change: that is configuration.
 """
 

@@ -19,7 +19,8 @@ from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.fleet import FlowFleet
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.listening import BoundListener, Listener, bind
-from mm2py.runtime.herder.api import Herder, PeerClient
+from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
 from mm2py_workers.node_parts import NodeParts
 

@@ -1,6 +1,6 @@
 """Composition root: the one place that builds real objects from a properties file.
 
-Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``DistributedHerder`` -> all of them in one
+Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``Herder`` -> all of them in one
 ``MirrorMaker``. It decides nothing that a test would want to change: that is configuration.
 """
 
@@ -18,13 +18,13 @@ from mm2py.config.override_policy import ALL_OVERRIDES
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.flows.patches import SOURCE
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
@@ -145,10 +145,10 @@ def build_node(
         pool=pool,
     )
 
-    def build(name: FlowName) -> tuple[FlowRunner, FlowOverridesStore, PeerClient]:
+    def build(name: FlowName) -> tuple[Herder, FlowOverridesStore, PeerClient]:
         wired = wire_flow(plans.of(name), parts, metrics.flow(name))
         mask.add(config.secrets)  # deriving resolves placeholders
-        return DistributedHerder(wired.parts, clock=clock), wired.overrides, parts.peers(name)
+        return Herder(wired.parts, clock=clock), wired.overrides, parts.peers(name)
 
     watch = FlowWatch(plans.target, clock)
     pairs = [pair for pair in plans.pairs if targets is None or pair.target in targets]

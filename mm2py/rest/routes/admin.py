@@ -63,7 +63,8 @@ def _known(level: str) -> str:
 
 async def _set_level(call: Call, level: str, *, everywhere: bool) -> Response:
     if everywhere:
-        await call.herder.set_logger_level(_namespace(call), level)
+        for herder in call.herders.values():
+            await herder.set_logger_level(_namespace(call), level)
         return empty(204)
     return json_response(call.parts.loggers.set(_namespace(call), level))
 

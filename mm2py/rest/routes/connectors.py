@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, read_json, text_of
+from mm2py.rest.connector_names import Connector, long_name
 from mm2py.rest.dialect_models import status_json, task_configs_json, to_info_json
 from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import encoded_segment, plain_segment
@@ -34,30 +35,42 @@ NAME: Final = "name"
 async def list_connectors(call: Call) -> Response:
     """``GET /connectors``, with or without ``expand``."""
     words = call.request.query_params.getlist("expand")
-    names = call.herder.connectors()
+    listed = _all(call)
     if not words:
-        return json_response(list(names))
-    found = {name: _expanded(call, name, words) for name in names}
+        return json_response([each.shown for each in listed])
+    found = {each.shown: _expanded(call, each, words) for each in listed}
     return json_response({name: members for name, members in found.items() if members is not None})
 
 
-def _expanded(call: Call, name: str, words: list[str]) -> dict[str, object] | None:
+def _all(call: Call) -> list[Connector]:
+    if not call.long_names:
+        return [Connector(call.herder, name, name) for name in call.herder.connectors()]
+    return [
+        Connector(herder, name, long_name(flow, name))
+        for flow, herder in call.herders.items()
+        for name in herder.connectors()
+    ]
+
+
+def _expanded(call: Call, connector: Connector, words: list[str]) -> dict[str, object] | None:
     members: dict[str, object] = {}
     if "status" in words:
         try:
-            members["status"] = status_json(call.herder.status(name), call.parts.mask)
+            state = connector.herder.status(connector.own)
         except NotFoundError:
             return None
+        members["status"] = status_json(connector.shown_state(state), call.parts.mask)
     if "info" in words:
-        info = call.herder.info_now(name)
+        info = connector.herder.info_now(connector.own)
         if info is None:
             return None
-        members["info"] = _info_json(call, info)
+        members["info"] = _info_json(call, connector, info)
     return members
 
 
-def _info_json(call: Call, info: ConnectorInfo) -> dict[str, object]:
-    return to_info_json(info, shown(call, info.config))
+def _info_json(call: Call, connector: Connector, info: ConnectorInfo) -> dict[str, object]:
+    long = connector.shown_info(info)
+    return to_info_json(long, shown(call, long.config))
 
 
 def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
@@ -71,8 +84,9 @@ def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
 
 
 def _stored(call: Call, name: str) -> ConnectorConfig:
-    info = call.herder.info_now(name)
-    return {} if info is None else info.config
+    found = call.find(name)
+    info = None if found is None else found.herder.info_now(found.own)
+    return {} if found is None or info is None else found.shown_config(info.config)
 
 
 def _location(call: Call, name: str) -> dict[str, str]:
@@ -98,8 +112,11 @@ async def create(call: Call) -> Response:
     config = restored(call, _named(config_map(body["config"]), name), _stored(call, name))
     target = _initial_state(text_of(body.get("initial_state"), "initial_state"))
     call.check_remote(name, config)
-    info = await call.herder.create(name, config, target, actor=call.actor)
-    return json_response(_info_json(call, info), 201, _location(call, name))
+    connector = call.new(name)
+    info = await connector.herder.create(
+        connector.own, connector.own_config(config), target, actor=call.actor
+    )
+    return json_response(_info_json(call, connector, info), 201, _location(call, name))
 
 
 def _initial_state(word: str | None) -> TargetState | None:
@@ -113,48 +130,62 @@ def _initial_state(word: str | None) -> TargetState | None:
 
 async def get_connector(call: Call) -> Response:
     """``GET /connectors/{c}``."""
-    return json_response(_info_json(call, await call.herder.info(call.connector)))
+    connector = call.connector()
+    info = await connector.herder.info(connector.own)
+    return json_response(_info_json(call, connector, info))
 
 
 async def get_config(call: Call) -> Response:
     """``GET /connectors/{c}/config``."""
-    return json_response(shown(call, (await call.herder.info(call.connector)).config))
+    connector = call.connector()
+    info = await connector.herder.info(connector.own)
+    return json_response(shown(call, connector.shown_config(info.config)))
 
 
 async def put_config(call: Call) -> Response:
     """``PUT /connectors/{c}/config``."""
-    name = call.connector
+    name = call.name
     config = restored(
         call, _named(config_map(await read_json(call.request)), name), _stored(call, name)
     )
     call.check_remote(name, config)
-    put = await call.herder.put_config(name, config, actor=call.actor)
-    body = _info_json(call, put.info)
+    connector = call.new(name)
+    put = await connector.herder.put_config(
+        connector.own, connector.own_config(config), actor=call.actor
+    )
+    body = _info_json(call, connector, put.info)
     return json_response(body, 201, _location(call, name)) if put.created else json_response(body)
 
 
 async def patch_config(call: Call) -> Response:
     """``PATCH /connectors/{c}/config``: null removes a key."""
-    name = call.connector
+    name = call.name
     patch = restored(call, config_map(await read_json(call.request)), _stored(call, name))
     if NAME in patch:
         # Java stores another name and answers with two; a client cannot mean that.
         patch = _named(patch, name)
     call.check_remote(name, patch)
-    info = await call.herder.patch_config(name, patch, actor=call.actor)
-    return json_response(_info_json(call, info))
+    connector = call.connector()
+    info = await connector.herder.patch_config(
+        connector.own, connector.own_config(patch), actor=call.actor
+    )
+    return json_response(_info_json(call, connector, info))
 
 
 async def delete(call: Call) -> Response:
     """``DELETE /connectors/{c}``: answered before its tasks have ended."""
-    await call.herder.delete(call.connector, actor=call.actor)
+    connector = call.connector()
+    await connector.herder.delete(connector.own, actor=call.actor)
     return empty(204)
 
 
 async def get_tasks(call: Call) -> Response:
     """``GET /connectors/{c}/tasks``."""
-    configs = await call.herder.task_configs(call.connector)
-    return json_response(task_configs_json([(task, shown(call, it)) for task, it in configs]))
+    connector = call.connector()
+    configs = await connector.herder.task_configs(connector.own)
+    return json_response(
+        task_configs_json([(connector.shown_task(task), shown(call, it)) for task, it in configs])
+    )
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

@@ -30,8 +30,8 @@ from mm2py.rest.bodies import check_media_types, read_json
 from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TaskId, TopicPartition
 
 __all__ = ["router"]

@@ -24,7 +24,7 @@ async def _verify(call: Call) -> None:
         verify_body(
             call.request.headers,
             await call.request.body(),
-            call.herder.session_key(),
+            call.connector().herder.session_key(),
             call.parts.verification_algorithms,
         )
 
@@ -36,7 +36,8 @@ async def put_tasks(call: Call) -> Response:
     if not isinstance(body, list):
         raise BadRequestError("Task configs have to be a JSON array")
     configs = [_task_config(item) for item in cast("list[object]", body)]
-    await call.herder.put_task_configs(call.connector, configs)
+    connector = call.connector()
+    await connector.herder.put_task_configs(connector.own, configs)
     return empty(204)
 
 
@@ -47,7 +48,8 @@ def _task_config(item: object) -> dict[str, str]:
 async def fence(call: Call) -> Response:
     """``PUT .../fence``."""
     await _verify(call)
-    await call.herder.fence(call.connector)
+    connector = call.connector()
+    await connector.herder.fence(connector.own)
     return empty(204)
 
 

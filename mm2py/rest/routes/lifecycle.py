@@ -10,67 +10,81 @@ from starlette.responses import Response
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.dialect_models import status_json, work_json
 from mm2py.rest.parts import Call, RouteSpec
-from mm2py.types import TaskId
 
 __all__ = ["ROUTES"]
+
+UNKNOWN: Final = "Unknown connector {}"
 
 
 async def status(call: Call) -> Response:
     """``GET .../status``."""
-    return json_response(status_json(call.herder.status(call.connector), call.parts.mask))
+    connector = call.connector("No status found for connector {}")
+    state = connector.shown_state(connector.herder.status(connector.own))
+    return json_response(status_json(state, call.parts.mask))
 
 
 async def task_status(call: Call) -> Response:
     """``GET .../tasks/{n}/status``."""
-    work = call.herder.task_status(TaskId(call.connector, call.task))
-    return json_response({"id": call.task, **work_json(work, call.parts.mask)})
+    number = call.task
+    connector = call.connector(f"No status found for task {{}}-{number}")
+    work = connector.herder.task_status(connector.task(number))
+    return json_response({"id": number, **work_json(work, call.parts.mask)})
 
 
 async def topics(call: Call) -> Response:
     """``GET .../topics``: empty for a connector that does not exist."""
-    name = call.connector
-    return json_response({name: {"topics": list(call.herder.topics(name))}})
+    found = call.find(call.name)
+    names = () if found is None else found.herder.topics(found.own)
+    return json_response({call.name: {"topics": list(names)}})
 
 
 async def reset_topics(call: Call) -> Response:
     """``PUT .../topics/reset``."""
-    await call.herder.reset_topics(call.connector)
+    found = call.find(call.name)
+    if found is not None:
+        await found.herder.reset_topics(found.own)
     return empty(202)
 
 
 async def pause(call: Call) -> Response:
     """``PUT .../pause``."""
-    await call.herder.pause(call.connector, actor=call.actor)
+    connector = call.connector(UNKNOWN)
+    await connector.herder.pause(connector.own, actor=call.actor)
     return empty(202)
 
 
 async def resume(call: Call) -> Response:
     """``PUT .../resume``."""
-    await call.herder.resume(call.connector, actor=call.actor)
+    connector = call.connector(UNKNOWN)
+    await connector.herder.resume(connector.own, actor=call.actor)
     return empty(202)
 
 
 async def stop(call: Call) -> Response:
     """``PUT .../stop``."""
-    await call.herder.stop_connector(call.connector, actor=call.actor)
+    connector = call.connector(UNKNOWN)
+    await connector.herder.stop_connector(connector.own, actor=call.actor)
     return empty(204)
 
 
 async def restart(call: Call) -> Response:
     """``POST .../restart``: without a flag the instance alone, else what the flags select."""
     only_failed, include_tasks = call.flag("onlyFailed"), call.flag("includeTasks")
+    connector = call.connector(UNKNOWN)
     if not (only_failed or include_tasks):
-        await call.herder.restart_connector(call.connector)
+        await connector.herder.restart_connector(connector.own)
         return empty(204)
-    state = await call.herder.restart(
-        call.connector, only_failed=only_failed, include_tasks=include_tasks
+    state = await connector.herder.restart(
+        connector.own, only_failed=only_failed, include_tasks=include_tasks
     )
-    return json_response(status_json(state, call.parts.mask), 202)
+    return json_response(status_json(connector.shown_state(state), call.parts.mask), 202)
 
 
 async def restart_task(call: Call) -> Response:
     """``POST .../tasks/{n}/restart``."""
-    await call.herder.restart_task(TaskId(call.connector, call.task))
+    number = call.task
+    connector = call.connector(UNKNOWN)
+    await connector.herder.restart_task(connector.task(number))
     return empty(204)
 
 

@@ -17,18 +17,21 @@ __all__ = ["ROUTES"]
 
 async def get_offsets(call: Call) -> Response:
     """``GET .../offsets``."""
-    return json_response(offsets_json(await call.herder.offsets(call.connector)))
+    connector = call.connector()
+    return json_response(offsets_json(await connector.herder.offsets(connector.own)))
 
 
 async def alter_offsets(call: Call) -> Response:
     """``PATCH .../offsets``: only the named partitions change."""
     entries = offset_entries(await read_json(call.request, numbers_as_written=False))
-    return json_response({"message": await call.herder.alter_offsets(call.connector, entries)})
+    connector = call.connector()
+    return json_response({"message": await connector.herder.alter_offsets(connector.own, entries)})
 
 
 async def reset_offsets(call: Call) -> Response:
     """``DELETE .../offsets``."""
-    return json_response({"message": await call.herder.reset_offsets(call.connector)})
+    connector = call.connector()
+    return json_response({"message": await connector.herder.reset_offsets(connector.own)})
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

@@ -74,7 +74,6 @@ class ConnectMembership:
         self._member = member
         self._url = url
         self._connect_protocol = connect_protocol.strip().lower()
-        self._max_delay_ms = max_delay_ms
         self._clock = clock
         self._leader = RoundLeader(
             store, url=url, max_delay_ms=max_delay_ms, clock=clock, runnable=runnable
@@ -85,6 +84,11 @@ class ConnectMembership:
         self._unfinished = False
         self._due_at: float | None = None
         self._end: Lost | None = None
+
+    @property
+    def solo(self) -> bool:
+        """False: other workers may join."""
+        return False
 
     @property
     def generation(self) -> int:
@@ -294,6 +298,7 @@ class ConnectMembership:
     # ---- the end ----
 
     def _lost(self, reason: str) -> Lost:
+        """Describe the end with its first reason."""
         if self._end is None:
             self._gone()
             self._end = Lost(reason)

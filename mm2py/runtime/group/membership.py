@@ -44,7 +44,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The membership is over, and the permit's term with it; stop all work, then join with nothing owned."""
+    """The membership is over: stop all work and write nothing more, then join anew with nothing owned."""
 
     reason: str
 
@@ -59,6 +59,11 @@ class MembershipLostError(RetriableError):
 
 class WorkerMembership(Protocol):
     """This worker's place in the group."""
+
+    @property
+    def solo(self) -> bool:
+        """Whether no other worker can ever join: requests wait for rounds, and nothing is signed."""
+        ...
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
         """Take part in one round; heartbeats go on meanwhile.

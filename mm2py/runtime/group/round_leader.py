@@ -35,7 +35,7 @@ from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
 
-__all__ = ["RoundLeader"]
+__all__ = ["RoundLeader", "missed_commit"]
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,14 @@ class RoundLeader:
                 needed,
                 self._store.snapshot().offset,
             )
+        elif missed_commit(snapshot, views):
+            log.info(
+                "task configs were committed while the members joined, the round assigns nothing and"
+                " another one follows commit_offset=%d",
+                snapshot.commit_offset,
+            )
+            needed, snapshot = snapshot.offset, None
+        if snapshot is None:
             self._planned = replace(self._state, previous_generation=joined.generation)
             refusal = Assignment(
                 version, joined.leader_id, self._url, needed, error=CONFIG_MISMATCH
@@ -167,6 +175,16 @@ class RoundLeader:
                 log.warning("reading the config topic on failed cause=%s", error)
         snapshot = self._store.snapshot()
         return snapshot if snapshot.offset >= offset else None
+
+
+def missed_commit(snapshot: ConfigSnapshot, views: Mapping[str, MemberView]) -> bool:
+    """Return whether a member joined before it had read the newest commit of task configs.
+
+    It may still run tasks that the commit has changed: a partition that the commit moved to another task
+    would be started by its next owner before that member has stopped it. Every member of a refused round
+    reads, stops its stale tasks and joins again.
+    """
+    return min(view.config_offset for view in views.values()) < snapshot.commit_offset
 
 
 def _view(metadata: WorkerMetadata) -> MemberView:

@@ -49,6 +49,9 @@ class _Task:
     config: ConnectorConfig
     connector: ConnectorConfig
     refused: Status | None = None
+    state: State | None = None
+    stopping: bool = False
+    launching: bool = False
     failures: int = 0
     running_since: float = math.inf  # it has not run yet
     timer: asyncio.Task[None] | None = field(default=None)
@@ -104,6 +107,8 @@ class AssignedWork:
         """
         work &= self.running
         for task in work.tasks:
+            # A failure that is reported while it stops plans no restart.
+            self._tasks[task].stopping = True
             self._cancel_restart(self._tasks[task])
         await asyncio.gather(
             *(self._host.stop_task(task, self._graceful_s) for task in sorted(work.tasks)),
@@ -157,8 +162,26 @@ class AssignedWork:
         if name in snapshot.connectors:
             self._start_connector(name, snapshot)
 
+    async def repair_host(self) -> None:
+        """Stop tasks that run in the host but are not known here, start known ones that the host has lost."""
+        there = frozenset(self._host.tasks())
+        for task in sorted(there - self._tasks.keys()):
+            log.warning("a task runs that is not assigned here, it is stopped task=%s", task)
+            await self._host.stop_task(task, self._graceful_s)
+        for task, entry in list(self._tasks.items()):
+            waits = entry.refused or entry.timer or entry.launching or entry.state is State.FAILED
+            if task not in there and not waits:
+                log.warning(
+                    "a task that is assigned here does not run, it is started task=%s", task
+                )
+                await self._launch(task, entry)
+
+    def reconfigure(self, name: str) -> None:
+        """Let a connector that runs here make and publish its task configs again."""
+        self._connectors[name].request_reconfiguration()
+
     async def comes_up(self, name: str, within_s: float) -> bool:
-        """Tell whether a connector that was just started here does not fail; a slow one counts as up."""
+        """Return whether a connector that was just started here does not fail; a slow one counts as up."""
         connector = self._connectors.get(name)
         if connector is None:
             return True
@@ -282,7 +305,7 @@ class AssignedWork:
         await self._launch(task, entry)
 
     async def _launch(self, task: TaskId, entry: _Task) -> None:
-        entry.refused = None
+        entry.refused, entry.launching = None, True
         try:
             connector = self._parts.resolve(entry.connector)
             spec = TaskSpec(
@@ -299,16 +322,21 @@ class AssignedWork:
         ) as error:  # a placeholder that cannot be resolved, a host that cannot start
             entry.refused = Status(State.FAILED, error)
             self._task_changed(task, entry.refused)
+        finally:
+            entry.launching = False
 
     def _task_changed(self, task: TaskId, status: Status) -> None:
         entry = self._tasks.get(task)
         if entry is None:
             return
+        entry.state = status.state
         self._put(task, status)
         self._on_change()
         if status.state is State.RUNNING:
             entry.running_since = self._clock.monotonic()
-        elif status.state is State.FAILED and self._may_restart(status.cause):
+        elif (
+            status.state is State.FAILED and not entry.stopping and self._may_restart(status.cause)
+        ):
             self._plan_restart(task, entry)
 
     def _may_restart(self, cause: Exception | None) -> bool:
@@ -332,7 +360,7 @@ class AssignedWork:
         if self._tasks.get(task) is not entry:
             return
         entry.timer = None
-        # Whoever looks while it starts still sees what happened.
+        # The last failure is shown while it starts.
         last = self._parts.status.get(task)
         self._put(task, Status(State.RESTARTING), trace=None if last is None else last.trace)
         await self._launch(task, entry)

@@ -1,6 +1,6 @@
-"""What the config topic told since the herder looked last.
+"""Changes read from the config topic that the herder's loop has not handled yet.
 
-Flow: config store -> ``ConfigListener`` methods (note and wake, nothing more) -> the herder's loop takes it.
+Flow: config store -> ``ConfigListener`` methods (note and wake, nothing more) -> the herder's loop takes them.
 """
 
 import logging
@@ -10,10 +10,10 @@ from typing import final
 from mm2py.errors import ConfigError
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.runtime.herder.queue import HerderQueue
-from mm2py.runtime.herder.restart_plan import merge_restarts
+from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import RestartRequest, SessionKey
 
-__all__ = ["ConfigNews"]
+__all__ = ["ConfigNews", "merge_restarts"]
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,11 @@ log = logging.getLogger(__name__)
 class ConfigNews:
     """Collects changes until they are taken; implements ``ConfigListener``."""
 
-    def __init__(self, queue: HerderQueue, loggers: LoggerRegistry) -> None:
+    def __init__(
+        self, queue: HerderQueue, loggers: LoggerRegistry, store: ConfigBackingStore
+    ) -> None:
         self._queue = queue
+        self._store = store
         self._loggers = loggers
         self._known: set[str] = set()
         self._updated: set[str] = set()
@@ -80,9 +83,14 @@ class ConfigNews:
         self._queue.wake()
 
     def tasks_changed(self, connector: str) -> None:
-        """Task configs were committed: changed tasks stop, a round starts them again."""
-        self._committed.add(connector)
-        self.rebalance_expected = True
+        """Task configs were committed: changed tasks stop, a round starts them again.
+
+        An incomplete commit changes nothing here: tasks continue until the connector's owner has
+        published its task configs again.
+        """
+        if connector not in self._store.snapshot().inconsistent:
+            self._committed.add(connector)
+            self.rebalance_expected = True
         self._queue.wake()
 
     def target_changed(self, connector: str) -> None:
@@ -91,17 +99,23 @@ class ConfigNews:
         self._queue.wake()
 
     def session_key_changed(self, key: SessionKey) -> None:
-        """Whoever signs or verifies reads the snapshot."""
+        """A publication may wait for the first key."""
+        self._queue.wake()
 
     def restart_requested(self, request: RestartRequest) -> None:
-        """Somebody asked for a restart; each worker does its part."""
+        """A restart was requested; each worker does its part."""
         waiting = self._restarts.get(request.connector)
         self._restarts[request.connector] = merge_restarts(waiting, request)
         self._queue.wake()
 
     def logger_level_changed(self, namespace: str, level: str) -> None:
-        """Somebody set a level on every worker."""
+        """A level was set for every worker."""
         try:
             self._loggers.set(namespace, level)
         except ConfigError as error:
             log.warning("log level is not set logger=%s cause=%s", namespace, error)
+
+
+def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> RestartRequest:
+    """Return the request of the two that reaches further; waiting ones of a connector become one."""
+    return new if waiting is None or new.impact >= waiting.impact else waiting

@@ -11,7 +11,8 @@
     |-- SignatureError             400, 403 or 503
     |-- RebalanceExpectedError     500
     |-- HerderTimeoutError         500
-    `-- ForwardError               409, unless whoever got the request sends it on
+    |-- HerderFailedError          503
+    `-- ForwardError               409, unless the receiver of the request forwards it
 """
 
 from typing import Final
@@ -23,6 +24,7 @@ __all__ = [
     "NO_LEADER",
     "REBALANCE_EXPECTED",
     "STALE_CONFIGURATION",
+    "WORKER_ENDS",
     "AlreadyExistsError",
     "BadRequestError",
     "ConflictError",
@@ -30,6 +32,7 @@ __all__ = [
     "ForeignMemberError",
     "ForwardError",
     "HerderError",
+    "HerderFailedError",
     "HerderTimeoutError",
     "NotFoundError",
     "RebalanceExpectedError",
@@ -45,13 +48,16 @@ STALE_CONFIGURATION: Final = (
 CONFLICTING_OPERATION: Final = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 )
-"""Text of a ``ConflictError`` after two hops, and of a ``ForwardError`` that nobody may send on."""
+"""Text of a ``ConflictError`` after two hops, and of a ``ForwardError`` that must not be forwarded."""
 
 REBALANCE_EXPECTED: Final = "Request cannot be completed because a rebalance is expected"
 NO_LEADER: Final = (
     "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was"
     " underway."
 )
+
+
+WORKER_ENDS: Final = "Worker is shutting down"
 
 
 class HerderError(Mm2pyError):
@@ -127,13 +133,23 @@ class HerderTimeoutError(HerderError):
 
 
 class ForwardError(HerderError):
-    """Another worker has to answer: the one at ``url``, None while nobody knows which."""
+    """Another worker has to answer: the one at ``url``, None while the leader is not known."""
 
     status = 409
 
     def __init__(self, url: str | None) -> None:
         super().__init__(NO_LEADER if url is None else CONFLICTING_OPERATION)
         self.url = url
+
+
+class HerderFailedError(HerderError):
+    """The herder failed and waits for its next start; ``cause`` is why it failed."""
+
+    status = 503
+
+    def __init__(self, cause: Mm2pyError) -> None:
+        super().__init__(f"The herder failed and will be started again: {cause}")
+        self.cause = cause
 
 
 class ForeignMemberError(RetriableError):

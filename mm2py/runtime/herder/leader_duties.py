@@ -2,22 +2,23 @@
 
 Flow: a round -> ``enter`` -> states of what is gone become tombstones; on winning leadership configs that
 differ from file and overrides are written at once, so that no connector starts with what the file said
-once. A session key where one is due, and later changes, run in the queue.
+once. A session key where one is due, and later changes, run in the queue. What cannot be written fails no flow:
+the stored configs stay in force, and ``problems`` names the cause.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, RetriableError
+from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.runtime.group.membership import Round
 from mm2py.runtime.group.request_signing import is_available, new_session_key, rotation_due
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.storage.config_state import ConfigSnapshot, SessionKey
 from mm2py.storage.status_records import StoredStatus
-from mm2py.types import State, TaskId
+from mm2py.types import State, TargetState, TaskId
 
 __all__ = ["LeaderDuties"]
 
@@ -36,6 +37,11 @@ class LeaderDuties:
         self._leads = False
         self._planned: set[str] = set()
         self._timed: SessionKey | None = None
+        self._failed: dict[str, Mm2pyError] = {}
+
+    def problems(self) -> Sequence[str]:
+        """What this leader could not write, one line each."""
+        return [f"{what} cannot be written: {cause}" for what, cause in self._failed.items()]
 
     async def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
         """Note who leads since a round, and do what falls to the leader; this may write to the config topic."""
@@ -45,16 +51,23 @@ class LeaderDuties:
             self._timed = None
             return
         self._forget_states(snapshot)
-        # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
-        self._plan("session key", self._rotate_key)
+        if not self._parts.membership.solo:
+            # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
+            self._plan("session key", self._rotate_key)
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
             await self._carry_out("derived configs", self._write_derived)
+
+    def compare(self, snapshot: ConfigSnapshot) -> None:
+        """As the leader, complete stops that were begun: STOPPED was written, the commit of no tasks was not."""
+        if self._leads and _unfinished_stops(snapshot):
+            self._plan("tasks of stopped connectors", self._finish_stops)
 
     def resign(self) -> None:
         """The membership is over: the next round decides anew."""
         self._leads = False
         self._timed = None
+        self._failed.clear()
 
     def derive_again(self) -> None:
         """Write what file and overrides say now, where this worker leads and the topic differs."""
@@ -87,19 +100,34 @@ class LeaderDuties:
         if overrides is None:
             return
         for name, wanted in overrides.effective().items():
-            stored = config.snapshot().connectors.get(name)
+            stored, what = config.snapshot().connectors.get(name), f"config of connector {name}"
             if stored is not None and dict(stored) == dict(wanted):
+                self._failed.pop(what, None)
                 continue
             if not self._parts.membership.is_leader:
                 log.info("leadership was lost meanwhile, the stored configs stay as they are")
                 return
-            with self._queue.stage(f"writing a config for connector {name} to the config topic"):
-                await config.put_connector(name, wanted)
+            try:
+                with self._queue.stage(
+                    f"writing a config for connector {name} to the config topic"
+                ):
+                    await config.put_connector(name, wanted)
+            except RetriableError:
+                raise
+            except Mm2pyError as error:
+                self._refused(what, error)
+                continue
+            self._failed.pop(what, None)
             log.info(
-                "config written as the file and its changes say connector=%s new=%s",
+                "config written as file and overrides define it connector=%s new=%s",
                 name,
                 stored is None,
             )
+
+    async def _finish_stops(self) -> None:
+        for name in _unfinished_stops(self._parts.config.snapshot()):
+            log.info("a stop is completed, its tasks are removed connector=%s", name)
+            await self._parts.config.put_tasks(name, ())
 
     async def _rotate_key(self) -> None:
         settings, config = self._parts.settings, self._parts.config
@@ -119,7 +147,7 @@ class LeaderDuties:
         self._plan("session key", self._rotate_key, delay_s=max(left_s, SHORTEST_KEY_LIFE_S))
 
     def _plan(self, what: str, duty: Callable[[], Awaitable[None]], *, delay_s: float = 0) -> None:
-        """Let the loop do a duty once; what cannot be written now is tried again."""
+        """Let the loop do a duty once."""
         now = delay_s <= 0
         if now and what in self._planned:
             return
@@ -134,11 +162,30 @@ class LeaderDuties:
         self._queue.post(run, delay_s=delay_s)
 
     async def _carry_out(self, what: str, duty: Callable[[], Awaitable[None]]) -> None:
+        """Do a duty; what cannot be written now is tried again, what was refused is named and left."""
         try:
             await duty()
         except RetriableError as error:
+            self._failed[what] = error
             log.warning("%s cannot be written now, tried again cause=%s", what, error)
             self._plan(what, duty, delay_s=RETRY_S)
+        except Mm2pyError as error:
+            self._refused(what, error)
+        else:
+            self._failed.pop(what, None)
+
+    def _refused(self, what: str, error: Mm2pyError) -> None:
+        if str(self._failed.get(what)) != str(error):
+            log.error("%s cannot be written, what is stored stays cause=%s", what, error)
+        self._failed[what] = error
+
+
+def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
+    return [
+        name
+        for name in snapshot.connectors
+        if snapshot.target(name) is TargetState.STOPPED and snapshot.task_counts.get(name, 0)
+    ]
 
 
 def _new_key(now_ms: int, algorithm: str) -> SessionKey:

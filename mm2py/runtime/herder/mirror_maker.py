@@ -1,6 +1,6 @@
 """All flows of one properties file on one node (Java's ``MirrorMaker``).
 
-Flow: ``start`` -> one herder per flow, side by side -> ``stop`` in parallel. A flow that fails for good
+Flow: ``start`` -> one herder per flow, side by side -> ``stop`` in parallel. A flow that cannot be started at all
 leaves the others running; the process ends by itself only when none is left.
 """
 
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, final
 
-from mm2py.runtime.herder.api import RunnableHerder
+from mm2py.errors import Mm2pyError
 from mm2py.types import FlowName
 
 __all__ = ["FlowHerder", "MirrorMaker"]
@@ -17,8 +17,21 @@ __all__ = ["FlowHerder", "MirrorMaker"]
 log = logging.getLogger(__name__)
 
 
-class FlowHerder(RunnableHerder, Protocol):
-    """A herder that tells what is wrong."""
+class FlowHerder(Protocol):
+    """A herder as the process that runs it sees it."""
+
+    async def run(self) -> None:
+        """Run; returns after ``stop``, or where the first start was refused (``failure``)."""
+        ...
+
+    def stop(self) -> None:
+        """Begin an orderly stop."""
+        ...
+
+    @property
+    def failure(self) -> Mm2pyError | None:
+        """Why it does not run; None while it does, and after an orderly stop."""
+        ...
 
     def problems(self) -> Sequence[str]:
         """What is wrong on this node now, one line each."""
@@ -64,12 +77,14 @@ class MirrorMaker:
         if task is not None:
             await _ended([task], timeout_s)
 
-    async def wait(self) -> Mapping[FlowName, Exception]:
+    async def wait(self) -> Mapping[FlowName, Mm2pyError]:
         """Wait until no flow runs any more; return what failed."""
         while running := [task for task in self._running.values() if not task.done()]:
             await asyncio.wait(running)
         return {
-            flow: herder.error for flow, herder in self._herders.items() if herder.error is not None
+            flow: herder.failure
+            for flow, herder in self._herders.items()
+            if herder.failure is not None
         }
 
     async def stop(self, timeout_s: float) -> bool:

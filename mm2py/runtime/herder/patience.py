@@ -1,23 +1,26 @@
 """Waiting for something that will come back: growing pauses, one line at once and one every 10 s.
 
-Flow: a ``RetriableError`` -> ``Patience.wait`` -> the caller tries again. It never gives up; the
+Flow: ``attempt`` -> a ``RetriableError`` -> ``Patience.wait`` -> the next attempt. There is no last attempt; the
 caller ends it by setting the stop event.
 """
 
 import asyncio
 import logging
-from typing import Final, final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final, Literal, TypeVar, final
 
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 
-__all__ = ["Patience", "wait_or_stop"]
+__all__ = ["Patience", "attempt", "or_stop", "wait_or_stop"]
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-SAY_EVERY_S: Final = 10.0
+LOG_EVERY_S: Final = 10.0
+
+T = TypeVar("T")
 
 
 async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> bool:
@@ -34,15 +37,57 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
     return stop.is_set()
 
 
+async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:
+    """Wait for ``work``; None, and it is cancelled, when ``stop`` is set first."""
+    running = asyncio.ensure_future(work)
+    stopper = asyncio.ensure_future(stop.wait())
+    waits: set[asyncio.Future[T] | asyncio.Future[Literal[True]]] = {running, stopper}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return running.result() if running.done() else None
+    finally:
+        stopper.cancel()
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+
+
+async def attempt(
+    what: str,
+    work: Callable[[], Awaitable[None]],
+    stop: asyncio.Event,
+    clock: Clock,
+    *,
+    quiet_s: float = 0.0,
+) -> bool:
+    """Try ``work`` until it raises no ``RetriableError``; False when ``stop`` is set first."""
+    patience = Patience(clock, what, stop, quiet_s=quiet_s)
+    while not stop.is_set():
+        try:
+            done = await or_stop(_completed(work), stop)
+        except RetriableError as error:
+            await patience.wait(error)
+            continue
+        if done:
+            patience.succeeded()
+            return True
+    return False
+
+
+async def _completed(work: Callable[[], Awaitable[None]]) -> bool:
+    await work()
+    return True
+
+
 @final
 class Patience:
-    """The pauses between attempts at one thing, and what the log says about them.
+    """The pauses between attempts at one thing, and their lines in the log.
 
     Args:
         clock: time.
         what: what is being tried, for the log: ``target cluster B at b1:9092``.
         stop: ends a pause at once.
-        quiet_s: what lasts no longer than this is not worth a line.
+        quiet_s: no line for what lasts no longer than this.
     """
 
     def __init__(
@@ -52,19 +97,19 @@ class Patience:
         self._what = what
         self._stop = stop
         self._quiet_s = quiet_s
-        self._told = False
+        self._logged = False
         self._failures = 0
         self._since = 0.0
-        self._said = 0.0
+        self._logged_at = 0.0
 
     async def wait(self, error: RetriableError) -> bool:
         """Log if it is due, pause, and return whether to try again (False: stopping)."""
         now = self._clock.monotonic()
         if self._failures == 0:
             self._since = now
-        due = not self._told or now - self._said >= SAY_EVERY_S
+        due = not self._logged or now - self._logged_at >= LOG_EVERY_S
         if due and now - self._since >= self._quiet_s:
-            self._told, self._said = True, now
+            self._logged, self._logged_at = True, now
             log.warning(
                 "waiting for=%s waited_s=%.0f cause=%s", self._what, now - self._since, error
             )
@@ -73,12 +118,12 @@ class Patience:
         return not await wait_or_stop(self._clock, pause, self._stop)
 
     def succeeded(self) -> None:
-        """Note that it worked: says so if somebody was told about the trouble, and starts afresh."""
-        if self._told:
+        """Note that it worked: logs it if a failure was logged, and starts with short pauses again."""
+        if self._logged:
             log.info(
                 "back again what=%s waited_s=%.0f",
                 self._what,
                 self._clock.monotonic() - self._since,
             )
         self._failures = 0
-        self._told = False
+        self._logged = False

@@ -2,7 +2,7 @@
 
 Flow: a caller -> ``submit`` (waits for the result, 90 s) -> ``run_due`` in the herder's loop, in the order
 of submission -> the caller. Internal work comes by ``post``, also for later. ``stage`` notes what the loop
-is busy with, which is what a caller is told that had to wait too long.
+is busy with; a caller that waited too long gets it as its error.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar, final
 
 from mm2py.clock import Clock
-from mm2py.runtime.herder.errors import HerderError, HerderTimeoutError
+from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderTimeoutError
 
 __all__ = ["HEALTH_TIMEOUT_S", "REQUEST_TIMEOUT_S", "HerderQueue"]
 
@@ -28,6 +28,10 @@ REQUEST_TIMEOUT_S: Final = 90.0
 HEALTH_TIMEOUT_S: Final = 10.0
 
 _FIRST_STAGE: Final = "awaiting startup"
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class HerderQueue:
         self._clock = clock
         self._requests: list[_Request] = []
         self._woken = asyncio.Event()
-        self._closed = False
+        self._refusal: HerderError | None = None
         self._stage = _Stage(_FIRST_STAGE, clock.now_ms())
 
     @property
@@ -85,10 +89,10 @@ class HerderQueue:
 
         Raises:
             HerderTimeoutError: it took too long.
-            HerderError: the worker is shutting down.
+            HerderError: the queue is closed.
         """
-        if self._closed:
-            raise _closing()
+        if self._refusal is not None:
+            raise self._refusal
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
@@ -107,7 +111,7 @@ class HerderQueue:
 
         def refuse() -> None:
             if not result.done():
-                result.set_exception(_closing())
+                result.set_exception(self._refusal or HerderError(WORKER_ENDS))
 
         now = self._clock.monotonic()
         self._add(_Request(run, now, lambda: not result.done(), refuse))
@@ -130,13 +134,13 @@ class HerderQueue:
         """Let the loop make a round now."""
         self._woken.set()
 
-    async def run_due(self) -> None:
-        """Run what was due when this was called, in the order it came."""
+    async def run_due(self, hold: Callable[[], bool] = _never) -> None:
+        """Run what was due when this was called, in the order it came; the rest waits once ``hold()``."""
         self._woken.clear()
         now = self._clock.monotonic()
         due = [request for request in self._requests if request.due_s <= now]
         self._requests = [request for request in self._requests if request.due_s > now]
-        while due:
+        while due and not hold():
             request = due.pop(0)
             if request.wanted():
                 try:
@@ -144,6 +148,7 @@ class HerderQueue:
                 except asyncio.CancelledError:
                     self._requests = due + self._requests
                     raise
+        self._requests = due + self._requests
 
     async def wait(self) -> None:
         """Return when there is something to do: a request, a wake-up, a delay that is over."""
@@ -161,9 +166,13 @@ class HerderQueue:
             timer.cancel()
             woken.cancel()
 
-    def close(self) -> None:
-        """Refuse what waits and what comes."""
-        self._closed = True
+    def open(self) -> None:
+        """Take requests again."""
+        self._refusal = None
+
+    def close(self, refusal: HerderError) -> None:
+        """Refuse what waits and what comes with ``refusal``; delayed work is dropped."""
+        self._refusal = refusal
         refused, self._requests = self._requests, []
         for request in refused:
             request.refuse()
@@ -171,10 +180,6 @@ class HerderQueue:
     def _add(self, request: _Request) -> None:
         self._requests.append(request)
         self._woken.set()
-
-
-def _closing() -> HerderError:
-    return HerderError("Worker is shutting down")
 
 
 def _instant(at_ms: int) -> str:

@@ -5,6 +5,7 @@ sends them to the leader, signed -> commit record -> every worker. It raises wha
 tries again.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, final
@@ -13,6 +14,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, NotFoundError
+from mm2py.runtime.herder.patience import wait_or_stop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.types import TargetState
@@ -20,7 +22,6 @@ from mm2py.types import TargetState
 __all__ = ["TaskPublication"]
 
 LEADER_WAIT_S: Final = 10.0
-LEADER_LOOK_S: Final = 0.1
 
 _PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
 """Of a config provider (Java's ``ConfigTransformer.DEFAULT_PATTERN``)."""
@@ -40,6 +41,18 @@ class TaskPublication:
         self._parts = parts
         self._queue = queue
         self._clock = clock
+        self._leader_changed = asyncio.Event()
+        self._published: dict[str, tuple[ConnectorConfig, Sequence[Mapping[str, str]]]] = {}
+        """Per connector: its raw config, and the task configs that are in force since."""
+
+    def look_again(self) -> None:
+        """A round is over or a session key was read: a leader may be known now."""
+        self._leader_changed.set()
+
+    def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
+        """Return whether other task configs are in force than those published here last."""
+        made_of, configs = self._published.get(name, ({}, ()))
+        return _current(name, made_of, snapshot) and _differs(name, configs, snapshot)
 
     async def publish(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
@@ -50,11 +63,20 @@ class TaskPublication:
         now, or the connector is not to run, nothing is written.
         """
         parts = self._parts
+        self._published.pop(name, None)
         await self._until_led()
         snapshot = parts.config.snapshot()
-        wanted = [self._completed(made_of, config) for config in configs]
-        if not _current(name, made_of, snapshot) or not _differs(name, wanted, snapshot):
+        if not _current(name, made_of, snapshot):
             return
+        wanted = [self._completed(made_of, config) for config in configs]
+        if _differs(name, wanted, snapshot):
+            await self._bring_into_force(name, made_of, wanted)
+        self._published[name] = made_of, wanted
+
+    async def _bring_into_force(
+        self, name: str, made_of: ConnectorConfig, wanted: Sequence[Mapping[str, str]]
+    ) -> None:
+        parts = self._parts
         if parts.membership.is_leader:
 
             async def write() -> None:
@@ -63,10 +85,11 @@ class TaskPublication:
 
             await self._queue.submit(write)
             return
-        url, key = parts.membership.leader_url, snapshot.session_key
+        url, key = parts.membership.leader_url, parts.config.snapshot().session_key
         if url is None or key is None:
             raise RetriableError("the leader of the group is not known yet")
         await parts.peers.post_tasks(url, name, wanted, key)
+        await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
 
     async def store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         """Write task configs as the leader; runs in the queue.
@@ -96,13 +119,16 @@ class TaskPublication:
 
     async def _until_led(self) -> None:
         """Wait for the end of a round, and for the first session key: neither is worth a warning."""
-        parts = self._parts
-        waited_s = 0.0
-        while waited_s < LEADER_WAIT_S and not parts.membership.is_leader:
-            if parts.membership.leader_url is not None and parts.config.snapshot().session_key:
-                return
-            await self._clock.sleep(LEADER_LOOK_S)
-            waited_s += LEADER_LOOK_S
+        until_s = self._clock.monotonic() + LEADER_WAIT_S
+        while not self._is_led() and (left_s := until_s - self._clock.monotonic()) > 0:
+            self._leader_changed.clear()
+            await wait_or_stop(self._clock, left_s, self._leader_changed)
+
+    def _is_led(self) -> bool:
+        membership, config = self._parts.membership, self._parts.config
+        return membership.is_leader or (
+            membership.leader_url is not None and config.snapshot().session_key is not None
+        )
 
     def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
         """Add Java's task class, and put placeholders back where resolved secrets would be stored."""

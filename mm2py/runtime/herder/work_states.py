@@ -1,12 +1,17 @@
-"""States of a connector and its tasks as every worker reads them from the status store.
+"""States of a connector and its tasks as every worker reads them, and what a restart request selects (kcr 1.7, 4.9).
 
-Flow: ``StoredStatus`` -> ``WorkState`` -> ``ConnectorState``. Reads only.
+Flow: ``StoredStatus`` -> ``WorkState`` -> ``ConnectorState`` -> ``plan_restart``. Reads only; every worker makes the
+same plan and carries out its own part.
 """
 
-from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, HerderParts, WorkState
-from mm2py.storage.status_records import StoredStatus
+from dataclasses import replace
 
-__all__ = ["connector_info", "connector_state", "work_state"]
+from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, HerderParts, WorkState
+from mm2py.storage.config_state import RestartRequest
+from mm2py.storage.status_records import StoredStatus
+from mm2py.types import State, TaskId, Work
+
+__all__ = ["connector_info", "connector_state", "plan_restart", "with_restarting", "work_state"]
 
 
 def work_state(stored: StoredStatus) -> WorkState:
@@ -15,7 +20,7 @@ def work_state(stored: StoredStatus) -> WorkState:
 
 
 def connector_state(name: str, parts: HerderParts) -> ConnectorState | None:
-    """Return all states of a connector, None while nobody has written one."""
+    """Return all states of a connector, None while none was written."""
     connector = parts.status.get(name)
     if connector is None:
         return None
@@ -35,3 +40,33 @@ def connector_info(name: str, parts: HerderParts) -> ConnectorInfo | None:
     if config is None:
         return None
     return ConnectorInfo(name, config, snapshot.tasks(name), parts.catalog.connector_type(config))
+
+
+def plan_restart(request: RestartRequest, state: ConnectorState) -> Work:
+    """Return what the request selects of a connector in ``state``."""
+
+    def selected(now: State) -> bool:
+        return not request.only_failed or now is State.FAILED
+
+    connectors = {request.connector} if selected(state.connector.state) else set[str]()
+    tasks = (number for number, task in state.tasks.items() if selected(task.state))
+    return Work(
+        frozenset(connectors),
+        frozenset(TaskId(request.connector, number) for number in tasks)
+        if request.include_tasks
+        else frozenset(),
+    )
+
+
+def with_restarting(state: ConnectorState, plan: Work) -> ConnectorState:
+    """Return ``state`` with RESTARTING on what the plan selects; traces and versions stay."""
+    connector = state.connector
+    if state.name in plan.connectors:
+        connector = replace(connector, state=State.RESTARTING)
+    tasks = {
+        number: replace(task, state=State.RESTARTING)
+        if TaskId(state.name, number) in plan.tasks
+        else task
+        for number, task in state.tasks.items()
+    }
+    return replace(state, connector=connector, tasks=tasks)

@@ -16,8 +16,8 @@ from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import ForwardError, HerderError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -74,15 +74,21 @@ def snapshot(worker: str, name: FlowName, *partitions: PartitionSnapshot) -> Nod
     )
 
 
-@dataclass
 class Leader(FakeHerder):
-    """Leads, unless ``elsewhere`` names who does."""
+    """Leads, unless ``elsewhere`` names the leader."""
 
-    urls: tuple[str, ...] = ("http://worker:8083/",)
-    elsewhere: ForwardError | None = None
-    store: FlowOverridesStore | None = None
-    assigned: dict[int, str] = field(default_factory=dict[int, str])
-    owner: dict[int, ForwardError] = field(default_factory=dict[int, ForwardError])
+    def __init__(
+        self,
+        flow: FlowName | None = None,
+        *,
+        elsewhere: ForwardError | None = None,
+        store: FlowOverridesStore | None = None,
+    ) -> None:
+        super().__init__(flow)
+        self.urls: tuple[str, ...] = ("http://worker:8083/",)
+        self.elsewhere, self.store = elsewhere, store
+        self.assigned: dict[int, str] = {}
+        self.owner: dict[int, ForwardError] = {}
 
     def member_urls(self) -> tuple[str, ...]:
         if self.elsewhere is not None:
@@ -191,7 +197,8 @@ class Rig:
         )
         herder = Leader(flow=name)
         if configured:
-            herder.configs, herder.states = {NAME: dict(texts)}, {NAME: state(NAME)}
+            whole: dict[str, str | None] = dict(texts)
+            herder.configs, herder.states = {NAME: whole}, {NAME: state(NAME)}
         herder.snapshot = snapshot("worker:8083", name, partition("t", 0, 7))
         herder.store = store
         store.listen(herder.derive)

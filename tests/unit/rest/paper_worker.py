@@ -23,8 +23,8 @@ from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.herder.distributed_herder import DistributedHerder
 from mm2py.runtime.herder.errors import RebalanceExpectedError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
@@ -73,7 +73,7 @@ class PaperMirror(TestConnector):
 class _Itself:
     """The only member of the group, asked as if it were another."""
 
-    herder: DistributedHerder
+    herder: Herder
 
     async def post_tasks(
         self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
@@ -144,7 +144,7 @@ class PaperWorker:
                 clock=cluster.clock,
                 names_a_secret=names_a_secret,
             )
-        self.herder = DistributedHerder(
+        self.herder = Herder(
             replace(
                 node.parts,
                 plugins=plugins,

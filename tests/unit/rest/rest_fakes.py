@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.forwarding import Forwarder, http_client
@@ -19,12 +20,12 @@ from mm2py.runtime.herder.api import (
     ConnectorInfo,
     ConnectorState,
     Health,
-    Herder,
     OffsetEntry,
     PutResult,
     WorkState,
 )
 from mm2py.runtime.herder.errors import AlreadyExistsError, NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
@@ -32,6 +33,7 @@ from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
 
 BASE = "http://worker:8083"
 KEY = SessionKey(b"k" * 32, "HmacSHA256", 0)
+WELL = Health("healthy", "well")
 SOURCE = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 
 
@@ -54,29 +56,48 @@ def config_key(name: str, kind: str = "STRING") -> ConfigKey:
     )
 
 
-@dataclass
-class FakeHerder:
-    """Holds connectors; ``failure`` is raised by everything that goes through the queue."""
+class FakeHerder(Herder):
+    """A herder that does nothing: ``calls`` are its changes, each of which raises ``refusal`` if there is one."""
 
-    flow: FlowName | None = None
-    worker_id: str = "worker:8083"
-    cluster_id: str = "cluster-id"
-    configs: dict[str, dict[str, str | None]] = field(
-        default_factory=dict[str, dict[str, str | None]]
-    )
-    states: dict[str, ConnectorState] = field(default_factory=dict[str, ConnectorState])
-    calls: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
-    failure: Exception | None = None
-    said_health: Health = field(default_factory=lambda: Health("healthy", "well"))
-    entries: list[OffsetEntry] = field(default_factory=list[OffsetEntry])
-    used_topics: tuple[str, ...] = ("t1",)
-    key: SessionKey | None = KEY
-    snapshot: NodeSnapshot | None = None
+    def __init__(
+        self,
+        flow: FlowName | None = None,
+        *,
+        cluster_id: str = "cluster-id",
+        configs: dict[str, dict[str, str | None]] | None = None,
+        states: dict[str, ConnectorState] | None = None,
+        refusal: Exception | None = None,
+        entries: Sequence[OffsetEntry] = (),
+        key: SessionKey | None = KEY,
+        said_health: Health = WELL,
+        snapshot: NodeSnapshot | None = None,
+    ) -> None:
+        self.of, self._cluster_id = flow, cluster_id
+        self.configs, self.states = configs or {}, states or {}
+        self.calls: list[tuple[object, ...]] = []
+        self.refusal, self.entries, self.key = refusal, entries, key
+        self.said_health, self.snapshot = said_health, snapshot
+
+    @property
+    def flow(self) -> FlowName | None:
+        return self.of
+
+    @property
+    def worker_id(self) -> str:
+        return "worker:8083"
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def failure(self) -> Mm2pyError | None:
+        return None
 
     def _did(self, *call: object) -> None:
         self.calls.append(call)
-        if self.failure is not None:
-            raise self.failure
+        if self.refusal is not None:
+            raise self.refusal
 
     def _info(self, name: str) -> ConnectorInfo:
         if name not in self.configs:
@@ -102,7 +123,7 @@ class FakeHerder:
 
     def topics(self, name: str) -> tuple[str, ...]:
         self._did("topics", name)
-        return self.used_topics
+        return ("t1",)
 
     async def reset_topics(self, name: str) -> None:
         self._did("reset_topics", name)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.rest.app import public_app
-from mm2py.runtime.herder.api import Herder
 from mm2py.runtime.herder.errors import RebalanceExpectedError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TargetState
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
 
@@ -157,7 +157,7 @@ def test_an_unknown_connector_is_a_404_everywhere() -> None:
 
 
 def test_a_read_during_a_rebalance_is_the_500_that_clients_retry_on() -> None:
-    herder = FakeHerder(failure=RebalanceExpectedError())
+    herder = FakeHerder(refusal=RebalanceExpectedError())
     reply = request(herder, "GET", "/connectors/c")
     assert reply.status == 500
     assert reply.message == "Request cannot be completed because a rebalance is expected"
@@ -206,7 +206,7 @@ def test_a_config_that_may_not_come_from_outside_is_a_400_before_the_herder() ->
 
 
 def test_a_secret_in_a_refusal_is_masked() -> None:
-    herder = FakeHerder(failure=ValueError("pw canary-value"))
+    herder = FakeHerder(refusal=ValueError("pw canary-value"))
     reply = request(herder, "GET", "/connectors/c")
     assert (reply.status, reply.message) == (500, "ValueError: pw [hidden]")
 

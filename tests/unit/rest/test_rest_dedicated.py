@@ -6,8 +6,9 @@ from starlette.types import ASGIApp
 
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
-from mm2py.runtime.herder.api import Health, Herder
+from mm2py.runtime.herder.api import Health
 from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.types import FlowName, TaskId
 from tests.unit.rest.rest_fakes import BASE, KEY, SOURCE, FakeHerder, ask, flow, parts_of, state
@@ -174,7 +175,7 @@ def test_a_request_at_the_root_is_sent_on_with_the_key_of_its_flow() -> None:
     key = SessionKey(b"f" * 32, "HmacSHA256", 0)
     leader, follower, other = herder(), herder(), herder(SPACED)
     leader.key = follower.key = key
-    follower.failure = ForwardError("http://leader/")
+    follower.refusal = ForwardError("http://leader/")
     assert other.key == KEY
     remote = internal_app(parts_of({AB: leader, SPACED: other}, dedicated=True))
     client = http_client(transport=httpx.ASGITransport(remote))

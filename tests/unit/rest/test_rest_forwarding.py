@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import httpx
@@ -16,13 +16,14 @@ from mm2py.rest.forwarding import http_client
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.peer_client import HttpPeerClient
 from mm2py.runtime.group.request_signing import sign_body, sign_request
-from mm2py.runtime.herder.api import Herder, PeerClient
+from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import (
     ForwardError,
     HerderError,
     NotFoundError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
 from tests.unit.rest.rest_fakes import BASE, KEY, FakeHerder, Reply, ask, flow, parts_of, state
@@ -61,8 +62,8 @@ class Net(httpx.AsyncBaseTransport):
         return public_app(parts)
 
 
-def follower(url: str | None = LEADER) -> FakeHerder:
-    return FakeHerder(failure=ForwardError(url), states={"c": state("c")})
+def follower(url: str | None = LEADER, *, key: SessionKey | None = KEY) -> FakeHerder:
+    return FakeHerder(refusal=ForwardError(url), states={"c": state("c")}, key=key)
 
 
 def two(leader: FakeHerder) -> tuple[Net, ASGIApp]:
@@ -142,11 +143,11 @@ def test_a_request_makes_two_hops_and_no_third() -> None:
 
 
 def test_a_refusal_of_the_leader_is_passed_on_as_it_is() -> None:
-    net, app = two(FakeHerder(failure=NotFoundError("Unknown connector c")))
+    net, app = two(FakeHerder(refusal=NotFoundError("Unknown connector c")))
     reply = ask(app, "PUT", "/connectors/c/stop")
     assert (reply.status, reply.message) == (404, "Unknown connector c")
     assert len(net.sent) == 1
-    _, busy = two(FakeHerder(failure=RebalanceExpectedError()))
+    _, busy = two(FakeHerder(refusal=RebalanceExpectedError()))
     assert ask(busy, "PUT", "/connectors/c/stop").status == 500
 
 
@@ -174,7 +175,7 @@ def test_a_leader_that_cannot_be_reached_is_an_io_error_that_names_it() -> None:
 
 def test_nothing_is_sent_on_before_a_session_key_was_read() -> None:
     net = Net()
-    app = net.worker("other", replace(follower(), key=None))
+    app = net.worker("other", follower(key=None))
     assert ask(app, "PUT", "/connectors/c/stop").status == 503
     assert net.sent == []
 
@@ -185,7 +186,7 @@ def test_a_signature_refused_right_after_a_rotation_is_tried_again_with_the_new_
     leader = FakeHerder(key=new)
     net = Net()
     net.worker("leader", leader)
-    herder = replace(follower(), key=SessionKey(b"o" * 32, "HmacSHA256", clock_ms))
+    herder = follower(key=SessionKey(b"o" * 32, "HmacSHA256", clock_ms))
     app = net.worker("other", herder)
 
     class Rotating(httpx.AsyncBaseTransport):
@@ -329,7 +330,7 @@ async def test_peers_hand_over_task_configs_and_snapshots(name: FlowName | None)
 
 async def test_a_peer_that_refuses_keeps_its_status() -> None:
     net = Net()
-    net.worker("leader", FakeHerder(failure=NotFoundError("Connector c not found")))
+    net.worker("leader", FakeHerder(refusal=NotFoundError("Connector c not found")))
 
     with pytest.raises(HerderError, match="Connector c not found") as caught:
         async with http_client(transport=net) as client:

@@ -137,7 +137,7 @@ def test_a_map_inside_an_offset_is_refused_with_the_text_of_connect() -> None:
 
 def test_topics_are_keyed_by_the_name_asked_for() -> None:
     assert request(FakeHerder(), "GET", "/connectors/x/topics").json == {"x": {"topics": ["t1"]}}
-    off = FakeHerder(failure=ForbiddenError("Topic tracking is disabled."))
+    off = FakeHerder(refusal=ForbiddenError("Topic tracking is disabled."))
     reply = request(off, "GET", "/connectors/x/topics")
     assert (reply.status, reply.message) == (403, "Topic tracking is disabled.")
 
@@ -251,5 +251,5 @@ def test_a_worker_without_a_herder_is_still_starting() -> None:
 def test_failures_of_the_herder_have_their_status(
     failure: Exception, status: int, text: str
 ) -> None:
-    reply = request(FakeHerder(failure=failure), "PUT", "/connectors/c/pause")
+    reply = request(FakeHerder(refusal=failure), "PUT", "/connectors/c/pause")
     assert (reply.status, reply.message) == (status, text)

@@ -12,7 +12,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.app import DIALECT, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
-from mm2py.runtime.herder.api import Herder
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
@@ -58,7 +58,7 @@ def request(
     """Send one request as ``user`` ("" for nobody)."""
     dedicated = target.startswith("/A/B")
     herders: Mapping[FlowName | None, Herder] = {FLOW if dedicated else None: herder}
-    herder.flow = FLOW if dedicated else None
+    herder.of = FLOW if dedicated else None
     gate = gate_for(settings, Credentials.read(settings))
     parts = parts_of(herders, dedicated=dedicated, remote_refusal=refusal)
     token = base64.b64encode(f"{user}:canary-{user}".encode()).decode()

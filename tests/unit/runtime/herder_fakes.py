@@ -18,9 +18,10 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
 from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
+from mm2py.runtime.group.round_leader import missed_commit
 from mm2py.runtime.herder.api import HerderParts, OffsetEntry
-from mm2py.runtime.herder.distributed_herder import DistributedHerder
 from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
@@ -202,7 +203,8 @@ class FakeGroup:
         leader = self.members[self.leader]
         snapshot = leader.config.snapshot()
         views = {name: view for name, (view, _) in self.joining.items()}
-        failed = snapshot.offset < max(view.config_offset for view in views.values())
+        needed = max(view.config_offset for view in views.values())
+        failed = snapshot.offset < needed or missed_commit(snapshot, views)
         plan = assign(
             self._state,
             views,
@@ -247,6 +249,7 @@ class FakeMembership:
         self.waited_for_ours = 0
         self.ours = asyncio.Event()
         self.ours.set()
+        self.solo = False
         self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
         self._round: Round | None = None
         self._over = False
@@ -278,9 +281,9 @@ class FakeMembership:
     def tell(self, signal: Rejoin | Lost) -> None:
         self._signals.put_nowait(signal)
 
-    def lose(self, reason: str, *, may_commit: bool = True) -> None:
+    def lose(self, reason: str) -> None:
         self._end()
-        lost = Lost(reason, may_commit)
+        lost = Lost(reason)
         _, answer = self.group.joining.pop(self.name, (None, None))
         if answer is not None and not answer.done():
             answer.set_exception(MembershipLostError(lost))
@@ -390,9 +393,10 @@ class FakeOverrides:
         self.records: list[tuple[str, bool, bool, str]] = []
         self.paused: frozenset[TopicPartition] = frozenset()
         self.changed: Callable[[], None] = lambda: None
+        self.started = 0
 
     async def start(self) -> None:
-        return
+        self.started += 1
 
     def effective(self) -> Mapping[str, Mapping[str, str]]:
         return self.wanted
@@ -547,7 +551,7 @@ class Node:
             close=lambda: self._step("close"),
             mask=SecretMask(["geheim-123"]),
         )
-        self.herder = DistributedHerder(self.parts, clock=cluster.clock)
+        self.herder = Herder(self.parts, clock=cluster.clock)
         self.life: asyncio.Task[None] | None = None
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mm2py.client.group_member import GroupMember
 from mm2py.runtime.group.connect_membership import ConnectMembership
-from mm2py.runtime.herder.distributed_herder import DistributedHerder
+from mm2py.runtime.herder.herder import Herder
 from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 
@@ -49,7 +49,7 @@ class Stage:
             clock=self.cluster.clock,
         )
         node.parts = replace(node.parts, membership=membership)
-        node.herder = DistributedHerder(node.parts, clock=self.cluster.clock)
+        node.herder = Herder(node.parts, clock=self.cluster.clock)
         return node.start()
 
     async def until(self, condition: Callable[[], bool], *, within_s: float) -> float:

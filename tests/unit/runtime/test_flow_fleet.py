@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 
-from mm2py.errors import RetriableError
-from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.flows.patches import created, deleted
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
@@ -24,12 +24,20 @@ AC = flow("A", "C")
 FILE = {NAME: {"name": NAME, "topics": "x", "enabled": "false"}}
 
 
-@dataclass
 class Runner(Leader):
     """Runs until it is stopped, and has its store open meanwhile."""
 
-    failed: Exception | None = None
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(
+        self,
+        flow: FlowName,
+        *,
+        elsewhere: ForwardError | None,
+        failed: Mm2pyError | None,
+        store: FlowOverridesStore,
+    ) -> None:
+        super().__init__(flow, elsewhere=elsewhere, store=store)
+        self.failed = failed
+        self.stopped = asyncio.Event()
 
     async def run(self) -> None:
         assert self.store is not None
@@ -43,7 +51,7 @@ class Runner(Leader):
         self.stopped.set()
 
     @property
-    def error(self) -> Exception | None:
+    def failure(self) -> Mm2pyError | None:
         return self.failed
 
     def problems(self) -> Sequence[str]:
@@ -56,7 +64,7 @@ class Stage:
         self.topics: dict[FlowName, MemoryTopic] = {}
         self.runners: list[Runner] = []
         self.elsewhere: ForwardError | None = None
-        self.failed: Exception | None = None
+        self.failed: Mm2pyError | None = None
         self.added: Collection[FlowName] = ()
         parts = FleetParts(
             pairs=[AB, BA, AC], by_file=[AB], build=self._build, file=lambda _: FILE, added=self._asked
@@ -66,7 +74,7 @@ class Stage:
     async def _asked(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
         return [pair for pair in pairs if pair in self.added]
 
-    def _build(self, name: FlowName) -> tuple[FlowRunner, FlowOverridesStore, PeerClient]:
+    def _build(self, name: FlowName) -> tuple[Herder, FlowOverridesStore, PeerClient]:
         topic = self.topics.setdefault(name, MemoryTopic("mm2py-flows"))
         store = FlowOverridesStore(MemoryTable(topic), FILE, clock=self.clock, by_file=name == AB)
         runner = Runner(flow=name, elsewhere=self.elsewhere, failed=self.failed, store=store)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mm2py.errors import FatalError
-from mm2py.runtime.herder.api import Herder, OffsetEntry
+from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.herder.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
@@ -19,6 +19,7 @@ from mm2py.runtime.herder.errors import (
     NotFoundError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import State, TargetState, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
 
@@ -312,7 +313,7 @@ async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset() ->
 
 async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_come_back() -> None:
     node = await _running()
-    news = node.herder._loop._news  # pyright: ignore[reportPrivateUsage]  # a narrow window
+    news = node.herder._life.loop.news  # pyright: ignore[reportPrivateUsage]  # a narrow window
     asked = [
         asyncio.create_task(_refused(node.herder.info("c"))),
         asyncio.create_task(_refused(node.herder.restart_connector("c"))),

@@ -19,7 +19,7 @@ async def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
     bad.errors["prepare"] = [ConfigError("topic is not compacted", remedy="alter it")]
     maker = MirrorMaker({ONE: bad.herder, OTHER: good.herder})
     maker.start()
-    await until(lambda: bad.herder.error is not None and good.meter.state == "STANDBY")
+    await until(lambda: bad.herder.failure is not None and good.meter.state == "STANDBY")
     assert bad.meter.state == "FAILED"
     assert maker.problems(ONE) == ("topic is not compacted; alter it",)
     assert list(maker.problems(OTHER)) == []

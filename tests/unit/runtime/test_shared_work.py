@@ -101,7 +101,7 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     node = cluster.node().start()
     await node.put()
     await node.runs("c-0", "c-1")
-    node.membership.rejoin_errors = [MembershipLostError(Lost("expired", may_commit=True))]
+    node.membership.rejoin_errors = [MembershipLostError(Lost("expired"))]
     node.host.events.clear()
     cluster.group.drop("n1")
     node.membership.request_rejoin()
@@ -138,6 +138,7 @@ async def test_a_round_under_way_delays_a_publication_and_is_no_warning(
     await cluster.clock.advance(2.0)
     assert second.peers.posted == []
     second.membership.knows_leader = True
+    second.membership.request_rejoin()
     await cluster.clock.advance(0.2)
     await _settled(cluster, "a-0", "b-0")
     await _stop(first, second)

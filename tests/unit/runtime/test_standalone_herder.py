@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import pytest
 
+from mm2py.runtime.group.solo_membership import SoloMembership
 from mm2py.runtime.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
-from mm2py.runtime.herder.standalone_herder import SoloMembership, StandaloneHerder
+from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TargetState, TaskId, Work
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
@@ -29,7 +30,7 @@ class Alone:
             flow=None,
             membership=SoloMembership(self.node.config, url=URL),
         )
-        self.herder = StandaloneHerder(parts, clock=self.clock)
+        self.herder = Herder(parts, clock=self.clock)
 
     async def said(self, asked: Awaitable[T]) -> T:
         waiting = asyncio.ensure_future(asked)
@@ -54,7 +55,7 @@ async def alone() -> AsyncGenerator[Alone]:
     yield alone
     alone.herder.stop()
     await alone.said(running)
-    assert alone.herder.error is None
+    assert alone.herder.failure is None
 
 
 async def test_a_connector_is_there_with_its_tasks_as_soon_as_it_was_made(alone: Alone) -> None:

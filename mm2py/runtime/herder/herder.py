@@ -1,0 +1,528 @@
+"""One flow, or one ordinary worker, on one node: what REST, ``/flows`` and the process ask of it.
+
+Flow: request -> validation beside the loop -> queue -> leader or owner? -> change recorded for the history -> config
+topic -> every worker acts on what it reads (kcr 1.5 to 1.9). A refused request has written nothing. Standalone is the
+same herder with a membership of one; there requests wait for a round instead of being refused. Methods raise
+``HerderError``, ``ConfigError`` (400) or ``RetriableError`` (503), and nothing else.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError
+from mm2py.observability.metrics import NodeSnapshot
+from mm2py.runtime.herder.api import (
+    ConnectorInfo,
+    ConnectorState,
+    Health,
+    HerderParts,
+    OffsetEntry,
+    PutResult,
+    WorkState,
+)
+from mm2py.runtime.herder.errors import (
+    STALE_CONFIGURATION,
+    AlreadyExistsError,
+    BadRequestError,
+    ConflictError,
+    ForbiddenError,
+    ForwardError,
+    HerderError,
+    HerderFailedError,
+    HerderTimeoutError,
+    NotFoundError,
+    RebalanceExpectedError,
+)
+from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, HerderQueue
+from mm2py.runtime.herder.supervisor import Supervisor
+from mm2py.runtime.herder.work_states import (
+    connector_info,
+    connector_state,
+    plan_restart,
+    with_restarting,
+    work_state,
+)
+from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
+from mm2py.storage.connect_json import ConnectorPut, encode_config_record
+from mm2py.types import FlowName, State, TargetState, TaskId
+
+__all__ = ["LARGEST_CONFIG_BYTES", "Herder", "refuse_too_large"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+START_WAIT_S: Final = 5.0
+"""For how long a restart waits for a connector that fails to start."""
+
+LARGEST_CONFIG_BYTES: Final = 1_000_000
+"""A connector config of this size fits into a record of a topic with Kafka's default ``max.message.bytes``."""
+
+
+def refuse_too_large(name: str, config: ConnectorConfig) -> None:
+    """Raise ``BadRequestError`` for a config that does not fit into a record of the config topic."""
+    record = encode_config_record(ConnectorPut(name, config))
+    size = sum(len(part) for part in record if part is not None)
+    if size > LARGEST_CONFIG_BYTES:
+        raise BadRequestError(
+            f"The config of connector {name} has {size} bytes, the limit is {LARGEST_CONFIG_BYTES}"
+        )
+
+
+class Herder:
+    """Connectors as seen from one node; ``actor`` is the caller's name, for the history.
+
+    "Leader only" and "owner only" methods raise ``ForwardError`` on every other worker. While the herder waits for
+    its next start (``failure``) everything but what is answered at once raises ``HerderFailedError``.
+    """
+
+    def __init__(self, parts: HerderParts, *, clock: Clock) -> None:
+        self._parts = parts
+        self._queue = HerderQueue(clock)
+        self._life = Supervisor(parts, self._queue, clock=clock)
+
+    # ---- life
+
+    async def run(self) -> None:
+        """Run; returns after ``stop``, or where the first start was refused (``failure``)."""
+        await self._life.run()
+
+    def stop(self) -> None:
+        """Begin an orderly stop."""
+        self._life.stop()
+
+    @property
+    def failure(self) -> Mm2pyError | None:
+        """Why it does not run; None while it does, and after an orderly stop."""
+        return self._life.failure
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong on this node now, one line each."""
+        return self._life.problems()
+
+    # ---- at once, from what this node has read, also during a rebalance
+
+    @property
+    def worker_id(self) -> str:
+        """Name of this worker in statuses."""
+        return self._parts.worker_id
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster that holds the internal topics."""
+        return self._parts.cluster_id()
+
+    @property
+    def flow(self) -> FlowName | None:
+        """The flow; None on an ordinary worker."""
+        return self._parts.flow
+
+    def connectors(self) -> tuple[str, ...]:
+        """Return the names of all connectors."""
+        return tuple(sorted(self._parts.config.snapshot().connectors))
+
+    def info_now(self, name: str) -> ConnectorInfo | None:
+        """Return a connector as this node knows it, None where it knows none."""
+        return connector_info(name, self._parts)
+
+    def status(self, name: str) -> ConnectorState:
+        """Return all states of a connector; ``NotFoundError``: ``No status found for connector c``."""
+        state = connector_state(name, self._parts)
+        if state is None:
+            raise NotFoundError(f"No status found for connector {name}")
+        return state
+
+    def task_status(self, task: TaskId) -> WorkState:
+        """Return the state of a task; ``NotFoundError``: ``No status found for task c-0``."""
+        stored = self._parts.status.get(task)
+        if stored is None:
+            raise NotFoundError(f"No status found for task {task}")
+        return work_state(stored)
+
+    def topics(self, name: str) -> tuple[str, ...]:
+        """Return the topics a connector uses; ``ForbiddenError`` when tracking is off."""
+        self._need_tracking()
+        return tuple(sorted(self._parts.status.topics(name)))
+
+    async def reset_topics(self, name: str) -> None:
+        """Forget which topics a connector uses; ``ForbiddenError`` when that is off."""
+        self._need_tracking()
+        if not self._setting("topic_tracking_allow_reset"):
+            raise ForbiddenError("Topic tracking reset is disabled.")
+        self._parts.status.delete_topics(name)
+
+    def session_key(self) -> SessionKey | None:
+        """Return the key that verifies requests between workers, None while none was read."""
+        return self._parts.config.snapshot().session_key
+
+    def node_snapshot(self) -> NodeSnapshot:
+        """Return lag and rates of the partitions that this node copies."""
+        return self._parts.meter.node_snapshot(self._parts.worker_id)
+
+    def member_urls(self) -> tuple[str, ...]:
+        """Return where all members listen; leader only."""
+        self._need_running()
+        membership = self._parts.membership
+        if not membership.is_leader:
+            raise ForwardError(membership.leader_url)
+        return membership.member_urls()
+
+    async def apply_holds(self) -> None:
+        """Read paused topics and partitions again and hand them to the hosts."""
+        overrides = self._parts.overrides
+        if overrides is not None:
+            self._life.work.hold(overrides.held())
+
+    # ---- through the queue: 90 s, health 10 s, then HerderTimeoutError
+
+    async def health(self) -> Health:
+        """Return whether the loop answers."""
+        try:
+            await self._queue.submit(_nothing, timeout_s=HEALTH_TIMEOUT_S)
+        except HerderFailedError as error:
+            return Health("unhealthy", error.message)
+        except HerderTimeoutError:
+            if not self._life.loop.started:
+                return Health(
+                    "starting", f"Worker is still starting up. {self._queue.stage_summary}"
+                )
+            return Health(
+                "unhealthy",
+                "Worker was unable to handle this request and may be unable to handle other requests."
+                f" {self._queue.stage_summary}",
+            )
+        return Health("healthy", "Worker has completed startup and is ready to handle requests.")
+
+    async def info(self, name: str) -> ConnectorInfo:
+        """Return a connector; ``NotFoundError``: ``Connector c not found``."""
+
+        async def read() -> ConnectorInfo:
+            self._need_no_rebalance()
+            return self._known(name)
+
+        return await self._queue.submit(read)
+
+    async def task_configs(self, name: str) -> Sequence[tuple[TaskId, ConnectorConfig]]:
+        """Return the task configs of a connector in order."""
+
+        async def read() -> Sequence[tuple[TaskId, ConnectorConfig]]:
+            self._need_no_rebalance()
+            configs = self._parts.config.snapshot().task_configs
+            return [(task, configs[task]) for task in self._known(name).tasks]
+
+        return await self._queue.submit(read)
+
+    async def offsets(self, name: str) -> Sequence[OffsetEntry]:
+        """Return the stored positions of a connector."""
+
+        async def check() -> None:
+            self._known(name)
+
+        await self._queue.submit(check)
+        return await self._parts.editor.read(name)
+
+    # ---- configs, leader only
+
+    async def create(
+        self, name: str, config: ConnectorConfig, target: TargetState | None, *, actor: str
+    ) -> ConnectorInfo:
+        """Create a connector; ``AlreadyExistsError``: ``Connector c already exists``."""
+        wanted = await self._validated(name, config)
+
+        async def change() -> ConnectorInfo:
+            self._need_leader()
+            if name in self._connectors:
+                raise AlreadyExistsError(f"Connector {name} already exists")
+            return await self._write(name, wanted, target, actor=actor)
+
+        return await self._queue.submit(change)
+
+    async def put_config(self, name: str, config: ConnectorConfig, *, actor: str) -> PutResult:
+        """Create a connector or replace its config; an equal config is written too."""
+        wanted = await self._validated(name, config)
+
+        async def change() -> PutResult:
+            self._need_leader()
+            created = name not in self._connectors
+            return PutResult(created, await self._write(name, wanted, None, actor=actor))
+
+        return await self._queue.submit(change)
+
+    async def patch_config(self, name: str, patch: ConnectorConfig, *, actor: str) -> ConnectorInfo:
+        """Change single keys of a config; None removes one."""
+
+        async def current() -> ConnectorConfig:
+            self._need_leader()
+            return self._configured(name)
+
+        before = await self._queue.submit(current)
+        while True:
+            merged = {key: text for key, text in {**before, **patch}.items() if text is not None}
+            wanted = await self._validated(name, merged)
+
+            async def change(
+                before: ConnectorConfig = before, wanted: ConnectorConfig = wanted
+            ) -> ConnectorInfo | ConnectorConfig:
+                self._need_leader()
+                now = self._configured(name)
+                return await self._write(name, wanted, None, actor=actor) if now == before else now
+
+            outcome = await self._queue.submit(change)
+            if isinstance(outcome, ConnectorInfo):
+                return outcome
+            before = outcome  # it was changed meanwhile: merge again
+
+    async def delete(self, name: str, *, actor: str) -> None:
+        """Remove a connector; its positions stay."""
+
+        async def change() -> None:
+            self._need_leader()
+            before = self._configured(name)
+            with self._queue.stage(
+                f"removing the config for connector {name} from the config topic"
+            ):
+                if self._parts.overrides is not None:
+                    await self._parts.overrides.record(name, _texts(before), None, actor=actor)
+                await self._parts.config.remove_connector(name)
+            log.info("connector deleted connector=%s actor=%s", name, actor)
+
+        await self._queue.submit(change)
+
+    async def stop_connector(self, name: str, *, actor: str) -> None:
+        """Make a connector STOPPED: the target state, then a commit of no tasks.
+
+        In this order a stop that is cut short is completed by the next leader; the other way round, the connector
+        would stay STARTED without tasks.
+        """
+
+        async def change() -> None:
+            self._need_known(name, "Unknown connector")
+            self._need_leader()
+            with self._queue.stage(f"writing 0 task configs for connector {name}"):
+                await self._parts.config.put_target(name, TargetState.STOPPED)
+                await self._parts.config.put_tasks(name, ())
+            log.info("connector is to stop connector=%s actor=%s", name, actor)
+
+        await self._queue.submit(change)
+
+    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        """Take the task configs that a connector's owner made; the signature is verified before."""
+        await self._queue.submit(lambda: self._life.publication.store(name, configs))
+
+    async def fence(self, name: str) -> None:
+        """Succeed where no producer of earlier tasks has to be fenced."""
+
+        async def check() -> None:
+            self._need_leader()
+            config = self._configured(name)
+            if self._parts.catalog.connector_type(config) == "sink":
+                raise BadRequestError(f"Connector {name} is not a source connector")
+            if name in self._parts.config.snapshot().pending_fencing:
+                raise BadRequestError(
+                    "Fencing belongs to exactly-once source support, which comes with part 4 of mm2py"
+                )
+
+        await self._queue.submit(check)
+
+    # ---- target states and levels, any worker
+
+    async def pause(self, name: str, *, actor: str) -> None:
+        """Make a connector PAUSED."""
+        await self._set_target(name, TargetState.PAUSED, actor=actor)
+
+    async def resume(self, name: str, *, actor: str) -> None:
+        """Make a connector run."""
+        await self._set_target(name, TargetState.STARTED, actor=actor)
+
+    async def set_logger_level(self, namespace: str, level: str) -> None:
+        """Set a log level on every worker."""
+        self._need_running()
+        await self._parts.config.put_logger_level(namespace, level)
+
+    async def _set_target(self, name: str, target: TargetState, *, actor: str) -> None:
+        self._need_running()
+        self._need_known(name, "Unknown connector")
+        await self._parts.config.put_target(name, target)
+        log.info("connector target=%s connector=%s actor=%s", target.value, name, actor)
+
+    # ---- restarts, of a connector's parts by the leader, of one piece of work by its owner
+
+    async def restart(self, name: str, *, only_failed: bool, include_tasks: bool) -> ConnectorState:
+        """Ask every worker for a restart; returns the states that the plan leads to."""
+
+        async def change() -> ConnectorState:
+            self._need_current_configs()
+            self._need_known(name, "Unknown connector:")
+            self._need_leader()
+            state = connector_state(name, self._parts)
+            if state is None:
+                raise NotFoundError(f"Status for connector {name} not found")
+            request = RestartRequest(name, only_failed, include_tasks)
+            plan = plan_restart(request, state)
+            with self._queue.stage(f"writing a restart request for connector {name}"):
+                await self._parts.config.put_restart(request)
+            return with_restarting(state, plan)
+
+        return await self._queue.submit(change)
+
+    async def restart_connector(self, name: str) -> None:
+        """Restart the connector instance; owner only."""
+
+        async def change() -> None:
+            self._need_current_configs()
+            self._need_known(name, "Unknown connector:")
+            if name not in self._life.work.running.connectors:
+                raise self._owner_of(name)
+            await self._life.work.restart_connector(name, self._parts.config.snapshot())
+
+        await self._queue.submit(change)
+        if not await self._life.work.comes_up(name, START_WAIT_S):
+            raise HerderError(f"Failed to start connector: {name}")
+
+    async def restart_task(self, task: TaskId) -> None:
+        """Restart one task; owner only."""
+
+        async def change() -> None:
+            self._need_current_configs()
+            self._need_known(task.connector, "Unknown connector:")
+            snapshot = self._parts.config.snapshot()
+            if task not in snapshot.tasks(task.connector):
+                raise NotFoundError(f"Unknown task: {task}")
+            if task not in self._life.work.running.tasks:
+                raise self._owner_of(task)
+            await self._life.work.restart_tasks([task], snapshot)
+            now = self._life.work.task_status().get(task)
+            if now is not None and now.state is State.FAILED:
+                raise HerderError(f"Failed to start task: {task}")
+
+        await self._queue.submit(change)
+
+    # ---- positions, leader only
+
+    async def alter_offsets(self, name: str, entries: Sequence[OffsetEntry]) -> str:
+        """Write positions of a STOPPED connector; returns the answer's message."""
+
+        async def change() -> str:
+            config = await self._stopped(name)
+            with self._queue.stage(f"modifying offsets for connector {name}"):
+                return await self._parts.editor.alter(name, config, entries)
+
+        return await self._queue.submit(change)
+
+    async def reset_offsets(self, name: str) -> str:
+        """Remove all positions of a STOPPED connector; returns the answer's message."""
+
+        async def change() -> str:
+            config = await self._stopped(name)
+            with self._queue.stage(f"modifying offsets for connector {name}"):
+                return await self._parts.editor.reset(name, config)
+
+        return await self._queue.submit(change)
+
+    async def _stopped(self, name: str) -> dict[str, str]:
+        """Return the resolved config of a connector whose positions may be changed now."""
+        self._need_current_configs()
+        self._need_leader()
+        await self._parts.config.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
+        config, snapshot = self._configured(name), self._parts.config.snapshot()
+        if snapshot.target(name) is not TargetState.STOPPED or snapshot.task_counts.get(name, 0):
+            raise BadRequestError(
+                "Connectors must be in the STOPPED state before their offsets can be modified. This can"
+                " be done for the specified connector by issuing a 'PUT' request to the"
+                f" '/connectors/{name}/stop' endpoint"
+            )
+        return self._parts.resolve(config)
+
+    # ---- what all of them need
+
+    @property
+    def _connectors(self) -> Mapping[str, ConnectorConfig]:
+        return self._parts.config.snapshot().connectors
+
+    async def _validated(self, name: str, config: ConnectorConfig) -> ConnectorConfig:
+        written = config.get("name", name)
+        if written != name:
+            raise BadRequestError(
+                f"Connector name configuration ({written}) doesn't match connector name in the URL"
+                f" ({name})"
+            )
+        wanted = {**config, "name": name}
+        refuse_too_large(name, wanted)
+        refusal = (await self._parts.validator.validate(wanted)).refusal()
+        if refusal is not None:
+            raise BadRequestError(refusal)
+        return wanted
+
+    async def _write(
+        self, name: str, wanted: ConnectorConfig, target: TargetState | None, *, actor: str
+    ) -> ConnectorInfo:
+        before = self._connectors.get(name)
+        with self._queue.stage(f"writing a config for connector {name} to the config topic"):
+            if self._parts.overrides is not None:
+                await self._parts.overrides.record(
+                    name, None if before is None else _texts(before), _texts(wanted), actor=actor
+                )
+            await self._parts.config.put_connector(name, wanted, target)
+        log.info("config written connector=%s new=%s actor=%s", name, before is None, actor)
+        info = connector_info(name, self._parts)
+        assert info is not None, "it was read back"
+        return info
+
+    def _need_leader(self) -> None:
+        if not self._parts.membership.permit.valid:
+            raise ForwardError(None)  # another worker may lead by now
+        if not self._parts.membership.is_leader:
+            raise ForwardError(self._parts.membership.leader_url)
+
+    def _need_running(self) -> None:
+        if self.failure is not None:
+            raise HerderFailedError(self.failure)
+
+    def _need_no_rebalance(self) -> None:
+        if self._life.loop.rebalance_expected:
+            raise RebalanceExpectedError
+
+    def _need_current_configs(self) -> None:
+        if self._life.loop.rebalance_expected:
+            raise ConflictError(STALE_CONFIGURATION)
+
+    def _need_known(self, name: str, refusal: str) -> None:
+        if name not in self._connectors:
+            raise NotFoundError(f"{refusal} {name}")
+
+    def _configured(self, name: str) -> ConnectorConfig:
+        config = self._connectors.get(name)
+        if config is None:
+            raise NotFoundError(f"Connector {name} not found")
+        return config
+
+    def _owner_of(self, work: str | TaskId) -> ForwardError:
+        """Return where a request for work of another worker goes: the leader knows its owner."""
+        membership = self._parts.membership
+        url = membership.owner_url(work) if membership.is_leader else membership.leader_url
+        return ForwardError(url)
+
+    def _known(self, name: str) -> ConnectorInfo:
+        info = connector_info(name, self._parts)
+        if info is None:
+            raise NotFoundError(f"Connector {name} not found")
+        return info
+
+    def _need_tracking(self) -> None:
+        if not self._setting("topic_tracking_enable"):
+            raise ForbiddenError("Topic tracking is disabled.")
+
+    def _setting(self, name: str) -> bool:
+        """Return a switch of the worker config, true (Java's default) where it does not know it."""
+        value: object = getattr(self._parts.settings, name, True)
+        return value is not False
+
+
+async def _nothing() -> None:
+    return
+
+
+def _texts(config: ConnectorConfig) -> dict[str, str]:
+    return {key: text for key, text in config.items() if text is not None}

@@ -1,0 +1,223 @@
+"""The life of a herder: opening, its loop, closing, and a new start after a failure.
+
+Flow: clusters answer, topics exist, stores are read -> ``HerderLoop.turn`` until a stop or an error -> work stopped,
+group left, stores closed -> after an error a pause (1 s, doubling to 60 s), then all of it again. Only a wrong file
+or topic at the very first start ends the herder: it is refused as any other wrong configuration.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError, FatalError, Mm2pyError
+from mm2py.observability.logging import log_scope
+from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.assigned_work import AssignedWork
+from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
+from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
+from mm2py.runtime.herder.patience import attempt, wait_or_stop
+from mm2py.runtime.herder.queue import HerderQueue
+from mm2py.runtime.herder.task_publication import TaskPublication
+
+__all__ = ["Supervisor"]
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+STEADY_S: Final = 300.0
+"""A herder that ran this long before it failed starts again with the shortest pause."""
+
+
+@final
+class Supervisor:
+    """Runs one herder until it is stopped.
+
+    Args:
+        parts: the herder's.
+        queue: requests to run between two rounds; closed while the herder does not run.
+        clock: time.
+    """
+
+    def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
+        self._parts, self._queue, self._clock = parts, queue, clock
+        self.publication = TaskPublication(parts, queue, clock=clock)
+        self.work = AssignedWork(
+            parts, self.publication.publish, clock=clock, on_change=self._note_state
+        )
+        self._stop = asyncio.Event()
+        self._retry = asyncio.Event()
+        self._failures = 0
+        self._opening: asyncio.Task[bool] | None = None
+        self.loop = self._new_loop()
+        self.failure: Mm2pyError | None = None
+        """Why the herder does not run: None while it runs, and until it fails for the first time."""
+
+    def stop(self) -> None:
+        """Begin an orderly stop; ``run`` returns when it is done."""
+        self._stop.set()
+        self._retry.set()
+
+    async def run(self) -> None:
+        """Run; returns after ``stop``, or where the first start was refused (``failure``)."""
+        meter = self._parts.meter
+        with log_scope(str(meter.flow)):
+            try:
+                while not self._stop.is_set():
+                    began_s = self._clock.monotonic()
+                    ran = await self._live()
+                    if self.failure is None or (
+                        isinstance(self.failure, ConfigError) and not ran and not self._failures
+                    ):
+                        break
+                    if ran and self._clock.monotonic() - began_s > STEADY_S:
+                        self._failures = 0
+                    await self._pause(self.failure)
+            finally:
+                await self._close()
+                meter.state = "STOPPED" if self.failure is None else "FAILED"
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong on this node now, one line each."""
+        if self.failure is not None:
+            return (str(self.failure),)
+        return (*self.work.problems(), *self.loop.duties.problems())
+
+    # ---- one life
+
+    async def _live(self) -> bool:
+        """Open, run until the stop or an error (``failure``), close; return whether the loop was reached."""
+        loop = self.loop = self._new_loop()
+        try:
+            if await self._open(loop):
+                while not self._stop.is_set():
+                    await loop.turn()
+                    if self.failure is not None and not self._stop.is_set():
+                        log.info("flow runs again")
+                        self.failure = None
+                        loop.note_state()
+        except Exception as error:  # noqa: BLE001 - the edge: one herder fails visibly, the others run
+            self.failure = self._shown(error)
+        finally:
+            await self._end(loop)
+        return loop.started
+
+    def _new_loop(self) -> HerderLoop:
+        parts, queue = self._parts, self._queue
+        return HerderLoop(parts, queue, self.work, self.publication, self._stop, clock=self._clock)
+
+    def _shown(self, error: Exception) -> Mm2pyError:
+        if isinstance(error, Mm2pyError):
+            log.error("flow failed cause=%s", error)
+            return error
+        log.error("flow failed", exc_info=error)
+        return FatalError(f"{type(error).__name__}: {error}", remedy="report it with its log")
+
+    async def _open(self, loop: HerderLoop) -> bool:
+        parts = self._parts
+        if self.failure is None:
+            parts.meter.state = "WAITING"
+        for what, connect in parts.clusters.items():
+            if not await attempt(what, connect, self._stop, self._clock):
+                return False
+        with self._queue.stage("initializing and reading to the end of internal topics"):
+            if not await self._patiently("the internal topics", parts.prepare):
+                return False
+            if not await self._read_stores(loop):
+                return False
+        if parts.overrides is not None:
+            parts.overrides.listen(self._overrides_changed)
+            self._overrides_changed()
+        self._queue.open()
+        loop.enter()
+        return True
+
+    async def _read_stores(self, loop: HerderLoop) -> bool:
+        parts = self._parts
+        steps = {
+            "the config topic": lambda: parts.config.start(loop.news),
+            "the status topic": parts.status.start,
+            "the offset store": parts.offsets.start,
+        }
+        reading = [asyncio.ensure_future(self._patiently(*step)) for step in steps.items()]
+        waits = [*reading, *self._reading_overrides()]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_EXCEPTION)
+            for each in waits:
+                if each.done():
+                    each.result()
+            return all(each.result() for each in waits)
+        finally:
+            # Else a store could be opened behind its closing.
+            for each in reading:
+                each.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+
+    def _reading_overrides(self) -> Sequence["asyncio.Task[bool]"]:
+        """Read the overrides once: they stay open from one life to the next, so that they can be changed."""
+        overrides, opening = self._parts.overrides, self._opening
+        if overrides is None:
+            return ()
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = asyncio.create_task(self._patiently("the flow's overrides", overrides.start))
+            self._opening = opening
+        return (opening,)
+
+    async def _patiently(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
+        return await attempt(what, start, self._stop, self._clock, quiet_s=QUIET_S)
+
+    def _note_state(self) -> None:
+        if self.failure is None and not self._stop.is_set():
+            self.loop.note_state()
+
+    def _overrides_changed(self) -> None:
+        overrides = self._parts.overrides
+        if overrides is not None:
+            self.work.hold(overrides.held())
+            self.loop.duties.derive_again()
+        self._retry.set()
+
+    async def _end(self, loop: HerderLoop) -> None:
+        parts = self._parts
+        if self._stop.is_set():
+            parts.meter.state = "STOPPING"
+            self._queue.close(HerderError(WORKER_ENDS))
+        elif self.failure is not None:
+            parts.meter.state = "FAILED"
+            self._queue.close(HerderFailedError(self.failure))
+        await self._steps(
+            ("stopping the work", loop.stop_work),
+            ("leaving the group", parts.membership.leave),
+            ("closing the offset store", parts.offsets.stop),
+            ("closing the status topic", parts.status.stop),
+            ("closing the config topic", parts.config.stop),
+        )
+
+    async def _pause(self, failure: Mm2pyError) -> None:
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._parts.meter.state = "FAILED"
+        if self._stop.is_set():
+            return
+        log.warning("flow is started again pause_s=%.0f cause=%s", pause_s, failure)
+        self._retry.clear()
+        # A change of the overrides may be the remedy: it ends the pause.
+        await wait_or_stop(self._clock, pause_s, self._retry)
+
+    async def _close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await self._steps(
+            ("closing the task host", self.work.close), ("closing the flow", self._parts.close)
+        )
+        log.info("flow stopped, positions are committed as far as the target took them")
+
+    async def _steps(self, *steps: tuple[str, Callable[[], Awaitable[None]]]) -> None:
+        for what, step in steps:
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001 - the edge: the other steps still have to run
+                log.warning("%s failed cause=%s", what, error)

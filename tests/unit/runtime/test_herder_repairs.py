@@ -1,0 +1,268 @@
+"""What is left by a lost event, a half-done change, a stale leader or a host: the herder finds and repairs it."""
+
+import asyncio
+
+import pytest
+
+from mm2py.errors import FatalError
+from mm2py.protocol.error_codes import MESSAGE_TOO_LARGE, server_error
+from mm2py.runtime.group.membership import Rejoin
+from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.storage.connect_json import Commit, ConnectorPut, encode_config_record
+from mm2py.types import State, TargetState, TaskId
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
+
+C0, C1 = TaskId("c", 0), TaskId("c", 1)
+
+
+async def two(cluster: Cluster, work: str = "0 1 2 3") -> tuple[Node, Node]:
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    await first.put(work=work)
+    await until(lambda: len(cluster.running()) == len(work.split()))
+    await cluster.clock.settle()
+    return first, second
+
+
+async def end(cluster: Cluster) -> None:
+    stopping = [asyncio.ensure_future(node.stop()) for node in cluster.nodes.values()]
+    while not all(each.done() for each in stopping):
+        await cluster.clock.advance(0.25)
+    await asyncio.gather(*stopping)
+
+
+def test_a_partition_that_moves_between_two_joins_of_one_round_has_one_owner() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, second = await two(cluster)
+        doubled: list[str] = []
+
+        def look(node: Node, other: Node) -> None:
+            start = node.host.start_task
+
+            async def watched(spec: TaskSpec) -> None:
+                there = [task.config["p"] for task in other.host.running.values()]
+                if spec.config["p"] in there:
+                    doubled.append(f"{node.name} starts {spec.config['p']}")
+                await start(spec)
+
+            node.host.start_task = watched  # type: ignore[method-assign]  # looks on
+
+        look(first, second)
+        look(second, first)
+        stop = second.host.stop_task
+
+        async def slow(task: TaskId, timeout_s: float) -> None:
+            await cluster.clock.sleep(1.0)
+            await stop(task, timeout_s)
+
+        second.host.stop_task = slow  # type: ignore[method-assign]  # a target that is slow to acknowledge
+        # The second node's heartbeat is answered first; the first node's comes later.
+        held: list[object] = []
+        first.membership.tell = held.append  # type: ignore[method-assign, assignment]
+        second.membership._signals.put_nowait(Rejoin("a worker joined"))  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: "n2" in cluster.group.joining)
+        # New topics: the connector deals its partitions anew, and the leader commits that before it joins.
+        made = next(made for made in TestConnector.made if made.context is not None)
+        made.configs = [{"p": word} for word in ("1", "2", "3", "0")]
+        assert made.context is not None
+        offset = first.config.snapshot().commit_offset
+        made.context.request_reconfiguration()
+        await until(lambda: first.config.snapshot().commit_offset > offset)
+        del first.membership.tell
+        first.membership.tell(Rejoin("a worker joined"))
+        for _ in range(60):
+            await cluster.clock.advance(0.1)
+        assert doubled == []
+        configs = [
+            (str(task), spec.config["p"])
+            for node in (first, second)
+            for task, spec in node.host.running.items()
+        ]
+        assert sorted(configs) == [("c-0", "1"), ("c-1", "2"), ("c-2", "3"), ("c-3", "0")]
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("what", ["no tasks of a started connector", "an incomplete commit"])
+def test_a_started_connector_gets_its_tasks_back(what: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, second = await two(cluster)
+        if what.startswith("no tasks"):
+            await first.config.put_tasks("c", ())
+        else:
+            cluster.configs.append(*encode_config_record(Commit("c", 5)))
+        await cluster.clock.advance(1)
+        second.membership.tell(Rejoin("a worker joined"))
+        await until(lambda: sorted(cluster.running()) == ["c-0", "c-1", "c-2", "c-3"])
+        snapshot = first.config.snapshot()
+        assert (len(snapshot.tasks("c")), snapshot.inconsistent) == (4, frozenset())
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_an_incomplete_commit_does_not_stop_the_tasks_that_run() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await two(cluster)
+        for node in cluster.nodes.values():
+            node.host.events.clear()
+        cluster.configs.append(*encode_config_record(Commit("c", 5)))
+        node = cluster.nodes["n1"]
+        await until(lambda: len(node.config.snapshot().tasks("c")) == 4)
+        await cluster.clock.settle()
+        assert [event for node in cluster.nodes.values() for event in node.host.events] == []
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_task_configs_of_a_stale_leader_are_replaced_by_those_of_the_connectors_owner() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, _ = await two(cluster)
+        await first.config.put_tasks("c", [{"p": "old"}])
+        await until(
+            lambda: (
+                sorted(
+                    spec.config["p"]
+                    for node in cluster.nodes.values()
+                    for spec in node.host.running.values()
+                )
+                == ["0", "1", "2", "3"]
+            )
+        )
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_that_was_cut_short_is_completed_by_the_leader() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, _ = await two(cluster)
+        await first.config.put_target("c", TargetState.STOPPED)
+        await until(lambda: not cluster.running() and first.state("c") == "STOPPED")
+        assert first.config.snapshot().tasks("c") == ()
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_writes_its_target_state_before_it_takes_the_tasks_away() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, _ = await two(cluster)
+        before = len(cluster.configs.records)
+        await first.herder.stop_connector("c", actor="t")
+        keys = [record.key for record in cluster.configs.records[before:]]
+        assert keys[:2] == [b"target-state-c", b"commit-c"]
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_task_that_fails_while_it_is_stopped_is_not_started_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+        host, stop = node.host, node.host.stop_task
+
+        async def stop_task(task: TaskId, timeout_s: float) -> None:
+            if task == C0:  # its host process is killed meanwhile
+                host.running.pop(C0)
+                host.say(C0, State.FAILED, FatalError("task host 77 ended with signal 9"))
+                host.states.pop(C0)
+            else:  # a slow target, within task.shutdown.graceful.timeout.ms
+                await cluster.clock.sleep(4.5)
+                await stop(task, timeout_s)
+
+        host.stop_task = stop_task  # type: ignore[method-assign]
+        await node.herder.delete("c", actor="t")
+        for _ in range(60):
+            await cluster.clock.advance(0.1)
+        assert (host.running, host.events.count("start c-0 0")) == ({}, 1)
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_task_that_the_host_runs_unassigned_is_stopped_and_one_that_it_lost_is_started() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        stray = TaskId("gone", 7)
+        node.host.running[stray] = node.host.running[C0]
+        node.host.running.pop(C1)
+        await cluster.clock.advance(61)
+        await node.runs("c-0", "c-1")
+        assert "stop gone-7" in node.host.events
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_config_that_cannot_be_written_leaves_the_stored_one_in_force_and_is_named() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+        await node.runs("c-0", "c-1")
+        assert node.overrides is not None
+        put = node.config.put_connector
+
+        async def refused(
+            name: str, config: dict[str, str], target: TargetState | None = None
+        ) -> None:
+            if "large" in config:
+                raise server_error(MESSAGE_TOO_LARGE, "writing to topic c")
+            await put(name, config, target)
+
+        node.config.put_connector = refused  # type: ignore[method-assign, assignment]
+        node.overrides.wanted["c"] = CONFIG | {"name": "c", "large": "x"}
+        node.overrides.changed()
+        await until(lambda: any("config of connector c" in line for line in node.herder.problems()))
+        assert (node.herder.failure, sorted(map(str, node.host.running))) == (None, ["c-0", "c-1"])
+        node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "7"}
+        node.overrides.changed()
+        await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7"])
+        assert list(node.herder.problems()) == []
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_config_that_fits_no_record_is_refused_before_anything_is_written() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node(effective={}).start()
+        await until(lambda: node.membership.is_leader)
+        before = len(cluster.configs.records)
+        with pytest.raises(Exception, match="the limit is"):
+            await node.herder.put_config("c", CONFIG | {"x": "y" * 1_200_000}, actor="t")
+        assert node.overrides is not None
+        assert (node.overrides.records, len(cluster.configs.records)) == ([], before)
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_removed_connector_needs_no_repair() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        first, _ = await two(cluster)
+        cluster.configs.append(*encode_config_record(ConnectorPut("c", None)))
+        await until(lambda: not cluster.running())
+        before = len(cluster.configs.records)
+        await cluster.clock.advance(61)
+        assert (first.herder.connectors(), len(cluster.configs.records)) == ((), before)
+        await end(cluster)
+
+    asyncio.run(scenario())
