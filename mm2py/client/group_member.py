@@ -334,8 +334,8 @@ class GroupMember:
 
     def _over(self, reason: str) -> None:
         """Another worker may own our work by now: nothing more is sent while the caller stops."""
+        self._reset(reason)  # first: the permit's end is no silence of the coordinator's
         self.permit.abandon()
-        self._reset(reason)
 
     def _raise_if_over(self) -> None:
         if self.over:

@@ -1,4 +1,4 @@
-"""A member of a group: who is suspended when, and what ends or continues a membership."""
+"""A member of a group: when it may write, and what ends or continues a membership."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from mm2py.client.group_coordinator import (
     MembershipEndedError,
 )
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
 from mm2py.errors import FatalServerError, RetriableError
 from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
@@ -29,25 +30,36 @@ OFFERS = (GroupProtocol("p", b"meta"),)
 
 
 class Member:
-    """A member whose events are ``suspend``, ``resume`` and what ``changed`` returned."""
+    """A member whose events are ``suspend`` and ``resume`` of its permit and what ``changed`` returned.
+
+    The first grant is no event.
+    """
 
     def __init__(self, group: MemoryGroup, name: str) -> None:
         self.link = MemoryCoordinator(group, name)
         self.events: list[str] = []
         self.valid_ms: list[int] = []
+        self.permit = Permit(group.clock)
+        self.permit.watch(self._permit_changed)
         self.member = GroupMember(
             self.link,
+            self.permit,
             session_timeout_ms=int(SESSION_S * 1000),
             heartbeat_interval_ms=2_000,
             rebalance_timeout_ms=60_000,
             clock=group.clock,
         )
-        self.member.listen(
-            lambda: self.events.append("suspend"),
-            lambda: self.events.append("resume"),
-            self.valid_ms.append,
-        )
-        self.watching: asyncio.Task[None] | None = None
+        self._clock = group.clock
+        self._was_valid: bool | None = None
+
+    def _permit_changed(self) -> None:
+        valid = self.permit.valid
+        if valid:
+            self.valid_ms.append(round((self.permit.until_s - self._clock.monotonic()) * 1000))
+        if self._was_valid is not None and valid != self._was_valid:
+            self.events.append("resume" if valid else "suspend")
+        if valid or self._was_valid is not None:
+            self._was_valid = valid
 
     async def round(self) -> Joined:
         while True:
@@ -129,13 +141,14 @@ async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
     assert stage.one.events == []
     await stage.clock.advance(0.2)
     assert stage.one.events == ["suspend"]
+    assert not stage.one.permit.valid
     stage.group.members["one-1"].heard_s = stage.clock.monotonic()
     stage.one.link.beat_answer = None
     await stage.clock.advance(3.0)
     assert stage.one.events == ["suspend", "resume"]
     lines = [line for line in caplog.messages if "the flow" in line]
     assert ["flow is suspended" in line for line in lines] == [True, False]
-    assert "the flow goes on" in lines[-1]
+    assert "the flow continues" in lines[-1]
 
 
 async def test_an_answer_that_took_a_session_timeout_resumes_nothing(stage: Stage) -> None:
@@ -151,17 +164,10 @@ async def test_an_answer_that_took_a_session_timeout_resumes_nothing(stage: Stag
     assert stage.one.events == ["suspend", "resume"]
 
 
-async def test_who_listens_late_is_suspended_at_once(stage: Stage) -> None:
-    await stage.one.round()
-    stage.one.link.beat_answer = server_error(COORDINATOR_NOT_AVAILABLE, "g")
-    await stage.clock.advance(7.0)
-    late: list[str] = []
-    stage.one.member.listen(lambda: late.append("suspend"), lambda: late.append("resume"))
-    assert late == ["suspend"]
-
-
 @pytest.mark.parametrize("code", [ILLEGAL_GENERATION, FENCED_INSTANCE_ID])
-async def test_a_membership_that_is_over_suspends_and_says_why(stage: Stage, code: int) -> None:
+async def test_a_membership_that_is_over_suspends_and_says_why(
+    stage: Stage, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
     await stage.one.round()
     watching = asyncio.create_task(stage.one.watch())
     stage.one.link.beat_answer = code
@@ -170,6 +176,7 @@ async def test_a_membership_that_is_over_suspends_and_says_why(stage: Stage, cod
     assert stage.one.events[0] == "suspend"
     assert "the coordinator answered" in stage.one.events[1]
     assert "the coordinator answered" in stage.one.member.over
+    assert "coordinator is silent" not in caplog.text
     stage.one.link.beat_answer = None
     await stage.one.round()
     assert stage.one.member.over == ""
@@ -296,20 +303,21 @@ async def test_leaving_is_announced_to_the_others_and_may_be_repeated(stage: Sta
     assert (await stage.one.round()).members.keys() == {"one-1"}
 
 
-async def test_a_listener_that_fails_ends_the_membership_visibly(
+async def test_a_watcher_of_the_permit_that_fails_ends_the_membership_visibly(
     stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_: int) -> None:
+    def fail() -> None:
         raise ZeroDivisionError("a bug of the caller")
 
     await stage.one.round()
     watching = asyncio.create_task(stage.one.watch())
-    stage.one.member.listen(lambda: None, lambda: None, fail)
+    end_watch = stage.one.permit.watch(fail)
     await stage.clock.advance(2.0)
     await watching
-    assert "heartbeats failed" in stage.one.events[0]
-    stage.one.member.listen(lambda: None, lambda: None)
+    assert stage.one.events[0] == "suspend"
+    assert "heartbeats failed" in stage.one.events[1]
+    end_watch()
     assert "a bug of the caller" in caplog.text
 
 
