@@ -156,7 +156,7 @@ async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
 
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
 async def test_opening_gives_up_where_a_cluster_is_away(
-    stage: Stage, failed: Exception | None
+    stage: Stage, failed: Mm2pyError | None
 ) -> None:
     stage.elsewhere, stage.failed = ForwardError(None), failed
     opening = asyncio.ensure_future(stage.fleet.open(BA))
