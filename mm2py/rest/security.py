@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _UNAUTHORIZED: Final = "User cannot access the resource."
-_VALIDATE: Final = "/config/validate"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POLICY_VIOLATION: Final = 1008
 
@@ -72,7 +71,7 @@ def gate_for(
 
 @final
 class Gate:
-    """ASGI middleware of the public listeners; ``RawPath`` may be outside of it."""
+    """ASGI middleware of the public listeners; ``RawPath`` is outside of it, so both judge the same path."""
 
     def __init__(self, app: ASGIApp, credentials: Credentials, rules: GateRules) -> None:
         self._app = BodyLimit(app, rules.max_body_bytes)
@@ -95,7 +94,7 @@ class Gate:
             return
         assert caller is not None
         inner = dict(scope, **{CALLER: caller})
-        changes = scope["method"] not in _READS and not scope["path"].endswith(_VALIDATE)
+        changes = scope["method"] not in _READS
         await self._app(inner, receive, _Audited(send, scope, caller) if changes else send)
 
     def _refusal(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:

@@ -11,6 +11,7 @@ from typing import Final, final
 
 from fastapi import APIRouter
 
+from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.flows.service import FlowParts
@@ -70,6 +71,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         mask=parts.mask,
         clock=parts.clock,
         forward=forward,
+        gate=gate_for(settings, credentials),
         flows=_flows(served, forward, refusal),
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
@@ -84,7 +86,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     )
     outside = RestServer(
         _public(node),
-        gate_for(settings, credentials)(public_app(rest)),
+        public_app(rest),
     )
     try:
         await inside.start()
@@ -121,6 +123,9 @@ def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter |
 
 def _refusal(settings: RestSettings, served: Served) -> _Refusal:
     def refused(flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
+        too_long = limit_problem(name, config)
+        if too_long:
+            return too_long
         problems = remote_problems(
             config,
             dedicated=served.dedicated,

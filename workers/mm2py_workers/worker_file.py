@@ -20,7 +20,7 @@ from mm2py.config.jaas import jaas_secrets
 from mm2py.config.java_values import JavaType
 from mm2py.config.override_policy import OverridePolicy, override_policy
 from mm2py.config.properties import PropertiesFile, load
-from mm2py.config.providers import PLACEHOLDER, Providers
+from mm2py.config.providers import Providers, provider_placeholders
 from mm2py.config.rest_options import RestOptions
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.worker import DEDICATED_DEFAULTS, WorkerConfig
@@ -101,8 +101,8 @@ class WorkerFile:
         texts = {key: text for key, text in config.items() if text is not None}
         resolved = self.providers.resolve(texts)
         for key, text in resolved.items():
-            for match in PLACEHOLDER.finditer(text):
-                if match[1] in self.providers.names:
+            for placeholder in provider_placeholders(text):
+                if placeholder.provider in self.providers.names:
                     raise ConfigError(
                         f"{key}: {self.providers.why_unresolved(text)}",
                         remedy="correct it, or put the value where the config provider looks",
@@ -223,7 +223,7 @@ class _Findings:
             except ConfigError as error:
                 self._add(key, error.message, error.remedy)
                 continue
-            if PLACEHOLDER.search(text):
+            if any(provider_placeholders(text)):
                 self._add(
                     key,
                     providers.why_unresolved(text),

@@ -5,11 +5,11 @@ sends them to the leader, signed -> commit record -> every worker. It raises wha
 tries again.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
+from mm2py.config.providers import provider_placeholders
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, NotFoundError
@@ -21,9 +21,6 @@ __all__ = ["TaskPublication"]
 
 LEADER_WAIT_S: Final = 10.0
 LEADER_LOOK_S: Final = 0.1
-
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
-"""Of a config provider (Java's ``ConfigTransformer.DEFAULT_PATTERN``)."""
 
 
 @final
@@ -117,7 +114,7 @@ class TaskPublication:
             if task_class is not None:
                 whole["task.class"] = task_class
         for key, text in raw.items():
-            if key in whole and text is not None and _PLACEHOLDER.search(text):
+            if key in whole and text is not None and any(provider_placeholders(text)):
                 whole[key] = text
         return whole
 

@@ -12,6 +12,7 @@ from mm2py.api.connector import ConnectorFactory
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.connect_values import Definition, check_value, invalid, names_a_secret
 from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
+from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy, override_key
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
@@ -82,8 +83,12 @@ class ConfigValidator:
         """Return what is wrong with a config; ``plugin`` is the name in the path, if there is one.
 
         Raises:
-            BadRequestError: the config names no connector, an unknown one, or another than ``plugin``.
+            BadRequestError: the config names no connector, an unknown one, or another than ``plugin``; or it
+                does not fit a record of the config topic.
         """
+        too_long = limit_problem(config.get("name") or "", config)
+        if too_long:
+            raise BadRequestError(too_long)
         factory = self._connector(config, plugin)
         props = self._resolved(config)
         definitions = {it.key.name: it for it in checked_keys(factory)}
