@@ -76,7 +76,10 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestSettings:
-    """What the REST server is built from; ``notices`` are to be logged once each."""
+    """What the REST server is built from; ``notices`` are to be logged once each.
+
+    ``internal_given``: the file has ``internal.listener``; else its address follows the advertised one.
+    """
 
     listeners: tuple[ListenAddress, ...]
     internal: ListenAddress
@@ -84,6 +87,7 @@ class RestSettings:
     options: RestOptions
     insecure: bool
     notices: tuple[str, ...]
+    internal_given: bool = False
     allowed_origins: frozenset[str] = frozenset()
     allowed_methods: str = ""
     header_rules: tuple[HeaderRule, ...] = ()
@@ -209,6 +213,7 @@ def _settings(
         options=options,
         insecure=insecure,
         notices=tuple(notices),
+        internal_given="internal.listener" in props,
         allowed_origins=refuse.read(
             "access.control.allow.origin", allowed_origins, options.access_control_allow_origin
         ),

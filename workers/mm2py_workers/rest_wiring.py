@@ -7,7 +7,8 @@ behind signatures -> ``RestServer``s.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Final, final
+from typing import final
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 
@@ -22,7 +23,7 @@ from mm2py.rest.listener_tls import server_context
 from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.rest.security import BodyLimit, gate_for
+from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
@@ -30,9 +31,6 @@ from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["OpenRest", "open_rest"]
-
-INTERNAL_BODY_BYTES: Final = 16 * 1024 * 1024
-"""Task configs of a thousand topics are far below; a stranger cannot fill the memory."""
 
 _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 
@@ -75,6 +73,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         flows=_flows(served, forward, refusal),
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
+        address=urlsplit(node.url).netloc,
         commit=f"mm2py-{version('mm2py')}",
     )
     inside = RestServer(
@@ -82,7 +81,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
             replace(node.internal, ssl=_listener(settings.internal, settings).ssl),
             *(_listener(it, settings) for it in settings.listeners if it.signed_only),
         ],
-        BodyLimit(internal_app(rest), INTERNAL_BODY_BYTES),
+        internal_app(rest),
     )
     outside = RestServer(
         _public(node),

@@ -31,7 +31,7 @@ def broken(
 ) -> EntryPoint:
     module = f"plugin_{request.param}"
     (tmp_path / f"{module}.py").write_text(REASONS[request.param])
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, module, raising=False)
     return EntryPoint("Broken", f"{module}:C", GROUP)
 
