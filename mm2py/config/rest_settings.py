@@ -193,6 +193,7 @@ def _settings(
     options = parse_config(RestOptions, props, origin)
     refuse = _Refusals(origin)
     notices = _unsupported(options, refuse, dedicated=dedicated)
+    _check_providers(options, props, refuse)
     given = "listeners" in props
     addresses = refuse.addresses("listeners", options.listeners)
     internal = refuse.addresses("internal.listener", (options.internal_listener,))[0]
@@ -360,6 +361,20 @@ def _unsupported(options: RestOptions, refuse: _Refusals, *, dedicated: bool) ->
             )
     # A dedicated Java MM2 reads this only with its internal REST on: a file keeps starting.
     return ["admin.listeners has no effect in this version"] if options.admin_listeners else []
+
+
+def _check_providers(options: RestOptions, props: Mapping[str, str], refuse: _Refusals) -> None:
+    """What callers of REST may have resolved has to be bounded: else it is every file, or the whole environment."""
+    for name in options.rest_config_providers_allow:
+        kind = props.get(f"config.providers.{name}.class", "").strip()
+        bound = "allowlist.pattern" if kind.endswith("EnvVarConfigProvider") else "allowed.paths"
+        key = f"config.providers.{name}.param.{bound}"
+        if not props.get(key, "").strip():
+            raise refuse(
+                "rest.config.providers.allow",
+                f"names {name}, of which callers could read everything",
+                f"set {key} to what they may use",
+            )
 
 
 def _tls(props: Mapping[str, str], notices: list[str]) -> ListenerTls:

@@ -15,6 +15,7 @@ from fastapi import APIRouter
 from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
+from mm2py.config.secret_names import names_a_secret
 from mm2py.flows.service import FlowParts
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
@@ -28,7 +29,6 @@ from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 from mm2py_workers.rest_node import RestNode, Served
-from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["OpenRest", "open_rest"]
 
