@@ -25,7 +25,7 @@ ENV PATH=/opt/mm2py/bin:$PATH \
 COPY --from=build /opt/mm2py /opt/mm2py
 COPY docker/healthcheck.py /opt/mm2py/healthcheck.py
 USER 10001:10001
-WORKDIR /tmp
+WORKDIR /
 # REST: loopback by default, so docker exec reaches it (mm2py flow list) and nobody else does.
 EXPOSE 8083
 STOPSIGNAL SIGTERM

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.config.client_table import CLIENT_TABLE
 from mm2py.config.connect_definitions import ConfigKey, ConfigValue
 from mm2py.config.java_regex import JavaPattern
 from mm2py.config.java_values import JavaType, JavaValue, parse_value
+from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError
 
 __all__ = [
@@ -27,14 +27,12 @@ __all__ = [
     "invalid",
     "items_of",
     "java_type",
-    "names_a_secret",
     "not_empty",
     "not_one_of",
     "one_of",
 ]
 
 HIDDEN: Final = "[hidden]"
-_SECRET_WORDS: Final = ("password", "passphrase", "secret", "jaas", "keystore.key")
 
 Check = Callable[[str, JavaValue], str]
 """Gets name and value (None: no value), returns the whole error text, empty where all is well."""
@@ -237,13 +235,3 @@ def _rendered(value: JavaValue) -> str:
 
 def _without(error: str, text: str | None) -> str:
     return error.replace(text, HIDDEN) if text else error
-
-
-def names_a_secret(name: str) -> bool:
-    """Tell whether the value of a property must not be shown."""
-    bare = name
-    for side in ("consumer.", "producer.", "admin.", "override."):
-        bare = bare.rpartition(side)[2]
-    entry = CLIENT_TABLE.get(bare)
-    typed = entry is not None and entry.type is JavaType.PASSWORD
-    return typed or any(word in name.lower() for word in _SECRET_WORDS)

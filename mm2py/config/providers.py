@@ -6,8 +6,8 @@ as secret, so that logs can mask it. Java's class names of the three built-ins a
 code is loaded.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,12 +16,19 @@ from mm2py.config.java_values import parse_list
 from mm2py.config.properties import load
 from mm2py.errors import ConfigError
 
-__all__ = ["PLACEHOLDER", "Providers", "placeholders"]
+__all__ = ["Placeholder", "Providers", "placeholders", "provider_placeholders"]
 
-# ConfigTransformer.DEFAULT_PATTERN
-PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
-_ANY_VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """``${provider:key}`` or ``${provider:path:key}``, as Java's ``ConfigTransformer`` finds it."""
+
+    text: str
+    provider: str
+    path: str
+    key: str
 
 
 class _Provider(Protocol):
@@ -73,7 +80,14 @@ class Providers:
         """
         if "${" not in text:
             return text
-        return PLACEHOLDER.sub(self._replacement, text)
+        parts: list[str] = []
+        end = 0
+        for start, found in _variables(text):
+            placeholder = _placeholder(found)
+            if placeholder is not None:
+                parts += (text[end:start], self._replacement(placeholder))
+                end = start + len(found)
+        return "".join((*parts, text[end:]))
 
     def resolve(self, props: Mapping[str, str]) -> dict[str, str]:
         """Replace the placeholders of all values."""
@@ -84,26 +98,53 @@ class Providers:
         left = placeholders(text)
         if not left:
             return ""
-        match = PLACEHOLDER.fullmatch(left[0])
-        if match is None:
+        placeholder = _placeholder(left[0])
+        if placeholder is None:
             return f"{left[0]} names no config provider"
-        if match[1] not in self._declared:
-            return f"{left[0]}: config provider {match[1]!r} is not declared"
+        if placeholder.provider not in self._declared:
+            return f"{left[0]}: config provider {placeholder.provider!r} is not declared"
         return f"{left[0]} is not found"
 
-    def _replacement(self, match: re.Match[str]) -> str:
-        provider = self._declared.get(match[1])
-        value = None if provider is None else provider.get(match[3] or "", match[4])
+    def _replacement(self, placeholder: Placeholder) -> str:
+        provider = self._declared.get(placeholder.provider)
+        value = None if provider is None else provider.get(placeholder.path, placeholder.key)
         if value is None:
-            return match[0]
+            return placeholder.text
         if value:
             self._secrets.add(value)
         return value
 
 
 def placeholders(text: str) -> list[str]:
-    """Return the ``${...}`` that stand in a text."""
-    return _ANY_VARIABLE.findall(text)
+    """Return every ``${...}`` of a text."""
+    return [found for _, found in _variables(text)]
+
+
+def provider_placeholders(text: str) -> Iterator[Placeholder]:
+    """Return those ``${...}`` of a text that name a config provider."""
+    for _, found in _variables(text):
+        placeholder = _placeholder(found)
+        if placeholder is not None:
+            yield placeholder
+
+
+def _variables(text: str) -> Iterator[tuple[int, str]]:
+    """Yield position and text of every ``${...}``; linear, whatever the text holds."""
+    start = text.find("${")
+    while start >= 0:
+        end = text.find("}", start + 2) + 1
+        if not end:
+            return
+        yield start, text[start:end]
+        start = text.find("${", end)
+
+
+def _placeholder(variable: str) -> Placeholder | None:
+    """Split at the first two colons, as ``ConfigTransformer.DEFAULT_PATTERN`` does."""
+    provider, *rest = variable[2:-1].split(":", 2)
+    if not rest:
+        return None
+    return Placeholder(variable, provider, rest[0] if len(rest) > 1 else "", rest[-1])
 
 
 def _build(

@@ -23,7 +23,7 @@ from mm2py.config.client_table import CLIENT_TABLE
 from mm2py.config.definitions import Problem
 from mm2py.config.jaas import LoginModule, parse_jaas
 from mm2py.config.java_values import parse_list
-from mm2py.config.providers import PLACEHOLDER
+from mm2py.config.providers import provider_placeholders
 from mm2py.errors import ConfigError
 
 __all__ = ["refusal_text", "remote_problems"]
@@ -43,7 +43,6 @@ _DENIED: Final = tuple(
         (r"(.*\.)?sasl\.oauthbearer\.jwt\..*\.class", _CODE),
         (r"(.*\.)?sasl\.kerberos\.kinit\.cmd", "would run a command"),
         (r"(.*\.)?debug", "would log what clients exchange"),
-        (r".*oauthbearer.*url.*", _URL),
         (r".*\.file", _FILE),
         (r".*\.location", _FILE),
         (r"config\.providers(\..*)?", "would declare config providers"),
@@ -83,7 +82,8 @@ _OTHER_CLUSTER: Final = (
 # Addresses where clouds hand out credentials; IPv4's are link-local.
 _METADATA: Final = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
 _ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
-_TEXT_CONTROLS: Final = frozenset("\t\r\n")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters beside tab and line ends."""
 
 
 def remote_problems(
@@ -132,7 +132,7 @@ class _Rules:
         if not key or any(_is_separator(char) for char in key):
             yield "is no property name", "leave out blanks, control characters, '=' and ':'"
             return
-        if any(_is_control(char) for char in value):
+        if _CONTROL.search(value):
             yield "holds control characters", "remove them"
         yield from self._placeholders(value)
         denied = _denied(key)
@@ -146,8 +146,8 @@ class _Rules:
 
     def _placeholders(self, value: str) -> Iterator[tuple[str, str]]:
         # As ConfigTransformer finds them: what is not seen here is not resolved later either.
-        for match in PLACEHOLDER.finditer(value):
-            if match[1] not in self._providers:
+        for placeholder in provider_placeholders(value):
+            if placeholder.provider not in self._providers:
                 yield (
                     "uses a config provider",
                     "write the value, add the provider to rest.config.providers.allow, or write the "
@@ -168,7 +168,9 @@ class _Rules:
             yield "is no known property of a Kafka client", _BY_FILE
         if key.endswith("sasl.jaas.config"):
             yield from _jaas(value)
-        if key.endswith("bootstrap.servers") and any(map(_hands_out_secrets, parse_list(value))):
+        if key.endswith("bootstrap.servers") and any(
+            map(_hands_out_secrets, set(parse_list(value)))
+        ):
             yield "names an address of a machine's own services", "name brokers"
 
 
@@ -182,11 +184,14 @@ def _reaches_a_cluster(key: str) -> bool:
 def _denied(key: str) -> str:
     if key in _NO_FILE:
         return ""
+    lower = key.lower()
+    if "url" in lower.partition("oauthbearer")[2]:
+        return _URL
     return next((why for pattern, why in _DENIED if pattern.fullmatch(key)), "")
 
 
 def _jaas(value: str) -> Iterator[tuple[str, str]]:
-    if PLACEHOLDER.fullmatch(value.strip()):
+    if [found.text for found in provider_placeholders(value)] == [value.strip()]:
         return  # an allowed provider's; clients refuse unknown modules when they read it
     try:
         module: LoginModule = parse_jaas(value)
@@ -213,10 +218,6 @@ def _hands_out_secrets(server: str) -> bool:
         return _ODD_ADDRESS.fullmatch(host) is not None
     mapped = getattr(address, "ipv4_mapped", None) or address
     return bool(mapped.is_link_local) or str(address) in _METADATA
-
-
-def _is_control(char: str) -> bool:
-    return unicodedata.category(char) == "Cc" and char not in _TEXT_CONTROLS
 
 
 def _is_separator(char: str) -> bool:

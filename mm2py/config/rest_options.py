@@ -31,7 +31,12 @@ class RestOptions(ConfigModel):
     ] = (f"http://127.0.0.1:{DEFAULT_PORT}",)  # fmt: skip
     internal_listener: Annotated[
         str,
-        _option(_STRING, "Address for the other workers; serves signed requests only.", ours=True),
+        _option(
+            _STRING,
+            "Address for the other workers; serves signed requests only. Not set: the address that is "
+            "advertised, and https where `listeners` has it with a certificate for that address.",
+            ours=True,
+        ),
     ] = "http://:0"
     admin_listeners: Annotated[
         tuple[str, ...] | None,

@@ -76,7 +76,10 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestSettings:
-    """What the REST server is built from; ``notices`` are to be logged once each."""
+    """What the REST server is built from; ``notices`` are to be logged once each.
+
+    ``internal_given``: the file has ``internal.listener``; else its address follows the advertised one.
+    """
 
     listeners: tuple[ListenAddress, ...]
     internal: ListenAddress
@@ -84,6 +87,7 @@ class RestSettings:
     options: RestOptions
     insecure: bool
     notices: tuple[str, ...]
+    internal_given: bool = False
     allowed_origins: frozenset[str] = frozenset()
     allowed_methods: str = ""
     header_rules: tuple[HeaderRule, ...] = ()
@@ -189,6 +193,7 @@ def _settings(
     options = parse_config(RestOptions, props, origin)
     refuse = _Refusals(origin)
     notices = _unsupported(options, refuse, dedicated=dedicated)
+    _check_providers(options, props, refuse)
     given = "listeners" in props
     addresses = refuse.addresses("listeners", options.listeners)
     internal = refuse.addresses("internal.listener", (options.internal_listener,))[0]
@@ -209,6 +214,7 @@ def _settings(
         options=options,
         insecure=insecure,
         notices=tuple(notices),
+        internal_given="internal.listener" in props,
         allowed_origins=refuse.read(
             "access.control.allow.origin", allowed_origins, options.access_control_allow_origin
         ),
@@ -355,6 +361,20 @@ def _unsupported(options: RestOptions, refuse: _Refusals, *, dedicated: bool) ->
             )
     # A dedicated Java MM2 reads this only with its internal REST on: a file keeps starting.
     return ["admin.listeners has no effect in this version"] if options.admin_listeners else []
+
+
+def _check_providers(options: RestOptions, props: Mapping[str, str], refuse: _Refusals) -> None:
+    """What callers of REST may have resolved has to be bounded: else it is every file, or the whole environment."""
+    for name in options.rest_config_providers_allow:
+        kind = props.get(f"config.providers.{name}.class", "").strip()
+        bound = "allowlist.pattern" if kind.endswith("EnvVarConfigProvider") else "allowed.paths"
+        key = f"config.providers.{name}.param.{bound}"
+        if not props.get(key, "").strip():
+            raise refuse(
+                "rest.config.providers.allow",
+                f"names {name}, of which callers could read everything",
+                f"set {key} to what they may use",
+            )
 
 
 def _tls(props: Mapping[str, str], notices: list[str]) -> ListenerTls:

@@ -1,4 +1,4 @@
-"""Log lines: who speaks (a context variable), how a line looks, and what never stands in it.
+"""Log lines: their scope (a context variable), how a line looks, and what it never holds.
 
 Flow: ``log.info(...)`` -> scope of the running asyncio task -> one masked line -> stream or file.
 Stack traces appear only in debug mode; otherwise an exception is one line. Metrics are elsewhere.
@@ -6,7 +6,7 @@ Stack traces appear only in debug mode; otherwise an exception is one line. Metr
 
 import logging
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TextIO, final
@@ -20,6 +20,14 @@ HIDDEN: Final = "[hidden]"
 
 WHOLE_WORD_BELOW_CHARS: Final = 6
 """Shorter secrets are masked as whole words only, else a password ``a`` would eat every line."""
+
+LEAST_CHARS: Final = 4
+"""Lines of secrets, and secrets of requests, that are shorter are not masked."""
+
+_UNPRINTABLE: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, line separators, changes of direction, and halves of characters."""
 
 _scope: ContextVar[tuple[str, ...]] = ContextVar("mm2py_log_scope", default=())
 
@@ -51,23 +59,54 @@ class SecretMask:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
+        self._outer: SecretMask | None = None
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hide these values from now on; empty ones are ignored."""
-        self._secrets.update(secret for secret in secrets if secret.strip())
+        """Hide these values from now on, and each line of those that have several; empty ones are ignored."""
+        new = {part for secret in secrets for part in _parts(secret)} - self._secrets
+        if not new:
+            return
+        self._secrets |= new
         # The longest first: one secret may contain another.
         ordered = sorted(self._secrets, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(_secret_pattern, ordered))) if ordered else None
+        self._pattern = re.compile("|".join(map(_secret_pattern, ordered)))
+
+    def extended(self, secrets: Iterable[str]) -> "SecretMask":
+        """Return a mask that hides these too, for the answer to one request; this one does not change.
+
+        Too short ones are left out: a caller could blank out common words of an answer.
+        """
+        mask = SecretMask(secret for secret in secrets if len(secret) >= LEAST_CHARS)
+        mask._outer = self
+        return mask
 
     def apply(self, text: str) -> str:
         """Return ``text`` without secrets."""
+        if self._outer is not None:
+            text = self._outer.apply(text)
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """Yield a secret and its lines: a log line or a trace may quote any of them alone."""
+    if not secret.strip():
+        return
+    yield secret
+    for line in secret.splitlines():
+        part = line.strip()
+        if len(part) >= LEAST_CHARS and not part.startswith("-----"):  # a PEM header is none
+            yield part
 
 
 def _secret_pattern(secret: str) -> str:
     escaped = re.escape(secret)
     return rf"(?<!\w){escaped}(?!\w)" if len(secret) < WHOLE_WORD_BELOW_CHARS else escaped
+
+
+def _escaped(text: str) -> str:
+    """Return a text as one line that moves no cursor: a broker's or a caller's text may hold anything."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _one_line(error: BaseException) -> str:
@@ -88,16 +127,19 @@ class _LineFormatter(logging.Formatter):
         self._debug = debug
 
     def format(self, record: logging.LogRecord) -> str:
-        # A broker's or a record's text must not be able to fake a second line.
-        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
-        where = f" ({record.name}:{record.lineno})" if self._debug else ""
-        line = f"{self.formatTime(record)} {record.levelname} {current_scope()}{message}{where}"
-        if record.exc_info and record.exc_info[1] is not None:
-            if self._debug:
-                line = f"{line}\n{self.formatException(record.exc_info)}"
-            else:
-                line = f"{line}: {_one_line(record.exc_info[1])}"
-        return self._mask.apply(line)
+        error = record.exc_info[1] if record.exc_info else None
+        message = f"{current_scope()}{record.getMessage()}"
+        if self._debug:
+            message = f"{message} ({record.name}:{record.lineno})"
+        elif error is not None:
+            message = f"{message}: {_one_line(error)}"
+        # Masked before it is escaped: secrets may hold what is escaped.
+        text = _escaped(self._mask.apply(message))
+        line = f"{self.formatTime(record)} {record.levelname} {text}"
+        if self._debug and record.exc_info and error is not None:
+            trace = self._mask.apply(self.formatException(record.exc_info)).split("\n")
+            line = "\n".join((line, *(f"  | {_escaped(each)}" for each in trace)))
+        return line
 
 
 def configure_logging(

@@ -86,9 +86,16 @@ def _maybe(values: Mapping[str, object] | None) -> dict[str, object] | None:
 
 
 def plugin_json(plugin: PluginInfo) -> dict[str, str]:
-    """Return one entry of ``/connector-plugins``; an unknown version is left out."""
-    said = {"class": plugin.java_class, "type": plugin.type}
-    return said if plugin.version is None else {**said, "version": plugin.version}
+    """Return one entry of ``/connector-plugins``; an unknown version is left out.
+
+    ``error`` is ours: only an entry of a package that cannot be imported has it.
+    """
+    entry = {"class": plugin.java_class, "type": plugin.type}
+    if plugin.version is not None:
+        entry["version"] = plugin.version
+    if plugin.error:
+        entry["error"] = plugin.error
+    return entry
 
 
 def key_json(key: ConfigKey) -> dict[str, object]:

@@ -124,13 +124,19 @@ class Forwarder:
         )
         sent_target = built.url.raw_path.decode("ascii")
         built.headers.update(
-            sign_request(key, request.method, sent_target, caller_text(caller_of(request)), body)
+            sign_request(
+                key,
+                request.method,
+                sent_target,
+                caller_text(caller_of(request)),
+                body,
+                self._clock.now_ms(),
+                receiver=urlsplit(url).netloc,
+            )
         )
         built.headers[FLOW_HEADER] = flow_text(origin.flow)
         if body:
             built.headers["Content-Type"] = "application/json"
-        if "authorization" in request.headers:
-            built.headers["Authorization"] = request.headers["authorization"]
         return built
 
 

@@ -1,21 +1,27 @@
-"""Who may speak on the internal listener: workers of the same flow, by signature.
+"""Access to the internal listener: workers of the same flow, by signature.
 
-Flow: request -> signature of ``X-Mm2py-Authorization`` with the session key of the flow it names -> caller
-and flow in the scope. Java's two endpoints pass unchecked: their handlers check Java's signature of the
-body. Everything else is a 403.
+Flow: head of a request -> signature of ``X-Mm2py-Authorization`` with the session key of the flow it names -> body
+-> application, with caller and flow in the scope. Java's two endpoints pass with Java's signature, which their
+handlers check. Everything else is refused, its body unread and its connection closed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import quote, unquote
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.rest.answers import error_response
 from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestParts, WhoCalls
-from mm2py.runtime.group.request_signing import CALLER_HEADER, REQUEST_HEADER, verify_request
+from mm2py.rest.request_body import CLOSE, BodyReader, replayed
+from mm2py.runtime.group.request_signing import (
+    BODY_HEADER,
+    REQUEST_HEADER,
+    SeenRequests,
+    verify_request,
+)
 from mm2py.runtime.herder.errors import HerderError, SignatureError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
@@ -32,7 +38,7 @@ FLOW_HEADER: Final = "X-Mm2py-Flow"
 """Names the flow whose key signed; not signed itself, another flow has another key."""
 
 BODY_LIMIT_BYTES: Final = 16 * 1024 * 1024
-"""Task configs of a flow with many topics are long; this only bounds what a stranger can make us hold."""
+"""Task configs of a flow with many topics are long."""
 
 UNSIGNED: Final = "Internal request missing required signature"
 JAVA_ENDPOINTS: Final = frozenset({("POST", "tasks"), ("PUT", "fence")})
@@ -68,34 +74,44 @@ class InternalGate:
     def __init__(self, app: ASGIApp, parts: RestParts) -> None:
         self._app = app
         self._parts = parts
+        self._seen = SeenRequests(parts.address)
+        self._verified = BodyReader(BODY_LIMIT_BYTES, at_once=8)
+        # Java's signature is known only when its body is: one of a stranger at a time.
+        self._unverified = BodyReader(BODY_LIMIT_BYTES, at_once=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Verify one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        if REQUEST_HEADER not in headers and not _is_java_endpoint(scope):
-            await error_response(403, UNSIGNED)(scope, receive, send)
-            return
-        body = await _body(receive)
-        if body is None:
-            await error_response(413, "HTTP 413 Content Too Large")(scope, receive, send)
-            return
         try:
-            inner = self._verified(scope, headers, body)
+            answer = await self._admitted(scope, receive)
         except HerderError as error:
-            await error_response(error.status, error.message)(scope, receive, send)
+            answer = error_response(error.status, error.message, CLOSE)
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
             return
-        await self._app(inner, _Replay(body, receive), send)
+        inner, body = answer
+        await self._app(inner, replayed(body, receive), send)
 
-    def _verified(self, scope: Scope, headers: Mapping[str, str], body: bytes) -> Scope:
+    async def _admitted(self, scope: Scope, receive: Receive) -> tuple[Scope, bytes] | Response:
+        """Return the request with its caller and its body, or the refusal."""
+        headers = Headers(scope=scope)
         if REQUEST_HEADER not in headers:
-            return scope
+            if not _is_java_endpoint(scope):
+                raise SignatureError(UNSIGNED, status=403)
+            if BODY_HEADER not in headers:
+                raise SignatureError(UNSIGNED, status=400)
+            body = await self._unverified.read(scope, receive)
+            return body if isinstance(body, Response) else (scope, body)
         herder = self._signer(headers.get(FLOW_HEADER, ""))
-        verify_request(headers, scope["method"], _target(scope), body, herder.session_key())
-        caller = _caller(headers.get(CALLER_HEADER, ""))
-        return dict(scope, **{CALLER: caller, SIGNED_FLOW: herder.flow})
+        head = verify_request(headers, scope["method"], _target(scope), herder.session_key())
+        self._seen.take(head, self._parts.clock.now_ms())
+        body = await self._verified.read(scope, receive)
+        if isinstance(body, Response):
+            return body
+        head.check_body(body)
+        return dict(scope, **{CALLER: _caller(head.caller), SIGNED_FLOW: herder.flow}), body
 
     def _signer(self, text: str) -> Herder:
         for flow, herder in self._parts.herders().items():
@@ -120,35 +136,3 @@ def _target(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope.get("query_string", b"")
     return (raw + b"?" + query if query else raw).decode("latin-1")
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """Return the whole body, None where it is too long."""
-    chunks: list[bytes] = []
-    size_bytes, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            break
-        chunk: bytes = message.get("body", b"")
-        chunks.append(chunk)
-        size_bytes += len(chunk)
-        if size_bytes > BODY_LIMIT_BYTES:
-            return None
-        more = message.get("more_body", False)
-    return b"".join(chunks)
-
-
-@final
-class _Replay:
-    """A ``receive`` that gives the body once more."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}

@@ -9,18 +9,24 @@ import asyncio
 import ssl
 from typing import Final, cast, final
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 from mm2py.client.tls import TlsContexts, load_identity
 from mm2py.config.key_material import read_identity, read_trusted
 from mm2py.config.rest_settings import ListenerTls
 from mm2py.errors import ConfigError
+from mm2py.rest.connections import GuardedProtocol
 
-__all__ = ["CERTIFICATE_NAME", "CertifiedProtocol", "peer_context", "server_context"]
+__all__ = [
+    "CERTIFICATE_NAME",
+    "CertifiedProtocol",
+    "peer_context",
+    "server_context",
+    "trusts_itself",
+]
 
 CERTIFICATE_NAME: Final = "mm2py.certificate"
 """Key in ``scope["state"]``: the common name of the certificate that the client proved to own."""
 
+_HANDSHAKE_TURNS: Final = 8
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
@@ -78,14 +84,40 @@ def peer_context(tls: ListenerTls | None) -> ssl.SSLContext | None:
         raise _of_listeners(error) from None
 
 
+def trusts_itself(tls: ListenerTls, host: str) -> bool:
+    """Whether a worker with these stores accepts the certificate of another that is reached at ``host``.
+
+    A handshake of both contexts in memory; stores that cannot be used are reported when they are served.
+    """
+    try:
+        server_side, client_side = server_context(tls), peer_context(tls)
+    except ConfigError:
+        return False
+    assert client_side is not None
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_side.wrap_bio(to_client, to_server, server_hostname=host)
+    server = server_side.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [client, server]
+    for _ in range(_HANDSHAKE_TURNS):
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+    return not waiting
+
+
 def _of_listeners(error: ConfigError) -> ConfigError:
     # Every cluster of the file may have stores of its own under the same names.
     return ConfigError(f"listeners: {error.message}", remedy=error.remedy)
 
 
 @final
-class CertifiedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 that tells the application whose certificate the client showed."""
+class CertifiedProtocol(GuardedProtocol):
+    """HTTP/1.1 that hands the application the name of the client's certificate."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Take note of the name; a request's state is a copy of the connection's."""

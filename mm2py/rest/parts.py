@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mm2py.clock import Clock
-from mm2py.config.connect_values import names_a_secret
+from mm2py.config.secret_names import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.bodies import check_media_types, flag
@@ -101,7 +101,7 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
     config)`` says why a config may not come from outside, None where it may. ``names_a_secret`` looks at a
-    key alone. ``gate`` wraps the public application (authentication); None lets everybody in.
+    key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public application (authentication); None lets everybody in.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -117,6 +117,7 @@ class RestParts:
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
     names_a_secret: Callable[[str], bool] = names_a_secret
     verification_algorithms: Collection[str] = ("HmacSHA256",)
+    address: str = ""
     version: str = "4.3.1"
     commit: str = ""
 

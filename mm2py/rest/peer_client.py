@@ -6,10 +6,11 @@ Flow: herder -> signed request -> another worker's internal listener -> nothing,
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final, final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.forwarding import reply_error
@@ -37,25 +38,37 @@ def pair_prefix(flow: FlowName | None) -> str:
 
 @final
 class HttpPeerClient:
-    """``PeerClient`` of one herder."""
+    """``PeerClient`` of one herder; ``algorithm`` is ``inter.worker.signature.algorithm``."""
 
-    def __init__(self, client: httpx.AsyncClient, flow: FlowName | None) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        flow: FlowName | None,
+        *,
+        algorithm: str = "HmacSHA256",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._client = client
         self._flow = flow
+        self._algorithm = algorithm
+        self._clock = clock
 
     async def post_tasks(
         self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
     ) -> None:
-        """Hand a connector's task configs to the leader; signed as Java signs.
+        """Hand a connector's task configs to the leader; signed as Java signs, and as we do.
 
         Raises:
             HerderError: the leader refused (its status), or could not be reached (500).
         """
         body = json.dumps([dict(config) for config in configs], ensure_ascii=False).encode()
         path = f"{pair_prefix(self._flow)}/connectors/{quote(connector, safe='')}/tasks"
-        headers = {**sign_body(key, body), "Content-Type": "application/json"}
+        headers = {**sign_body(key, body, self._algorithm), "Content-Type": "application/json"}
         await self._send(
-            self._client.build_request("POST", _at(url, path), content=body, headers=headers)
+            self._client.build_request("POST", _at(url, path), content=body, headers=headers),
+            url,
+            key,
+            body,
         )
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
@@ -63,16 +76,27 @@ class HttpPeerClient:
         request = self._client.build_request(
             "GET", _at(url, pair_prefix(self._flow) + NODE_SNAPSHOT), timeout=SNAPSHOT_TIMEOUT_S
         )
-        target = request.url.raw_path.decode("ascii")
-        request.headers.update(sign_request(key, "GET", target, WORKER, b""))
-        request.headers[FLOW_HEADER] = flow_text(self._flow)
-        reply = await self._send(request)
+        reply = await self._send(request, url, key)
         try:
             return NodeSnapshot.from_json(reply.content)
         except ProtocolError as error:
             raise HerderError(f"{url} sent no node snapshot: {error.message}") from error
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(
+        self, request: httpx.Request, url: str, key: SessionKey, body: bytes = b""
+    ) -> httpx.Response:
+        request.headers.update(
+            sign_request(
+                key,
+                request.method,
+                request.url.raw_path.decode("ascii"),
+                WORKER,
+                body,
+                self._clock.now_ms(),
+                receiver=urlsplit(url).netloc,
+            )
+        )
+        request.headers[FLOW_HEADER] = flow_text(self._flow)
         try:
             reply = await self._client.send(request)
         except httpx.HTTPError as failure:

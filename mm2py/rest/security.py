@@ -22,17 +22,18 @@ from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.parts import CALLER
 from mm2py.rest.raw_path import plain_segment
+from mm2py.rest.request_body import BodyReader, replayed
 from mm2py.rest.response_headers import CrossOrigin, RuledHeaders
 
-__all__ = ["BodyLimit", "Gate", "GateRules", "gate_for"]
+__all__ = ["Gate", "GateRules", "gate_for"]
 
 log = logging.getLogger(__name__)
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _UNAUTHORIZED: Final = "User cannot access the resource."
-_VALIDATE: Final = "/config/validate"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POLICY_VIOLATION: Final = 1008
+BODIES_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,13 @@ def gate_for(
 
 @final
 class Gate:
-    """ASGI middleware of the public listeners; ``RawPath`` may be outside of it."""
+    """ASGI middleware of the public listeners; ``RawPath`` is outside of it, so both judge the same path."""
 
     def __init__(self, app: ASGIApp, credentials: Credentials, rules: GateRules) -> None:
-        self._app = BodyLimit(app, rules.max_body_bytes)
+        self._app = app
+        self._bodies = BodyReader(
+            rules.max_body_bytes, at_once=BODIES_AT_ONCE, limit_name="rest.max.body.bytes"
+        )
         self._credentials = credentials
         self._rules = rules
 
@@ -95,8 +99,13 @@ class Gate:
             return
         assert caller is not None
         inner = dict(scope, **{CALLER: caller})
-        changes = scope["method"] not in _READS and not scope["path"].endswith(_VALIDATE)
-        await self._app(inner, receive, _Audited(send, scope, caller) if changes else send)
+        if scope["method"] not in _READS:
+            send = _Audited(send, scope, caller)
+        body = await self._bodies.read(scope, receive)
+        if isinstance(body, Response):
+            await body(scope, receive, send)
+            return
+        await self._app(inner, replayed(body, receive), send)
 
     def _refusal(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
         reads = scope["method"] in _READS
@@ -117,52 +126,6 @@ class Gate:
         if not self._rules.admin_endpoints and _first_segment(scope) == "admin":
             return error_response(404, framework_text(404))
         return None
-
-
-@final
-class BodyLimit:
-    """ASGI middleware: reads the whole body first and answers 413 where it is too long."""
-
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
-        self._app, self._max_bytes = app, max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        declared = Headers(scope=scope).get("content-length", "")
-        body = bytearray()
-        too_long = declared.isdecimal() and int(declared) > self._max_bytes
-        more = not too_long
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return  # the client is gone
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._max_bytes:
-                too_long, more = True, False
-        if too_long:
-            text = f"Request body is longer than {self._max_bytes} bytes (rest.max.body.bytes)"
-            await error_response(413, text)(scope, receive, send)
-            return
-        await self._app(scope, _Replayed(bytes(body), receive), send)
-
-
-@final
-class _Replayed:
-    """A ``receive`` that gives a body that was read already."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
 
 
 @final

@@ -14,6 +14,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from mm2py.errors import ConfigError
+from mm2py.rest.connections import (
+    ConnectionGuard,
+    GuardedConfig,
+    GuardedProtocol,
+    GuardedSocket,
+    connection_limit,
+)
 from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
 
 __all__ = ["RestServer"]
@@ -24,7 +31,7 @@ DATE_PERIOD_S: Final = 1.0
 
 @final
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers and with an end that it is told of."""
+    """uvicorn without signal handlers and with an end that is an event."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -45,18 +52,25 @@ class _Server(uvicorn.Server):
 
 @final
 class RestServer:
-    """One application on one or several listeners."""
+    """One application on one or several listeners.
+
+    Args:
+        listeners: where; those that are not bound yet are bound by ``start``.
+        app: what answers.
+        connections: how many it may hold; None: ``connection_limit``.
+    """
 
     def __init__(
         self,
         listeners: Sequence[Listener | BoundListener],
         app: ASGIApp,
         *,
-        access_log: bool = False,
+        connections: int | None = None,
     ) -> None:
         self._listeners = listeners
         self._app = app
-        self._access_log = access_log
+        self._connections = connections
+        self._guard: ConnectionGuard | None = None
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
 
     async def start(self) -> tuple[str, ...]:
@@ -65,8 +79,9 @@ class RestServer:
         Raises:
             ConfigError: an address cannot be used.
         """
-        # uvicorn says at INFO that it starts and waits; what matters is said below.
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        # Below ERROR it logs its start, and each request of a stranger that is no HTTP.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._guard = ConnectionGuard(self._connections or connection_limit())
         bound: list[BoundListener] = []
         try:
             bound.extend(
@@ -90,24 +105,29 @@ class RestServer:
             server.should_exit = True
             server.ended.set()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        if self._guard is not None:
+            self._guard.close()
 
     async def _serve(self, bound: BoundListener) -> None:
-        config = uvicorn.Config(
+        assert self._guard is not None
+        config = GuardedConfig(
             self._app,
             loop="none",
-            http="h11" if bound.ssl is None else _certified(),
+            http=GuardedProtocol if bound.ssl is None else _certified(),
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=self._access_log,
+            access_log=False,
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
         )
         config.load()
         config.ssl = bound.ssl
+        config.guard = self._guard
+        sock = GuardedSocket(bound.sock, self._guard)
         server = _Server(config)
-        task = asyncio.create_task(server.serve([bound.sock]), name=f"rest {bound.url}")
+        task = asyncio.create_task(server.serve([sock]), name=f"rest {bound.url}")
         self._running.append((server, task))
         while not server.started:
             if task.done():

@@ -306,6 +306,9 @@ def test_what_get_showed_may_be_put_back_with_its_hidden_secrets(guarded: Guarde
 
 
 def test_the_internal_listener_serves_no_user_whoever_it_is(guarded: Guarded) -> None:
+    # The certificate of the public https listener is good for the internal one, so it has https too.
+    assert guarded.internal.startswith("https://")
+    peer = guarded.client()
     for headers in ({}, ANN, TOKEN):
         for method, path in (
             ("GET", "/"),
@@ -313,9 +316,9 @@ def test_the_internal_listener_serves_no_user_whoever_it_is(guarded: Guarded) ->
             ("GET", f"{guarded.pair}/mm2py/node-snapshot"),
             ("DELETE", guarded.connector),
         ):
-            assert ask(guarded.internal, method, path, headers).status == 403
+            assert ask(guarded.internal, method, path, headers, tls=peer).status == 403
         path = f"{guarded.connector}/tasks"
-        assert ask(guarded.internal, "POST", path, headers, body=[]).status == 400
+        assert ask(guarded.internal, "POST", path, headers, body=[], tls=peer).status == 400
     assert ask(guarded.http, "POST", f"{guarded.connector}/tasks", ANN, body=[]).status == 405
 
 

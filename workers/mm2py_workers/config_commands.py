@@ -24,11 +24,11 @@ from mm2py.config.findings import Severity
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.reference import render
+from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
-from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["explain_file", "flow_named", "lint_file", "reference_text"]
 

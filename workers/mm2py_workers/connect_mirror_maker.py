@@ -15,13 +15,13 @@ from mm2py.config.findings import Finding, Severity
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.secret_names import secrets_in
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.garbage_collector import freeze_garbage_collector
-from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 from mm2py_workers.wiring import Node, build_node
 
@@ -128,14 +128,9 @@ def announce(
 
 def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:
     """Return every secret the config knows: what providers put in, and passwords in clear text."""
-    clear = {
-        value.text
-        for key, value in config.raw.items()
-        if names_a_secret(key) and "${" not in value.text
-    }
-    whole = config.secrets | clear
+    clear = {key: it.text for key, it in config.raw.items() if "${" not in it.text}
     # The log may quote a password without the JAAS text around it.
-    return whole.union(*map(jaas_secrets, whole))
+    return secrets_in(clear).union(config.secrets, *map(jaas_secrets, config.secrets))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.config.secret_names import secrets_in
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
@@ -48,7 +49,7 @@ from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode
-from mm2py_workers.worker_file import WorkerFile, secrets_in
+from mm2py_workers.worker_file import WorkerFile
 
 __all__ = ["build_distributed", "build_standalone"]
 
@@ -260,7 +261,7 @@ async def _nothing() -> None:
 
 
 def _resolver(file: WorkerFile, mask: SecretMask) -> Callable[[ConnectorConfig], dict[str, str]]:
-    """Return what replaces placeholders; what must not be shown is hidden from then on."""
+    """Return what replaces placeholders of what runs; its secrets are hidden from then on."""
 
     def resolve(config: ConnectorConfig) -> dict[str, str]:
         resolved = file.resolve(config)
@@ -295,9 +296,7 @@ def _node(
         worker_id=rest.worker_id,
         plugins=plugins,
         catalog=InstalledPlugins(plugins),
-        validator=ConfigValidator(
-            plugins, resolve=_resolver(file, mask), policy=file.policy, mask=mask
-        ),
+        validator=ConfigValidator(plugins, resolve=file.resolve, policy=file.policy, mask=mask),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,

@@ -290,7 +290,7 @@ async def _verify(stage: _Stage) -> bool:
     if stage.engine.kills:
         arguments.append(f"--kills={stage.engine.kills}")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "mm2py_workers.demo_verify", *arguments, stderr=stage.log_stream
+        sys.executable, "-P", "-m", "mm2py_workers.demo_verify", *arguments, stderr=stage.log_stream
     )
     asked = asyncio.create_task(stage.stop.wait())
     ended = asyncio.create_task(process.wait())

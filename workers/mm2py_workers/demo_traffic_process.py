@@ -43,6 +43,7 @@ class TrafficProcess:
         """Start it; what it has to complain about goes to ``errors``."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "mm2py_workers.demo_traffic",
             "--bootstrap",

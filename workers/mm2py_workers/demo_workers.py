@@ -220,6 +220,7 @@ class WorkerProcesses:
         with log_file.open("wb") as stream:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 "mm2py_workers.connect_mirror_maker",
                 str(self._file),

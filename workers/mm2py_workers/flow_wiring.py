@@ -14,6 +14,7 @@ from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
+from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.observability.metrics import FlowMeter
@@ -31,7 +32,6 @@ from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.host_wiring import task_host
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
-from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["WiredFlow", "membership_of", "wire_flow"]
 

@@ -28,9 +28,11 @@ from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
 
-__all__ = ["PROCESSES", "child_host", "host_pool", "host_processes", "task_host"]
+__all__ = ["HOST_COMMAND", "PROCESSES", "child_host", "host_pool", "host_processes", "task_host"]
 
 PROCESSES: Final = "task.host.processes"
+HOST_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
+"""``-P``: ``-m`` alone would import from the working directory first, where others may write."""
 
 
 def host_processes(props: Mapping[str, str]) -> int:
@@ -57,8 +59,7 @@ def host_pool(processes: int, clock: Clock) -> HostPool | None:
     program = version("mm2py")
 
     async def spawn() -> HostLink:
-        command = [sys.executable, "-m", "mm2py_workers.task_host"]
-        return await spawn_host(command, version=program, clock=clock)
+        return await spawn_host(HOST_COMMAND, version=program, clock=clock)
 
     return HostPool(processes, spawn)
 

@@ -15,7 +15,7 @@ from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.jaas import jaas_secrets
+from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask
@@ -31,7 +31,6 @@ from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.types import FlowName
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
-from mm2py_workers.secret_names import names_a_secret
 from mm2py_workers.target_link import TargetLinks
 
 __all__ = ["HostedOffsets", "open_flow", "task_assembly"]
@@ -111,7 +110,7 @@ def open_flow(
     Raises:
         ConfigError: its worker config cannot be run.
     """
-    mask.add(_secrets_of(spec.worker))
+    mask.add(secrets_in(spec.worker))
     worker = parse_config(WorkerConfig, spec.worker)
     settings = connection_settings(spec.worker, scope=f"worker of {spec.flow}")
     cluster = Cluster(settings, alias=spec.flow.target, clock=clock)
@@ -133,7 +132,7 @@ def open_flow(
 
     def build(task: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
         # Before anything is logged about it: a connector may bring secrets that the file does not know.
-        mask.add(_secrets_of(task.connector_config, task.config))
+        mask.add(secrets_in(task.connector_config, task.config))
         return assembly(task, on_status)
 
     host = InProcessTaskHost(
@@ -175,8 +174,3 @@ def task_assembly(
             permit=permit,
         )
     )
-
-
-def _secrets_of(*configs: Mapping[str, str]) -> frozenset[str]:
-    named = {v for config in configs for key, v in config.items() if names_a_secret(key)}
-    return frozenset(named).union(*map(jaas_secrets, named))

@@ -104,12 +104,17 @@ class RestNode:
         Raises:
             ConfigError: its address cannot be used.
         """
-        address = settings.internal
+        address, named = settings.internal, settings.options.rest_advertised_host_name.strip()
+        host = named or address.host or local_address(targets)
+        if not settings.internal_given:
+            # A name may be another address than the one to the brokers: all are listened on then.
+            address = replace(address, host="" if named else host.strip("[]"))
+            if _speaks_tls(settings, host.strip("[]")):
+                address = replace(address, scheme="https")
         internal = bind(Listener(address.host, address.port, key="internal.listener"))
-        host = settings.options.rest_advertised_host_name.strip() or address.host
         port: int = internal.sock.getsockname()[1]
-        url = f"{address.scheme}://{host or local_address(targets)}:{port}/"
-        return cls(settings, internal, url)
+        url = f"{address.scheme}://{host}:{port}/"
+        return cls(replace(settings, internal=address), internal, url)
 
     @classmethod
     def bind_worker(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
@@ -183,6 +188,15 @@ class RestNode:
             bound.sock.close()
         if "http" in self.__dict__:
             await self.http.aclose()
+
+
+def _speaks_tls(settings: RestSettings, host: str) -> bool:
+    """Whether users are served over https, and other workers can do so with the same stores."""
+    if settings.tls is None or not any(it.scheme == "https" for it in settings.listeners):
+        return False
+    from mm2py.rest.listener_tls import trusts_itself  # brings the libraries for key stores
+
+    return trusts_itself(settings.tls, host)
 
 
 def local_address(targets: Sequence[tuple[str, int]]) -> str:

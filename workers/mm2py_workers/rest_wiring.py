@@ -7,12 +7,15 @@ behind signatures -> ``RestServer``s.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Final, final
+from typing import final
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 
+from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
+from mm2py.config.secret_names import names_a_secret
 from mm2py.flows.service import FlowParts
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
@@ -21,17 +24,13 @@ from mm2py.rest.listener_tls import server_context
 from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.rest.security import BodyLimit, gate_for
+from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 from mm2py_workers.rest_node import RestNode, Served
-from mm2py_workers.secret_names import names_a_secret
 
 __all__ = ["OpenRest", "open_rest"]
-
-INTERNAL_BODY_BYTES: Final = 16 * 1024 * 1024
-"""Task configs of a thousand topics are far below; a stranger cannot fill the memory."""
 
 _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 
@@ -70,9 +69,11 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         mask=parts.mask,
         clock=parts.clock,
         forward=forward,
+        gate=gate_for(settings, credentials),
         flows=_flows(served, forward, refusal),
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
+        address=urlsplit(node.url).netloc,
         commit=f"mm2py-{version('mm2py')}",
     )
     inside = RestServer(
@@ -80,11 +81,11 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
             replace(node.internal, ssl=_listener(settings.internal, settings).ssl),
             *(_listener(it, settings) for it in settings.listeners if it.signed_only),
         ],
-        BodyLimit(internal_app(rest), INTERNAL_BODY_BYTES),
+        internal_app(rest),
     )
     outside = RestServer(
         _public(node),
-        gate_for(settings, credentials)(public_app(rest)),
+        public_app(rest),
     )
     try:
         await inside.start()
@@ -121,6 +122,9 @@ def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter |
 
 def _refusal(settings: RestSettings, served: Served) -> _Refusal:
     def refused(flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
+        too_long = limit_problem(name, config)
+        if too_long:
+            return too_long
         problems = remote_problems(
             config,
             dedicated=served.dedicated,

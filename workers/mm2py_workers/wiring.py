@@ -5,7 +5,7 @@ Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``Her
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Final, final
 
@@ -16,6 +16,7 @@ from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.override_policy import ALL_OVERRIDES
 from mm2py.config.rest_settings import RestSettings
+from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import FleetParts, FlowFleet
@@ -45,8 +46,8 @@ REST_WAITS_S: Final = 5.0
 REST_LOOKS_S: Final = 0.05
 
 _REST_KEYS: Final = (
-    "access.control.", "admin.listeners", "internal.listener", "listeners", "response.http.", "rest.",
-    "ssl.",
+    "access.control.", "admin.listeners", "config.providers.", "internal.listener", "listeners",
+    "response.http.", "rest.", "ssl.",
 )  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def build_node(
         ConfigError: a derived config cannot be run, or a listener not be used.
     """
     found = plugins or Plugins()
-    plans = _Plans(config, found, flows)
+    plans = _Plans(config, found, flows, mask)
     addresses = [
         address
         for name in flows
@@ -180,9 +181,14 @@ class _Plans:
     """What the file makes of each pair of clusters, derived when it is asked for."""
 
     def __init__(
-        self, config: MirrorMakerConfig, plugins: Plugins, by_file: Collection[FlowName]
+        self,
+        config: MirrorMakerConfig,
+        plugins: Plugins,
+        by_file: Collection[FlowName],
+        mask: SecretMask,
     ) -> None:
         self._config, self._plugins, self._by_file = config, plugins, by_file
+        self._mask = mask
         self._plans: dict[FlowName, FlowPlan] = {}
         self.pairs = [FlowName(*pair) for pair in permutations(config.clusters, 2)]
 
@@ -190,9 +196,15 @@ class _Plans:
         """Return the plan of a pair; ``ConfigError``: it cannot be run."""
         plan = self._plans.get(name)
         if plan is None:
-            plan = _derive(self._config, name, self._plugins, by_file=name in self._by_file)
-            self._plans[name] = plan
+            derived = _derive(self._config, name, self._plugins, by_file=name in self._by_file)
+            plan = self._plans[name] = replace(derived, resolve=self._resolve)
         return plan
+
+    def _resolve(self, raw: ConnectorConfig) -> dict[str, str]:
+        """Replace the placeholders of what runs; its secrets are hidden from then on."""
+        resolved = _resolved(self._config, raw)
+        self._mask.add(self._config.secrets | secrets_in(resolved))
+        return resolved
 
     def texts(self, flow: FlowName | None, connector: str) -> Mapping[str, str]:
         """Return a connector's config as the file says it, empty where it says nothing."""

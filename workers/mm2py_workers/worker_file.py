@@ -12,24 +12,23 @@ from typing import Annotated, Final, TypeVar
 
 from mm2py.config.class_names import SIMPLE_HEADER_CONVERTER
 from mm2py.config.clients import connection_settings
-from mm2py.config.connect_values import names_a_secret
 from mm2py.config.definitions import ConfigModel, Option, check_config, parse_config
 from mm2py.config.derivation import PROVIDER_PREFIX
 from mm2py.config.framework_definitions import converter_problem
-from mm2py.config.jaas import jaas_secrets
 from mm2py.config.java_values import JavaType
 from mm2py.config.override_policy import OverridePolicy, override_policy
 from mm2py.config.properties import PropertiesFile, load
-from mm2py.config.providers import PLACEHOLDER, Providers
+from mm2py.config.providers import Providers, provider_placeholders
 from mm2py.config.rest_options import RestOptions
 from mm2py.config.rest_settings import RestSettings
+from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import DEDICATED_DEFAULTS, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py_workers.connect_arguments import ProblemsError
 from mm2py_workers.host_wiring import PROCESSES, host_processes
 
-__all__ = ["WorkerFile", "load_worker_file", "secrets_in"]
+__all__ = ["WorkerFile", "load_worker_file"]
 
 T = TypeVar("T")
 
@@ -101,8 +100,8 @@ class WorkerFile:
         texts = {key: text for key, text in config.items() if text is not None}
         resolved = self.providers.resolve(texts)
         for key, text in resolved.items():
-            for match in PLACEHOLDER.finditer(text):
-                if match[1] in self.providers.names:
+            for placeholder in provider_placeholders(text):
+                if placeholder.provider in self.providers.names:
                     raise ConfigError(
                         f"{key}: {self.providers.why_unresolved(text)}",
                         remedy="correct it, or put the value where the config provider looks",
@@ -112,12 +111,6 @@ class WorkerFile:
     def secrets(self) -> frozenset[str]:
         """Return what must not be shown, as far as the file knows it."""
         return self.providers.secrets | secrets_in(self.props)
-
-
-def secrets_in(config: Mapping[str, str]) -> frozenset[str]:
-    """Return the texts of a resolved config that must not be shown."""
-    named = frozenset(text for key, text in config.items() if names_a_secret(key))
-    return named.union(*map(jaas_secrets, named))
 
 
 def load_worker_file(
@@ -223,7 +216,7 @@ class _Findings:
             except ConfigError as error:
                 self._add(key, error.message, error.remedy)
                 continue
-            if PLACEHOLDER.search(text):
+            if any(provider_placeholders(text)):
                 self._add(
                     key,
                     providers.why_unresolved(text),

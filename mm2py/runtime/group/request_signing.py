@@ -1,16 +1,18 @@
 """Requests between workers are signed with the group's session key.
 
 Flow: leader makes a key -> config topic -> ``sign_...`` at the sender -> ``verify_...`` at the receiver.
-``..._body`` is Java's form (``InternalRequestSignature``), for task configs and fencing; ``..._request`` is ours,
-for what is forwarded for a user: it covers method, path, query and who asked, too.
+``..._body`` is Java's form (``InternalRequestSignature``), for task configs and fencing; ``..._request`` is ours:
+it covers method, path, query, caller, time, a nonce and the digest of the body, and is checked before the body is read.
 """
 
 import hmac
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from string import ascii_letters, digits
-from typing import Final
+from typing import Final, final
 
 from mm2py.runtime.herder.errors import SignatureError
 from mm2py.storage.config_state import SessionKey
@@ -20,6 +22,9 @@ __all__ = [
     "BODY_HEADER",
     "CALLER_HEADER",
     "REQUEST_HEADER",
+    "STAMP_HEADER",
+    "SeenRequests",
+    "SignedHead",
     "is_available",
     "new_session_key",
     "rotation_due",
@@ -33,6 +38,11 @@ BODY_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"
 CALLER_HEADER: Final = "X-Mm2py-Caller"
+STAMP_HEADER: Final = "X-Mm2py-Stamp"
+"""``time_ms;nonce;sha256 of the body;host:port of the receiver``."""
+
+WINDOW_MS: Final = 60_000
+"""How far the clocks of two workers, and the way of a request, may be apart."""
 
 _ALGORITHMS: Final = {
     "hmacmd5": ("md5", 512),
@@ -124,47 +134,122 @@ def verify_body(
 
 
 def sign_request(
-    key: SessionKey, method: str, raw_target: str, caller: str, body: bytes
+    key: SessionKey,
+    method: str,
+    raw_target: str,
+    caller: str,
+    body: bytes,
+    now_ms: int,
+    *,
+    receiver: str = "",
 ) -> dict[str, str]:
-    """Return our two headers; ``raw_target`` is path and query as sent, ``caller`` ``name;role``.
+    """Return our three headers.
+
+    ``raw_target`` is path and query as sent, ``caller`` ``name;role``, ``receiver`` host and port of the worker
+    as the group's metadata have them.
 
     Raises:
         ValueError: ``caller`` cannot stand in a header.
     """
     if not caller.isprintable():
         raise ValueError("a caller's name holds control characters")
+    stamp = f"{now_ms};{secrets.token_hex(16)};{sha256(body).hexdigest()};{receiver}"
     return {
-        REQUEST_HEADER: b64encode(_request_mac(key, method, raw_target, caller, body)).decode(),
+        REQUEST_HEADER: b64encode(_head_mac(key, method, raw_target, caller, stamp)).decode(),
         CALLER_HEADER: caller,
+        STAMP_HEADER: stamp,
     }
 
 
+@dataclass(frozen=True, slots=True)
+class SignedHead:
+    """What the verified head of a request carries; ``body_sha256`` is that of the body to come."""
+
+    caller: str
+    time_ms: int
+    nonce: str
+    body_sha256: str
+    receiver: str
+
+    def check_body(self, body: bytes) -> None:
+        """Compare the body with what was signed.
+
+        Raises:
+            SignatureError: 403, it is another.
+        """
+        if sha256(body).hexdigest() != self.body_sha256:
+            raise SignatureError(_INVALID, status=403)
+
+
 def verify_request(
-    headers: Mapping[str, str], method: str, raw_target: str, body: bytes, key: SessionKey | None
-) -> None:
-    """Check our signature; after it the caller header may be trusted.
+    headers: Mapping[str, str], method: str, raw_target: str, key: SessionKey | None
+) -> SignedHead:
+    """Check our signature of a request's head, before its body is read; the caller may be trusted then.
 
     Raises:
         SignatureError: 403, or 503 while no session key is known.
     """
-    signature, caller = _header(headers, REQUEST_HEADER), _header(headers, CALLER_HEADER)
-    if signature is None or caller is None:
+    signature, caller, stamp = (
+        _header(headers, name) for name in (REQUEST_HEADER, CALLER_HEADER, STAMP_HEADER)
+    )
+    if signature is None or caller is None or stamp is None:
         raise SignatureError("Internal request missing required signature", status=403)
     if key is None:
         raise SignatureError(_STILL_STARTING, status=503)
-    expected = _request_mac(key, method, raw_target, caller, body)
+    expected = _head_mac(key, method, raw_target, caller, stamp)
     if _base64_problem(signature) or not hmac.compare_digest(_decoded(signature), expected):
         raise SignatureError(_INVALID, status=403)
+    time_ms, nonce, digest, receiver = stamp.split(";", 3)
+    return SignedHead(caller, int(time_ms), nonce, digest, receiver)
+
+
+@final
+class SeenRequests:
+    """Nonces of the last minute, so that a signed request is served once.
+
+    ``receiver`` is host and port of this worker; "" takes requests that were signed for others too.
+    """
+
+    def __init__(self, receiver: str = "") -> None:
+        self._receiver = receiver
+        self._until_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._until_ms)
+
+    def take(self, head: SignedHead, now_ms: int) -> None:
+        """Remember a request whose signature is right.
+
+        Raises:
+            SignatureError: 403, it was served before, signed too long ago or ahead, or for another worker.
+        """
+        if self._receiver and head.receiver != self._receiver:
+            raise SignatureError(
+                f"Internal request was signed for {head.receiver}, this is {self._receiver}",
+                status=403,
+            )
+        if abs(now_ms - head.time_ms) > WINDOW_MS:
+            raise SignatureError(
+                f"Internal request was signed {(now_ms - head.time_ms) / 1000:.0f} s ago, at most"
+                f" {WINDOW_MS // 1000} s are allowed: set the clocks of all workers",
+                status=403,
+            )
+        # Insertion order is about the order of expiry; one that expires late only waits longer.
+        while self._until_ms and next(iter(self._until_ms.values())) < now_ms:
+            del self._until_ms[next(iter(self._until_ms))]
+        if head.nonce in self._until_ms:
+            raise SignatureError("Internal request was sent again", status=403)
+        self._until_ms[head.nonce] = head.time_ms + WINDOW_MS
 
 
 def _mac(key: SessionKey, algorithm: str, data: bytes) -> bytes:
     return hmac.new(key.key, data, _ALGORITHMS[algorithm.lower()][0]).digest()
 
 
-def _request_mac(key: SessionKey, method: str, raw_target: str, caller: str, body: bytes) -> bytes:
-    # Only the body may hold a newline, and it comes last: no two requests have the same text.
-    head = f"{method.upper()}\n{raw_target}\n{caller}\n".encode()
-    return _mac(key, _REQUEST_ALGORITHM, head + body)
+def _head_mac(key: SessionKey, method: str, raw_target: str, caller: str, stamp: str) -> bytes:
+    # No part can hold a newline: no two requests have the same text.
+    head = f"{method.upper()}\n{raw_target}\n{caller}\n{stamp}"
+    return _mac(key, _REQUEST_ALGORITHM, head.encode())
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:

@@ -7,6 +7,7 @@ everything from being written; lost, all work stops, and the group is joined ane
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Literal, final
 
 from mm2py.clock import Clock

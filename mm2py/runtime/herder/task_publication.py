@@ -6,11 +6,11 @@ tries again.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
+from mm2py.config.providers import provider_placeholders
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, NotFoundError
@@ -22,9 +22,6 @@ from mm2py.types import TargetState
 __all__ = ["TaskPublication"]
 
 LEADER_WAIT_S: Final = 10.0
-
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
-"""Of a config provider (Java's ``ConfigTransformer.DEFAULT_PATTERN``)."""
 
 
 @final
@@ -138,7 +135,7 @@ class TaskPublication:
             if task_class is not None:
                 whole["task.class"] = task_class
         for key, text in raw.items():
-            if key in whole and text is not None and _PLACEHOLDER.search(text):
+            if key in whole and text is not None and any(provider_placeholders(text)):
                 whole[key] = text
         return whole
 

@@ -49,11 +49,15 @@ _OTHER_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """One plug-in in one role (``source``, ``sink``, ``converter``, ...)."""
+    """One plug-in in one role (``source``, ``sink``, ``converter``, ...).
+
+    ``error``: why it cannot be imported; its role is ``unknown`` then, its class the entry point's name.
+    """
 
     java_class: str
     type: str
     version: str | None
+    error: str = ""
 
 
 class PluginCatalog(Protocol):
@@ -84,12 +88,16 @@ class InstalledPlugins:
         self._plugins = plugins
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
-        """Return sinks, then sources, then converters and header converters."""
+        """Return sinks, sources, what cannot be imported, then converters and header converters."""
         found = [
             PluginInfo(it.java_class, plugin_type(it), _version(it))
             for it in self._plugins.factories()
         ]
         found.sort(key=lambda it: it.type)
+        found += [
+            PluginInfo(name, "unknown", None, error)
+            for name, error in sorted(self._plugins.broken.items())
+        ]
         if not connectors_only:
             found += [
                 PluginInfo(name, role, KAFKA_RELEASE)

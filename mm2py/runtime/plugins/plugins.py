@@ -2,11 +2,11 @@
 
 Flow: ``connector.class`` -> ``Plugins.find`` -> the class that builds the connector. A name is Java's
 class name, its last part, that without ``Connector``, or the entry point's name. Nothing is imported
-before it is asked for.
+before it is asked for; what cannot be imported is logged once and hurts no other.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, cast, final
 
@@ -35,6 +35,11 @@ class Plugins:
         self._entries = {entry.name: entry for entry in found}
         self._loaded: dict[str, ConnectorFactory] = {}
         self._broken: dict[str, ConfigError] = {}
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Entry points that could not be loaded when they were asked for, and why."""
+        return {name: error.message for name, error in self._broken.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,30 +79,38 @@ class Plugins:
     def _load_or_none(self, name: str) -> ConnectorFactory | None:
         try:
             return self._load(name)
-        except ConfigError as error:
-            if name not in self._broken:
-                self._broken[name] = error
-                log.warning("connector left out name=%s cause=%s", name, error)
+        except ConfigError:
             return None
 
     def _load(self, name: str) -> ConnectorFactory:
-        factory = self._loaded.get(name)
-        if factory is None:
-            entry = self._entries[name]
+        if name in self._broken:
+            raise self._broken[name]
+        if name not in self._loaded:
             try:
-                loaded: object = entry.load()
-            except (ImportError, AttributeError) as error:
-                raise ConfigError(
-                    f"connector {name} ({entry.value}) cannot be loaded: {error}",
-                    remedy="reinstall the package that brings it",
-                ) from error
-            if not callable(loaded) or not isinstance(getattr(loaded, "java_class", None), str):
-                raise ConfigError(
-                    f"connector {name} ({entry.value}) is no connector: it must be a class with java_class",
-                    remedy="fix the entry point",
-                )
-            factory = self._loaded[name] = cast("ConnectorFactory", loaded)
-        return factory
+                self._loaded[name] = _imported(self._entries[name])
+            except ConfigError as error:
+                self._broken[name] = error
+                log.warning("connector left out name=%s cause=%s", name, error)
+                raise
+        return self._loaded[name]
+
+
+def _imported(entry: EntryPoint) -> ConnectorFactory:
+    try:
+        loaded: object = entry.load()
+        known = callable(loaded) and isinstance(getattr(loaded, "java_class", None), str)
+    except (Exception, SystemExit) as error:  # the package's own code runs here
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"connector {entry.name} ({entry.value}) cannot be loaded: {cause}",
+            remedy="reinstall the package that brings it",
+        ) from error
+    if not known:
+        raise ConfigError(
+            f"connector {entry.name} ({entry.value}) is no connector: it must be a class with java_class",
+            remedy="fix the entry point",
+        )
+    return cast("ConnectorFactory", loaded)
 
 
 def _names(entry: str, factory: ConnectorFactory) -> set[str]:

@@ -10,9 +10,12 @@ from typing import Final, cast, final
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
-from mm2py.config.connect_values import Definition, check_value, invalid, names_a_secret
+from mm2py.config.connect_values import Definition, check_value, invalid
 from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
+from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy, override_key
+from mm2py.config.providers import provider_placeholders
+from mm2py.config.secret_names import names_a_secret, secrets_in
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.herder.errors import BadRequestError
@@ -82,8 +85,12 @@ class ConfigValidator:
         """Return what is wrong with a config; ``plugin`` is the name in the path, if there is one.
 
         Raises:
-            BadRequestError: the config names no connector, an unknown one, or another than ``plugin``.
+            BadRequestError: the config names no connector, an unknown one, or another than ``plugin``; or it
+                does not fit a record of the config topic.
         """
+        too_long = limit_problem(config.get("name") or "", config)
+        if too_long:
+            raise BadRequestError(too_long)
         factory = self._connector(config, plugin)
         props = self._resolved(config)
         definitions = {it.key.name: it for it in checked_keys(factory)}
@@ -95,6 +102,12 @@ class ConfigValidator:
             if value is None and name not in definitions
         ]
         texts = {name: value for name, value in props.items() if value is not None}
+        provided = {
+            name: texts[name]
+            for name, raw in config.items()
+            if raw and texts[name] != raw and any(provider_placeholders(raw))
+        }
+        secrets = secrets_in(texts).union(provided.values())
         self._ask_connector(factory, texts, found)
         behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
@@ -104,7 +117,7 @@ class ConfigValidator:
             name=config["connector.class"] or "",
             error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
             groups=_groups(definitions.values()),
-            configs=tuple((key, self._masked(value)) for key, value in configs),
+            configs=_masked(configs, self._mask.extended(secrets), provided),
         )
 
     def _connector(self, config: _Props, plugin: str | None) -> ConnectorFactory:
@@ -176,14 +189,26 @@ class ConfigValidator:
                 entries.append((None if definition is None else definition.key, value))
         return entries
 
-    def _masked(self, value: ConfigValue | None) -> ConfigValue | None:
-        if value is None:
+
+def _masked(
+    configs: _Configs, mask: SecretMask, provided: Mapping[str, str]
+) -> tuple[tuple[ConfigKey | None, ConfigValue | None], ...]:
+    """Return the entries without secrets, and without what config providers put in."""
+
+    def hidden(entry: ConfigValue | None) -> ConfigValue | None:
+        if entry is None:
             return None
+        value, errors, text = entry.value, entry.errors, provided.get(entry.name)
+        if text:
+            value = None if value is None else HIDDEN
+            errors = tuple(error.replace(text, HIDDEN) for error in errors)
         return replace(
-            value,
-            value=None if value.value is None else self._mask.apply(value.value),
-            errors=tuple(self._mask.apply(error) for error in value.errors),
+            entry,
+            value=None if value is None else mask.apply(value),
+            errors=tuple(map(mask.apply, errors)),
         )
+
+    return tuple((key, hidden(entry)) for key, entry in configs)
 
 
 def _each(definitions: Iterable[Definition], props: _Props) -> _Findings:

@@ -82,3 +82,58 @@ def test_a_message_cannot_fake_a_second_line() -> None:
 
 def test_a_longer_secret_is_hidden_whole() -> None:
     assert SecretMask(["abcdef", "abcdefgh"]).apply("x=abcdefgh") == "x=[hidden]"
+
+
+def _logged(text: str, *secrets: str, debug: bool = False, error: Exception | None = None) -> str:
+    stream = io.StringIO()
+    configure_logging(stream, SecretMask(secrets), debug=debug)
+    log.info("%s", text, exc_info=None if error is None else _raised(error))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2K\x1b[1A", r"\x1b[2K\x1b[1A"),
+        ("a\u2028b\u2029c\x85d", r"a\u2028b\u2029c\x85d"),
+        ("a\tb\rc\x00d\x7fe\x9bf", r"a\tb\rc\x00d\x7fe\x9bf"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("half \udcff", r"half \udcff"),
+        ("Zürich 東京 \U0001f600", "Zürich 東京 \U0001f600"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_no_text_moves_the_cursor_or_begins_another_line(
+    text: str, shown: str, *, debug: bool
+) -> None:
+    for written in (_logged(text, debug=debug), _logged("x", error=ValueError(text))):
+        assert text not in written or text == shown
+        assert all(char.isprintable() or char == "\n" for char in written)
+        assert len(written.splitlines()) == 1
+    assert shown in _logged(text, debug=debug)
+
+
+def test_a_trace_cannot_fake_a_line_of_the_log() -> None:
+    written = _logged("x", debug=True, error=ValueError("a\n2026 ERROR all is lost\x1b[2K"))
+    first, *trace = written.rstrip("\n").split("\n")
+    assert "INFO" in first
+    assert all(line.startswith("  | ") for line in trace)
+    assert "\x1b" not in written
+
+
+def test_a_secret_of_several_lines_is_hidden_whole_and_by_line() -> None:
+    pem = "-----BEGIN PRIVATE KEY-----\nTHISISTHEKEY\nab\n-----END PRIVATE KEY-----\n"
+    written = _logged(f"cause={pem} and THISISTHEKEY", pem, "s3cretpw\n")
+    assert "THISISTHEKEY" not in written
+    assert "[hidden] and [hidden]" in written
+    assert "is [hidden] here" in _logged("is s3cretpw here", "s3cretpw\n")
+    assert "-----BEGIN" in _logged("-----BEGIN PRIVATE KEY-----", pem)
+    # As repr writes it.
+    assert "THISISTHEKEY" not in _logged(repr(pem), pem)
+
+
+def test_secrets_of_one_answer_are_hidden_in_no_other_text() -> None:
+    mask = SecretMask(["permanent"])
+    one = mask.extended(["rest change caller=", "of"])
+    assert one.apply("permanent rest change caller=ann of") == "[hidden] [hidden]ann of"
+    assert mask.apply("permanent rest change caller=ann") == "[hidden] rest change caller=ann"

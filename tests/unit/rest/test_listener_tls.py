@@ -15,7 +15,12 @@ from mm2py.config.rest_settings import ListenerTls
 from mm2py.config.security import StoreSettings, TlsSettings
 from mm2py.errors import ConfigError
 from mm2py.rest.credentials import Credentials
-from mm2py.rest.listener_tls import CertifiedProtocol, peer_context, server_context
+from mm2py.rest.listener_tls import (
+    CertifiedProtocol,
+    peer_context,
+    server_context,
+    trusts_itself,
+)
 from mm2py.rest.security import Gate, GateRules
 from tests.certificates import Authority, Issued
 
@@ -133,3 +138,16 @@ def test_a_store_that_cannot_be_used_refuses_the_start() -> None:
     for context in (server_context, peer_context):
         with pytest.raises(ConfigError, match=r"^listeners: ssl\.truststore"):
             context(ListenerTls(stores=stores, client_auth="required"))
+
+
+def test_a_worker_knows_whether_its_stores_are_good_for_other_workers() -> None:
+    own = tls_of(AUTHORITY.issue("worker-1"))
+    for tls, host, good in (
+        (own, "127.0.0.1", True),
+        (replace(own, client_auth="required"), "127.0.0.1", True),
+        (own, "10.1.2.3", False),
+        (own, "elsewhere.example", False),
+        (tls_of(Authority("Other CA").issue("worker-1")), "127.0.0.1", False),
+        (replace(own, stores=replace(own.stores, truststore=None)), "127.0.0.1", False),
+    ):
+        assert trusts_itself(tls, host) is good

@@ -399,9 +399,13 @@ def test_a_list_names_the_leader_that_does_not_answer(rig: Rig) -> None:
 
 def test_a_signed_request_sees_the_flow_that_signed_it_alone(rig: Rig) -> None:
     app = internal_app(rig.parts)
+    now_ms = rig.parts.clock.now_ms()
 
     def get(target: str) -> Reply:
-        headers = {**sign_request(KEY, "GET", target, "w;operator", b""), "X-Mm2py-Flow": "A/B"}
+        headers = {
+            **sign_request(KEY, "GET", target, "w;operator", b"", now_ms),
+            "X-Mm2py-Flow": "A/B",
+        }
         return ask(app, "GET", target, headers=headers)
 
     assert [it["flow"] for it in get("/flows").json] == ["A->B"]

@@ -133,7 +133,7 @@ async def test_a_follower_hands_task_configs_to_the_leader_over_http() -> None:
         key = workers.follower.herder.session_key()
         assert key is not None
         async with http_client(transport=workers) as client:
-            peers = HttpPeerClient(client, FLOW)
+            peers = HttpPeerClient(client, FLOW, clock=workers.cluster.clock)
             url = f"http://{workers.leader.name}/"
             await peers.post_tasks(url, "c", [{"task": "only"}], key)
             snapshot = await peers.node_snapshot(url, key)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
-from mm2py.rest.security import BodyLimit, Gate, GateRules, gate_for
+from mm2py.rest.security import Gate, GateRules, gate_for
 
 RULES = GateRules(max_body_bytes=100)
 USERS = Credentials(
@@ -162,11 +162,12 @@ def test_a_body_that_is_too_long_is_refused_before_anybody_reads_it() -> None:
 def test_a_body_without_a_length_is_counted_as_it_comes() -> None:
     more = {"type": "http.request", "body": b"x" * 60, "more_body": True}
     scope = {**scope_of({}), "method": "POST", "mm2py.caller": Caller("a", operator=True)}
-    limit = BodyLimit(echo, 100)
+    limit = Gate(echo, NOBODY, RULES)
     assert served(limit, scope, more, more)[0]["status"] == 413
     last = {**more, "body": b"y" * 40, "more_body": False}
     assert b'"body":100' in served(limit, scope, more, last)[1]["body"]
-    assert served(limit, scope, more, {"type": "http.disconnect"}) == []
+    # Nothing reaches the application; a client that is gone does not get the answer either.
+    assert served(limit, scope, more, {"type": "http.disconnect"})[0]["status"] == 400
 
 
 def test_a_stranger_cannot_make_us_hold_a_body() -> None:
@@ -258,7 +259,8 @@ def test_who_changed_what_is_logged_and_no_secret_is(caplog: pytest.LogCaptureFi
     ask(gate, "PUT", "/connector-plugins/p/config/validate", headers=operator)
     ask(gate, "PUT", "/connectors/c/pause", headers=basic("ann", "canary-wrong"))
     assert [record.getMessage() for record in caplog.records] == [
-        "rest change caller=ann method=PUT path=/connectors/c/pause status=200"
+        "rest change caller=ann method=PUT path=/connectors/c/pause status=200",
+        "rest change caller=ann method=PUT path=/connector-plugins/p/config/validate status=200",
     ]
     assert "canary" not in caplog.text
 

@@ -5,6 +5,8 @@ from base64 import b64encode
 import pytest
 
 from mm2py.runtime.group.request_signing import (
+    SeenRequests,
+    SignedHead,
     new_session_key,
     rotation_due,
     sign_body,
@@ -143,39 +145,80 @@ def test_a_key_is_due_when_absent_old_or_not_as_configured() -> None:
 TARGET = "/connectors/a%2Fb/config?forward=true"
 
 
-def test_a_forwarded_request_is_signed_with_path_query_and_caller() -> None:
-    headers = sign_request(KEY, "put", TARGET, "ann;operator", b"{}")
+NOW_MS = 1_700_000_000_000
+
+
+def test_a_forwarded_request_is_signed_with_path_query_caller_and_body() -> None:
+    headers = sign_request(KEY, "put", TARGET, "ann;operator", b"{}", NOW_MS)
     assert headers["X-Mm2py-Caller"] == "ann;operator"
-    verify_request(headers, "PUT", TARGET, b"{}", KEY)
-    for method, target, body in (
-        ("POST", TARGET, b"{}"),
-        ("PUT", TARGET.replace("true", "false"), b"{}"),
-        ("PUT", TARGET, b"{ }"),
-    ):
+    head = verify_request(headers, "PUT", TARGET, KEY)
+    assert (head.caller, head.time_ms) == ("ann;operator", NOW_MS)
+    head.check_body(b"{}")
+    for method, target in (("POST", TARGET), ("PUT", TARGET.replace("true", "false"))):
         with pytest.raises(SignatureError) as raised:
-            verify_request(headers, method, target, body, KEY)
+            verify_request(headers, method, target, KEY)
         assert raised.value.status == 403
+    with pytest.raises(SignatureError):
+        head.check_body(b"{ }")
 
 
-def test_a_caller_cannot_be_exchanged_or_left_out() -> None:
-    headers = sign_request(KEY, "GET", "/", "ann;reader", b"")
+def test_neither_caller_nor_stamp_can_be_exchanged_or_left_out() -> None:
+    headers = sign_request(KEY, "GET", "/", "ann;reader", b"", NOW_MS)
+    other = sign_request(KEY, "GET", "/", "ann;reader", b"", NOW_MS)
     for forged in (
         {**headers, "X-Mm2py-Caller": "ann;operator"},
-        {"X-Mm2py-Authorization": headers["X-Mm2py-Authorization"]},
-        {"X-Mm2py-Caller": "ann;reader"},
+        {**headers, "X-Mm2py-Stamp": other["X-Mm2py-Stamp"]},
         {**headers, "X-Mm2py-Authorization": "*"},
+        *({key: text for key, text in headers.items() if key != left} for left in headers),
     ):
         with pytest.raises(SignatureError) as raised:
-            verify_request(forged, "GET", "/", b"", KEY)
+            verify_request(forged, "GET", "/", KEY)
         assert raised.value.status == 403
 
 
 def test_our_form_waits_for_a_key_too() -> None:
     with pytest.raises(SignatureError) as raised:
-        verify_request(sign_request(KEY, "GET", "/", "a;reader", b""), "GET", "/", b"", None)
+        verify_request(sign_request(KEY, "GET", "/", "a;reader", b"", 0), "GET", "/", None)
     assert raised.value.status == 503
 
 
 def test_a_caller_with_a_newline_is_not_signed() -> None:
     with pytest.raises(ValueError, match="control characters"):
-        sign_request(KEY, "GET", "/", "a;reader\nX-Other: 1", b"")
+        sign_request(KEY, "GET", "/", "a;reader\nX-Other: 1", b"", 0)
+
+
+def test_a_request_is_taken_once_and_remembered_for_the_time_it_is_valid() -> None:
+    seen = SeenRequests()
+
+    def head(now_ms: int) -> SignedHead:
+        return verify_request(sign_request(KEY, "GET", "/", "a", b"", now_ms), "GET", "/", KEY)
+
+    first, later = head(NOW_MS), head(NOW_MS + 60_000)
+    seen.take(first, NOW_MS)
+    seen.take(later, NOW_MS)
+    for again in (first, later):
+        with pytest.raises(SignatureError, match="sent again"):
+            seen.take(again, NOW_MS + 60_000)
+    with pytest.raises(SignatureError, match="was signed 61 s ago"):
+        seen.take(first, NOW_MS + 61_000)
+    # The one that is ahead of us stays valid for longer than its minute here.
+    seen.take(head(NOW_MS + 100_000), NOW_MS + 100_000)
+    with pytest.raises(SignatureError, match="sent again"):
+        seen.take(later, NOW_MS + 119_000)
+
+
+def test_a_request_for_another_worker_is_refused() -> None:
+    headers = sign_request(KEY, "GET", "/", "a", b"", NOW_MS, receiver="n1:8084")
+    head = verify_request(headers, "GET", "/", KEY)
+    with pytest.raises(SignatureError, match="signed for n1:8084, this is n2:8084"):
+        SeenRequests("n2:8084").take(head, NOW_MS)
+    SeenRequests("n1:8084").take(head, NOW_MS)
+
+
+def test_what_is_remembered_is_bounded_by_what_is_valid() -> None:
+    seen = SeenRequests()
+    for second in range(300):
+        now_ms = NOW_MS + second * 1_000
+        headers = sign_request(KEY, "GET", "/", "a", b"", now_ms)
+        seen.take(verify_request(headers, "GET", "/", KEY), now_ms)
+        assert len(seen) <= 61

@@ -1,0 +1,85 @@
+"""Which properties hold secrets: what logs, answers and listings must mask.
+
+Flow: key, with or without the prefix of a client -> ``names_a_secret``; config -> ``secrets_in``, the texts to
+mask. A key is judged by its words: ``api.key`` is a secret, ``key.converter`` and ``token.endpoint.url`` are none.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.jaas import jaas_secrets
+from mm2py.config.java_values import JavaType
+
+__all__ = ["names_a_secret", "secrets_in"]
+
+_CLIENT: Final = re.compile(r".*(?:consumer|producer|admin|override)\.", re.DOTALL)
+_ANYWHERE: Final = ("password", "passphrase", "secret", "jaas", "keystore.key")
+_WORD: Final = re.compile(
+    r"(?:^|[._-])"
+    r"(?:tokens?|credentials?|authorization|pem|passwd|pwd|bearer|apikey|user\.info"
+    r"|(?:api|access|private|shared|account|sas|signing|encryption|license)[._-]?key)"
+    r"(?=$|[._-])"
+)
+_ABOUT: Final = frozenset(
+    [
+        "algorithm",
+        "claim",
+        "class",
+        "converter",
+        "enable",
+        "enabled",
+        "endpoint",
+        "endpoints",
+        "expiry",
+        "file",
+        "format",
+        "header",
+        "id",
+        "interval",
+        "issuer",
+        "lifetime",
+        "location",
+        "max",
+        "min",
+        "mode",
+        "ms",
+        "name",
+        "path",
+        "provider",
+        "refresh",
+        "retriever",
+        "scope",
+        "seconds",
+        "size",
+        "source",
+        "timeout",
+        "ttl",
+        "type",
+        "uri",
+        "url",
+        "urls",
+        "validator",
+    ]
+)
+"""Last words of a key that describes a secret and holds none."""
+
+
+def names_a_secret(key: str) -> bool:
+    """Return whether the value behind a key must not be shown."""
+    lower = key.lower()
+    entry = CLIENT_TABLE.get(_CLIENT.sub("", key, count=1))
+    if entry is not None and entry.type is JavaType.PASSWORD:
+        return True
+    if any(word in lower for word in _ANYWHERE):
+        return True
+    if re.split(r"[._-]", lower)[-1] in _ABOUT:
+        return False
+    return _WORD.search(lower) is not None
+
+
+def secrets_in(*configs: Mapping[str, str]) -> frozenset[str]:
+    """Return the texts of resolved configs that must not be shown, those inside JAAS texts too."""
+    named = {text for config in configs for key, text in config.items() if names_a_secret(key)}
+    return frozenset(named).union(*map(jaas_secrets, named))
