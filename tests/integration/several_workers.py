@@ -126,6 +126,15 @@ class Workers:
         listed = cast("list[dict[str, Any]]", found["tasks"])
         return {task["id"]: (task["state"], task["worker_id"]) for task in listed}
 
+    def topics(self, worker: Mirror) -> set[str]:
+        """Return the target topics that the connector uses, as one worker tells."""
+        status, found = self.ask(worker, "/topics")
+        if status != 200:
+            return set()
+        assert isinstance(found, dict)
+        (used,) = cast("dict[str, dict[str, list[str]]]", found).values()
+        return set(used["topics"])
+
     def until_spread(self, *, tasks: int = TASKS, over: int | None = None) -> dict[int, Mirror]:
         """Wait until all running workers say the same: every task runs, on that many of them."""
         wanted = len(self._running) if over is None else over

@@ -1,0 +1,72 @@
+"""Sizes that users have: from one task to two hundred, wide topics, many topics at once, three workers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import CreateTopic, Pair
+from tests.integration.mirror_process import until, write_flow
+from tests.integration.several_workers import Workers
+from tests.integration.traffic import Sent, wait_for_copy, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+PARTITIONS = 200
+TOPICS = 100
+UP_S = 120.0
+
+
+@pytest.fixture
+def topic(regions: Pair, create_topic: CreateTopic, unique: Callable[[str], str]) -> str:
+    name = unique("wide")
+    create_topic(regions[0], name, PARTITIONS)
+    return name
+
+
+def one_each(round_: int) -> Iterator[Sent]:
+    """One record for every partition of the wide topic."""
+    return (Sent(partition, f"round {round_}".encode()) for partition in range(PARTITIONS))
+
+
+def test_a_flow_copies_with_any_number_of_tasks(regions: Pair, tmp_path: Path, topic: str) -> None:
+    flow = write_flow(tmp_path, *regions, topic, {"tasks.max": "12"})
+    with Workers(flow) as workers:
+        (worker,) = workers.start("only")
+        for round_, tasks in enumerate((12, 1, 10, 11, 50, 200, 12)):
+            if round_:
+                assert workers.calmly(worker, "/config", "PATCH", {"tasks.max": str(tasks)}) == 200
+            workers.until_spread(tasks=tasks, over=1)
+            write(flow.source, topic, one_each(round_))
+            wait_for_copy(worker, flow, topic, timeout_s=UP_S)
+        workers.stop()
+
+
+def test_three_workers_share_twelve_tasks(regions: Pair, tmp_path: Path, topic: str) -> None:
+    flow = write_flow(tmp_path, *regions, topic, {"tasks.max": "12"})
+    with Workers(flow) as workers:
+        first, _, _ = workers.start("one", "two", "three")
+        workers.until_spread(tasks=12, over=3)
+        write(flow.source, topic, one_each(0))
+        wait_for_copy(first, flow, topic, timeout_s=UP_S)
+        workers.stop()
+
+
+def test_a_hundred_topics_get_their_first_record_at_once(
+    regions: Pair, tmp_path: Path, create_topic: CreateTopic, unique: Callable[[str], str]
+) -> None:
+    prefix = unique("many")
+    topics = [f"{prefix}-{number}" for number in range(TOPICS)]
+    for name in topics:
+        create_topic(regions[0], name)
+    flow = write_flow(tmp_path, *regions, f"{prefix}-.*", {"tasks.max": "11"})
+    with Workers(flow) as workers:
+        (worker,) = workers.start("only")
+        workers.until_spread(tasks=11, over=1)
+        for name in topics:
+            write(flow.source, name, [Sent(0, b"first")])
+        for name in topics:
+            wait_for_copy(worker, flow, name, timeout_s=UP_S)
+        used = {flow.remote(name) for name in topics}
+        until(lambda: workers.topics(worker) >= used, UP_S, "all topics in use", alive=worker)
+        workers.stop()
