@@ -101,8 +101,9 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     node = cluster.node().start()
     await node.put()
     await node.runs("c-0", "c-1")
-    node.membership.rejoin_errors = [MembershipLostError(Lost("expired", may_commit=True))]
+    node.membership.rejoin_errors = [MembershipLostError(Lost("expired"))]
     node.host.events.clear()
+    node.note_permit()
     cluster.group.drop("n1")
     node.membership.request_rejoin()
     await until(lambda: len(node.host.events) == 6)
