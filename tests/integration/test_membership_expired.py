@@ -14,6 +14,7 @@ import pytest
 from mm2py.client.cluster import Cluster
 from mm2py.client.coordinator_link import CoordinatorLink
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Listener, Region
@@ -73,6 +74,7 @@ async def be_member(target: KafkaAddress, group: str) -> None:
     link = CoordinatorLink(cluster, group)
     member = GroupMember(
         link,
+        Permit(SYSTEM_CLOCK),
         session_timeout_ms=6_000,
         heartbeat_interval_ms=200,
         rebalance_timeout_ms=10_000,
@@ -116,7 +118,7 @@ def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_o
                     target.thaw()
                 # The broker expires us, or takes a heartbeat that waited first: it says which.
                 until(
-                    lambda: len(mirror.lines("the flow goes on")) > again,  # noqa: B023 - called now
+                    lambda: len(mirror.lines("the flow continues")) > again,  # noqa: B023 - called now
                     40,
                     "the flow to go on",
                     alive=mirror,

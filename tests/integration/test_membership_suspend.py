@@ -60,7 +60,7 @@ def test_a_target_away_for_longer_than_a_session_gets_everything_once_from_the_s
                 end()
                 _wait_for_lines(mirror, "flow is suspended", outage)
                 target.start()
-                _wait_for_lines(mirror, "the flow goes on", outage)
+                _wait_for_lines(mirror, "the flow continues", outage)
                 _wait_for_progress(mirror, flow, topic)
         truth, copy = wait_for_copy(mirror, flow, topic)
         assert_equal(truth, copy)

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
+from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
@@ -85,7 +86,7 @@ class Flow:
                 on_topic=lambda _task, _topic: None,
             ),
             plugins=Plugins(),
-            clock=SYSTEM_CLOCK,
+            permit=UNLIMITED,
         )
 
     def words(self) -> list[str]:
@@ -143,15 +144,3 @@ async def test_another_program_is_no_task_host() -> None:
     )
     with pytest.raises(Exception, match="ended with code 3"):
         await link.greeted()
-
-
-async def test_a_child_watches_the_lease_itself(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    flow = Flow()
-    await flow.host.start_task(spec())
-    flow.host.lease(200)
-    await until(lambda: "nobody vouches for the membership any more" in caplog.text)
-    flow.host.lease(60_000)
-    await until(lambda: "membership is proven again" in caplog.text)
-    await flow.host.close()
-    await flow.pool.close()

@@ -111,7 +111,7 @@ def test_hosts_end_with_a_killed_worker_and_commit_what_they_wrote(flow: Flow, t
             assert mirror.stop() == 0
 
 
-def test_a_host_that_thaws_behind_its_lease_writes_nothing_until_its_worker_says_so(
+def test_a_host_that_thaws_behind_its_permit_writes_nothing_until_its_worker_renews_it(
     flow: Flow, topic: str
 ) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Mirror(flow.file) as mirror:
@@ -134,7 +134,6 @@ def test_a_host_that_thaws_behind_its_lease_writes_nothing_until_its_worker_says
         truth, copy = wait_for_copy(mirror, flow, topic)
         assert_resumed(truth, copy, rewinds=1)
         assert started(mirror) == hosts
-        assert mirror.lines("nobody vouches for the membership")
         assert mirror.stop() == 0
 
 

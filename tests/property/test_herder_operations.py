@@ -82,12 +82,12 @@ class Play:
         node.start()
 
     def look(self, node: Node, task: TaskId) -> None:
-        if node.host.suspended:
+        if not node.permit.valid:
             return
         self.doubled += [
             f"{task} on {node.name} and {other.name}"
             for other in self.cluster.nodes.values()
-            if other is not node and not other.host.suspended and task in other.host.running
+            if other is not node and other.permit.valid and task in other.host.running
         ]
 
     async def step(self, operation: str) -> None:
@@ -111,7 +111,7 @@ class Play:
 
     def leaders(self) -> list[Node]:
         nodes = self.cluster.nodes.values()
-        return [n for n in nodes if n.parts.membership.is_leader and not n.host.suspended]
+        return [n for n in nodes if n.parts.membership.is_leader and n.permit.valid]
 
     async def ask(self, leader: Node, operation: str, name: str) -> None:
         herder, model = leader.herder, self.model
@@ -144,7 +144,7 @@ class Play:
             for node in self.cluster.nodes.values()
             for task, spec in node.host.running.items()
             if not spec.paused
-            and not node.host.suspended
+            and node.permit.valid
             and self.model.target.get(task.connector) is TargetState.STARTED
         ]
         leaders = self.leaders()

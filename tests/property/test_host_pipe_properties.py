@@ -62,16 +62,10 @@ def post(
     )
 
 
-RESUME: Call = (
-    "resume",
-    (False,),
-    lambda channel: channel.post(InProcessTaskHost.resume, renews=False),
-)
 calls = st.one_of(
     post(InProcessTaskHost.hold, st.frozensets(partition, max_size=5)),
-    post(InProcessTaskHost.suspend),
-    st.just(RESUME),
-    post(HostService.lease_until, st.integers(0, 99), st.floats(0, 1e9)),
+    post(HostService.permit, st.integers(0, 99), st.integers(0, 2**31), st.floats(0, 1e15)),
+    post(HostReports.lives),
     post(TaskReports.status_changed, task, st.sampled_from(State), st.none() | failure),
     post(TaskReports.measured, st.tuples(snapshot, snapshot), st.tuples(snapshot)),
     post(TaskReports.happened, event),
@@ -91,14 +85,11 @@ class Recorder:
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         self.seen.append(("hold", (partitions,)))
 
-    def suspend(self) -> None:
-        self.seen.append(("suspend", ()))
+    def permit(self, number: int, term: int, until_s: float) -> None:
+        self.seen.append(("permit", (number, term, until_s)))
 
-    def resume(self, *, renews: bool = True) -> None:
-        self.seen.append(("resume", (renews,)))
-
-    def lease_until(self, channel: int, ends_s: float) -> None:
-        self.seen.append(("lease_until", (channel, ends_s)))
+    def lives(self) -> None:
+        self.seen.append(("lives", ()))
 
     def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
         self.seen.append(("status_changed", (task, state, failure)))
@@ -127,11 +118,11 @@ class Recorder:
         number: int,
         spec: FlowSpec,
         *,
-        suspended: bool,
         held: frozenset[TopicPartition],
-        lease_ends_s: float | None,
+        term: int,
+        until_s: float,
     ) -> None:
-        self.seen.append(("open_flow", (number, spec, suspended, held, lease_ends_s)))
+        self.seen.append(("open_flow", (number, spec, held, term, until_s)))
         if self.error is not None:
             raise self.error
 
@@ -141,9 +132,8 @@ class Recorder:
     def serve(self, channel: Channel) -> None:
         channel.serve(
             self.hold,
-            self.suspend,
-            self.resume,
-            self.lease_until,
+            self.permit,
+            self.lives,
             self.status_changed,
             self.measured,
             self.happened,
@@ -188,18 +178,18 @@ def test_every_call_arrives_in_order_with_its_arguments(made: list[Call]) -> Non
     play(scenario)
 
 
-@given(task_spec, flow_spec, st.frozensets(partition, max_size=5), st.none() | st.floats(0, 1e9))
+@given(task_spec, flow_spec, st.frozensets(partition, max_size=5), st.floats(0, 1e15))
 def test_specs_survive_the_pipe(
-    spec: TaskSpec, flow: FlowSpec, held: frozenset[TopicPartition], ends_s: float | None
+    spec: TaskSpec, flow: FlowSpec, held: frozenset[TopicPartition], until_s: float
 ) -> None:
     async def scenario(near: HostPipe, _far: HostPipe, recorder: Recorder) -> None:
         await near.channel(7).ask(InProcessTaskHost.start_task, spec)
         await near.channel(7).confirm(
-            HostService.open_flow, 3, flow, suspended=True, held=held, lease_ends_s=ends_s
+            HostService.open_flow, 3, flow, held=held, term=2, until_s=until_s
         )
         assert recorder.seen == [
             ("start_task", (spec,)),
-            ("open_flow", (3, flow, True, held, ends_s)),
+            ("open_flow", (3, flow, held, 2, until_s)),
         ]
 
     play(scenario)
@@ -239,9 +229,9 @@ def test_an_error_of_a_method_is_raised_at_its_caller(raised: Exception, expecte
                 HostService.open_flow,
                 1,
                 flow,
-                suspended=False,
                 held=frozenset(),
-                lease_ends_s=None,
+                term=0,
+                until_s=0.0,
             )
 
     play(scenario)
@@ -250,7 +240,7 @@ def test_an_error_of_a_method_is_raised_at_its_caller(raised: Exception, expecte
 def test_a_call_on_a_channel_that_is_closed_is_refused_and_a_post_ignored() -> None:
     async def scenario(near: HostPipe, far: HostPipe, recorder: Recorder) -> None:
         far.channel(7).close()
-        near.channel(7).post(InProcessTaskHost.suspend)
+        near.channel(7).post(HostReports.lives)
         with pytest.raises(FatalError, match="not open"):
             await near.channel(7).ask(TaskReports.incarnations)
         assert recorder.seen == []
@@ -295,9 +285,9 @@ async def heard(frame: Frame) -> None:
         ("close", b"[]"),
         ("answer", b"[]"),
         ("__init__", b"[]"),
-        ("suspend", b"[1]"),
-        ("suspend", b"{}"),
-        ("suspend", b"["),
+        ("lives", b"[1]"),
+        ("lives", b"{}"),
+        ("lives", b"["),
         ("start_task", b'[{"id":["c",0]}]'),
         ("note_incarnation", b'[["a",0],"zz"]'),
         ("note_incarnation", b'[["a"],"00"]'),

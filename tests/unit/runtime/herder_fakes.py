@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
+from math import inf
 from typing import ClassVar, cast
 
 from mm2py.api.connector import ConnectorFactory
+from mm2py.client.permit import Permit
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, FatalError, RetriableError
@@ -97,10 +99,8 @@ class ObedientHost:
         self.states: dict[TaskId, Status] = {}
         self.events: list[str] = []
         self.fails_at_start: dict[TaskId, Exception] = {}
-        self.leases: list[int] = []
         self.held: frozenset[TopicPartition] = frozenset()
         self.closed = False
-        self.suspended = False
         self.on_start: Callable[[TaskId], None] = lambda _: None
 
     async def start_task(self, spec: TaskSpec) -> None:
@@ -133,19 +133,8 @@ class ObedientHost:
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(self.running)
 
-    def suspend(self) -> None:
-        self.suspended = True
-        self.events.append("suspend")
-
-    def resume(self) -> None:
-        self.suspended = False
-        self.events.append("resume")
-
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         self.held = partitions
-
-    def lease(self, valid_ms: int) -> None:
-        self.leases.append(valid_ms)
 
     async def close(self) -> None:
         self.closed = True
@@ -252,17 +241,14 @@ class FakeMembership:
         self.solo = False
         self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
         self._round: Round | None = None
-        self._over = False
-        self.suspend: Callable[[], None] = lambda: None
-        self.resume: Callable[[], None] = lambda: None
-        self.confirmed: Callable[[int], None] = lambda _: None
+        self.permit = Permit(group.clock)
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
         self.offsets_seen.append(config_offset)
         if self.rejoin_errors:
             error = self.rejoin_errors.pop(0)
             if isinstance(error, MembershipLostError):
-                self._end()
+                self.permit.abandon()
             raise error
         while not self._signals.empty():
             signal = self._signals.get_nowait()
@@ -282,7 +268,7 @@ class FakeMembership:
         self._signals.put_nowait(signal)
 
     def lose(self, reason: str) -> None:
-        self._end()
+        self.permit.abandon()
         lost = Lost(reason)
         _, answer = self.group.joining.pop(self.name, (None, None))
         if answer is not None and not answer.done():
@@ -292,27 +278,12 @@ class FakeMembership:
         self._round = None
         self.group.drop(self.name)
 
-    def _end(self) -> None:
-        """Suspend whoever listens, as the real one does, until a round proves the next membership."""
-        self._over = True
-        self.suspend()
-
     def completed(self, outcome: Round) -> None:
         self._round = outcome
-        if self._over:
-            self._over = False
-            self.resume()
+        self.permit.grant(inf)
 
     def request_rejoin(self) -> None:
         self.tell(Rejoin("requested"))
-
-    def listen(
-        self,
-        suspend: Callable[[], None],
-        resume: Callable[[], None],
-        confirmed: Callable[[int], None],
-    ) -> None:
-        self.suspend, self.resume, self.confirmed = suspend, resume, confirmed
 
     @property
     def generation(self) -> int:
@@ -337,6 +308,7 @@ class FakeMembership:
 
     async def leave(self) -> None:
         self.left += 1
+        self.permit.abandon()
         self.group.drop(self.name)
 
 
@@ -557,6 +529,17 @@ class Node:
     @property
     def host(self) -> ObedientHost:
         return self.hosts[-1]
+
+    @property
+    def permit(self) -> Permit:
+        """What the herder and its tasks may write by."""
+        return self.parts.membership.permit
+
+    def note_permit(self) -> None:
+        """Let the host's events hold the permit's end (``suspend``) and its next grant (``resume``)."""
+        self.permit.watch(
+            lambda: self.host.events.append("resume" if self.permit.valid else "suspend")
+        )
 
     def start(self) -> "Node":
         self.life = asyncio.create_task(self.herder.run(), name=self.name)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.herder import Herder
 from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
@@ -35,6 +36,7 @@ class Stage:
         link = self.links[name] = MemoryCoordinator(self.group, name)
         member = GroupMember(
             link,
+            Permit(self.cluster.clock),
             session_timeout_ms=6_000,
             heartbeat_interval_ms=2_000,
             rebalance_timeout_ms=60_000,

@@ -7,6 +7,7 @@ from typing import cast
 
 from mm2py.client.group_coordinator import GroupCoordinator
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import RequestTimedOutError, RetriableError
 from mm2py.runtime.group.connect_membership import ConnectMembership
@@ -64,6 +65,7 @@ class Worker:
         self.link, self.name, self.store = link, name, store
         self.member = GroupMember(
             link,
+            Permit(clock),
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=heartbeat_ms,
             rebalance_timeout_ms=60_000,
@@ -80,18 +82,15 @@ class Worker:
             **options,
         )
         self.owned = Work()
-        self.suspended = False
         self.log: list[str] = []
         self.rounds: list[Round] = []
         self.lost: list[Lost] = []
-        self.membership.listen(self._suspend, self._resume, lambda _: None)
         self._clock = clock
 
-    def _suspend(self) -> None:
-        self.suspended = True
-
-    def _resume(self) -> None:
-        self.suspended = False
+    @property
+    def suspended(self) -> bool:
+        """Nothing may be written for it."""
+        return not self.membership.permit.valid
 
     async def round(self) -> Round:
         """One round, and what follows from it."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
+from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
-from mm2py.errors import RetriableError
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
@@ -98,15 +98,16 @@ class Waiting(NamedTuple):
 class FakeSender:
     """Acknowledges when told, or at once."""
 
-    def __init__(self, *, acknowledge: bool = True) -> None:
+    def __init__(self, *, acknowledge: bool = True, permit: Permit = UNLIMITED) -> None:
         self.acknowledge = acknowledge
+        self.permit = permit
+        self._end_watch = permit.watch(self._permit_changed)
         self.waiting: list[Waiting] = []
         self.sent: list[Waiting] = []
         self.start_errors: list[Exception] = []
         self.closed = 0
         self.started = 0
         self.flush_result: bool | None = None
-        self.suspended = False
         self._next: dict[TopicPartition, int] = {}
 
     def __call__(
@@ -134,7 +135,7 @@ class FakeSender:
     ) -> None:
         self.waiting += [Waiting(source, target, batch) for batch in batches]
         self.sent += [Waiting(source, target, batch) for batch in batches]
-        if self.acknowledge and not self.suspended:
+        if self.acknowledge and self.permit.valid:
             self.acknowledge_all()
 
     def acknowledge_all(self) -> None:
@@ -155,24 +156,21 @@ class FakeSender:
     def backlog_bytes(self, target: TopicPartition) -> int:
         return sum(len(item.batch.data) for item in self.waiting if item.target == target)
 
-    def suspend(self) -> None:
-        self.suspended = True
-
-    def resume(self) -> None:
-        self.suspended = False
-        if self.acknowledge:
+    def _permit_changed(self) -> None:
+        if self.acknowledge and self.permit.valid:
             self.acknowledge_all()
 
     async def flush(self, timeout_s: float) -> bool:
         if self.flush_result is not None:
             return self.flush_result
-        if self.suspended:
+        if not self.permit.valid:
             return not self.waiting
         self.acknowledge_all()
         return True
 
     async def close(self) -> None:
         self.closed += 1
+        self._end_watch()
 
 
 class FakeTask:
@@ -237,19 +235,12 @@ class FakeStore:
         self.started = 0
         self.stopped = 0
         self.hangs = False
-        self.suspended = False
 
     async def start(self) -> None:
         self.started += 1
 
     async def stop(self) -> None:
         self.stopped += 1
-
-    def suspend(self) -> None:
-        self.suspended = True
-
-    def resume(self) -> None:
-        self.suspended = False
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         return await self.inner.get(keys)
@@ -259,8 +250,6 @@ class FakeStore:
             await asyncio.Event().wait()
         if self.errors:
             raise self.errors.pop(0)
-        if self.suspended:
-            raise RetriableError("suspended")
         self.writes.append(dict(values))
         await self.inner.set(values)
 

@@ -1,9 +1,12 @@
 """A task host over the real assembly, on fakes: every task it starts is a ``FakeTask`` of its own."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import ClassVar
 
 from mm2py.api.context import TaskContext
+from mm2py.client.permit import Permit
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
@@ -64,7 +67,11 @@ class HostStage:
     """The host, and what its tasks did."""
 
     def __init__(
-        self, reports: FlowReports | None = None, watcher: TaskWatcher | None = None
+        self,
+        reports: FlowReports | None = None,
+        watcher: TaskWatcher | None = None,
+        *,
+        permit: Permit | None = None,
     ) -> None:
         self.reports = reports
         self.watcher = watcher
@@ -75,7 +82,7 @@ class HostStage:
         self.statuses: list[tuple[TaskId, str]] = []
         self.topics: list[tuple[TaskId, str]] = []
         self.meter = FlowMeter(FLOW, self.clock) if reports is None else reports.meter
-        self.stands: list[bool] = []
+        self.permit = permit or Permit(SYSTEM_CLOCK, until_s=inf)
         self.closed = 0
         stage = self
 
@@ -101,16 +108,15 @@ class HostStage:
             target_name="target cluster B",
             events=NoLedger() if reports is None else reports.events,
             on_topic=self._topic,
+            permit=self.permit,
         )
-        self.host = InProcessTaskHost(
-            TaskAssembly(self.parts), self._changed, graceful_s=5, stands=self.stands.append
-        )
+        self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
 
     def words(self, number: int = 0) -> list[str]:
         return [word for task, word in self.statuses if task.number == number]
 
     def _sender(self, spec: TaskSpec) -> FakeSender:
-        self.senders.append(FakeSender())
+        self.senders.append(FakeSender(permit=self.permit))
         return self.senders[-1]
 
     async def close(self) -> None:

@@ -5,10 +5,12 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
+from math import inf
 
 import pytest
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
+from mm2py.client.permit import Permit
 from mm2py.errors import ConfigError, FatalError, PartitionError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
@@ -78,7 +80,7 @@ class Child:
     def _build(self, spec: FlowSpec, reports: FlowReports, watcher: TaskWatcher) -> HostStage:
         if "refused" in spec.worker:
             raise ConfigError("cannot be run", remedy="change it")
-        self.stages.append(HostStage(reports, watcher))
+        self.stages.append(HostStage(reports, watcher, permit=Permit(self.clock)))
         return self.stages[-1]
 
 
@@ -125,6 +127,7 @@ class World:
         self.ledger = Ledger()
         self.meter = FlowMeter(FLOW, self.clock)
         self.spawn_error: OSError | None = None
+        self.permit = Permit(self.clock, until_s=inf)
         self.pool = HostPool(processes, self._spawn)
         self.host = self.flow(spec)
 
@@ -138,8 +141,8 @@ class World:
                 events=self.ledger,
                 on_topic=lambda task, topic: self.topics.append((task, topic)),
             ),
+            permit=self.permit,
             graceful_s=5,
-            clock=self.clock,
             own=lambda _task: own,
             light=lambda _task: light,
         )
@@ -368,45 +371,62 @@ def test_errors_keep_class_text_and_causes() -> None:
     play(scenario)
 
 
-def test_suspension_holds_and_leases_reach_children_of_now_and_later() -> None:
+def test_permit_and_holds_reach_children_of_now_and_later() -> None:
     async def scenario() -> None:
         world = World(processes=2)
         await world.started(0)
         first = world.children[0].stages[0]
-        world.host.suspend()
+        assert first.permit.valid
+        world.permit.revoke()
         world.host.hold(frozenset({ORDERS}))
-        await until(lambda: first.senders[0].suspended and first.tasks[0].held == [ORDERS])
+        await until(lambda: not first.permit.valid and first.tasks[0].held == [ORDERS])
         await world.host.start_task(spec_of(1))
         second = world.children[1].stages[0]
         await until(lambda: bool(second.tasks) and second.tasks[0].held == [ORDERS])
-        assert second.senders[0].suspended
-        world.host.resume()
-        await until(lambda: not first.senders[0].suspended and not second.senders[0].suspended)
-        world.host.lease(0)
-        await until(lambda: first.senders[0].suspended and second.senders[0].suspended)
-        assert first.stands[-1]
-        world.host.lease(3_600_000)
-        await until(lambda: not first.senders[0].suspended and not second.senders[0].suspended)
+        assert not second.permit.valid
+        world.permit.grant(inf)
+        await until(lambda: first.permit.valid and second.permit.valid)
+        term = first.permit.term
+        world.permit.abandon()
+        await until(lambda: not first.permit.valid and not second.permit.valid)
+        world.permit.grant(inf)
+        await until(lambda: first.permit.valid and second.permit.valid)
+        assert not first.permit.allows(term), "what was queued before never leaves"
         await world.close()
 
     play(scenario)
 
 
-def test_a_child_that_was_frozen_takes_old_words_for_what_they_are_worth_now() -> None:
+def test_a_child_compares_the_granted_instant_itself() -> None:
+    async def scenario() -> None:
+        world = World(processes=1)
+        world.permit.revoke()
+        world.permit.grant(world.clock.monotonic() + 6)
+        await world.started(0)
+        child, stage = world.children[0], world.children[0].stages[0]
+        assert stage.permit.valid
+        child.clock.jump(6.0)
+        assert not stage.permit.valid, "its worker may be frozen"
+        await world.close()
+
+    play(scenario)
+
+
+def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_now() -> None:
     async def scenario() -> None:
         world = World(processes=1)
         await world.started(0)
         child, stage = world.children[0], world.children[0].stages[0]
         # The child reads 7 s later what the worker wrote.
         await child.clock.advance(7.0)
-        world.host.lease(6_000)
-        world.host.suspend()
-        world.host.resume()
-        await until(lambda: len(stage.stands) == 3)
-        assert stage.senders[0].suspended, "words of 7 s ago prove nothing"
+        world.permit.revoke()
+        world.permit.grant(world.clock.monotonic() + 6)
+        await until(lambda: stage.permit.until_s == world.permit.until_s)
+        assert world.permit.valid
+        assert not stage.permit.valid, "a grant of 7 s ago proves nothing"
         await world.clock.advance(7.0)
-        world.host.lease(6_000)
-        await until(lambda: not stage.senders[0].suspended)
+        world.permit.grant(world.clock.monotonic() + 6)
+        await until(lambda: stage.permit.valid)
         await world.close()
 
     play(scenario)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from math import inf
 
 import pytest
 
@@ -109,19 +110,18 @@ async def test_work_starts_only_at_the_config_offset_of_the_round() -> None:
     await first.stop()
 
 
-async def test_membership_in_doubt_suspends_hosts_and_positions_until_it_is_confirmed() -> None:
+async def test_a_flow_whose_membership_is_in_doubt_is_suspended_until_it_is_confirmed() -> None:
     node = Cluster().node().start()
     await node.put()
     await node.runs("c-0", "c-1")
-    node.membership.suspend()
-    assert (node.offsets.suspended, node.meter.state) == (True, "SUSPENDED")
+    events = list(node.host.events)
+    node.permit.revoke()
+    assert node.meter.state == "SUSPENDED"
     node.host.say(C0, State.PAUSED)
-    assert (node.offsets.suspended, node.meter.state) == (True, "SUSPENDED")
-    node.membership.resume()
-    assert (node.offsets.suspended, node.meter.state) == (False, "RUNNING")
-    assert node.host.events[-2:] == ["suspend", "resume"]
-    node.membership.confirmed(6_000)
-    assert node.host.leases == [6_000]
+    assert node.meter.state == "SUSPENDED"
+    node.permit.grant(inf)
+    assert node.meter.state == "RUNNING"
+    assert node.host.events == events, "hosts and stores look at the permit themselves"
     await node.stop()
 
 
@@ -136,15 +136,16 @@ async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_no
     stop_task = node.host.stop_task
 
     async def watched(task: TaskId, timeout_s: float) -> None:
-        writable.append(not node.offsets.suspended)
+        writable.append(node.permit.valid)
         await stop_task(task, timeout_s)
 
     node.host.stop_task = watched  # type: ignore[method-assign]  # looks on
+    node.note_permit()
     node.membership.lose("expired")
     back = ["resume", "start c-0 0", "start c-1 1"]
     await until(lambda: node.host.events[-3:] == back)
-    assert writable == [False, False]
-    assert not node.offsets.suspended
+    assert writable == [False, False], "nothing is written after a lost membership"
+    assert node.permit.valid
     await until(lambda: node.meter.state == "RUNNING")
     await node.stop()
 
@@ -416,7 +417,7 @@ async def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
     node = Cluster().node().start()
     await node.put()
     await node.runs("c-0", "c-1")
-    node.membership.suspend()
+    node.permit.revoke()
     before = len(node.cluster.configs.records)
     with pytest.raises(ForwardError) as caught:
         await node.herder.put_config("c", CONFIG, actor="t")
@@ -424,7 +425,7 @@ async def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
     with pytest.raises(ForwardError):
         await node.herder.put_task_configs("c", [])
     assert len(node.cluster.configs.records) == before
-    node.membership.resume()
+    node.permit.grant(inf)
     await node.herder.put_config("c", CONFIG, actor="t")
     await node.stop()
 

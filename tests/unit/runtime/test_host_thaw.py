@@ -1,4 +1,4 @@
-"""A process that was frozen knows before it writes anything that its lease is over."""
+"""A process that was frozen knows before it writes anything that its permit is over."""
 
 import asyncio
 import signal
@@ -7,19 +7,9 @@ from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
-from mm2py.runtime.hosts.lease import Lease
-from mm2py.runtime.hosts.thaw import ThawSelector
-
-
-class FreezingLoop(asyncio.SelectorEventLoop):
-    """A loop whose time can jump, as when the process stood still."""
-
-    def __init__(self, selector: ThawSelector) -> None:
-        self.stood_still_s = 0.0
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return super().time() + self.stood_still_s
+from mm2py.client.permit import Permit
+from mm2py.runtime.hosts.thaw import thawing_loop
+from mm2py.testing.clock import FakeClock
 
 
 @pytest.fixture(autouse=True)
@@ -29,65 +19,54 @@ def _signals() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pyt
     signal.signal(signal.SIGCONT, before)
 
 
-def play(scenario: Callable[[FreezingLoop, Lease], Coroutine[None, None, None]]) -> list[bool]:
-    """Return what the lease told, True for over."""
-    told: list[bool] = []
-    selector = ThawSelector()
-    loop = FreezingLoop(selector)
-
-    async def run() -> None:
-        lease = Lease(lambda: told.append(lease.over))
-        selector.watch(lease.look)
-        await scenario(loop, lease)
-
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(run())
-    return told
-
-
-def test_a_frozen_process_finds_its_lease_over_before_it_serves_a_socket() -> None:
+def play(scenario: Callable[[FakeClock, Permit], Coroutine[None, None, None]]) -> list[bool]:
+    """Return what a watcher saw of a permit for 6 s, True for valid."""
     seen: list[bool] = []
 
-    async def scenario(loop: FreezingLoop, lease: Lease) -> None:
+    async def run() -> None:
+        clock = FakeClock()
+        permit = Permit(clock)
+        permit.watch(lambda: seen.append(permit.valid))
+        permit.grant(clock.monotonic() + 6)
+        await scenario(clock, permit)
+
+    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+        runner.run(run())
+    return seen
+
+
+def test_a_frozen_process_finds_its_permit_over_before_it_serves_a_socket() -> None:
+    seen: list[bool] = []
+
+    async def scenario(clock: FakeClock, permit: Permit) -> None:
         here, there = socket.socketpair()
         with here, there:
             served = asyncio.Event()
 
             def serve() -> None:
-                seen.append(lease.over)
+                seen.append(permit.was_valid)
                 served.set()
 
+            loop = asyncio.get_running_loop()
             loop.add_reader(here, serve)
-            lease.renew(6_000)
             there.send(b"x")
-            loop.stood_still_s = 7.0
+            clock.jump(7.0)
             await served.wait()
             loop.remove_reader(here)
 
-    assert play(scenario) == [True]
-    assert seen == [True]
+    assert play(scenario) == [True, False]
+    assert seen == [False], "watchers were called before"
 
 
 def test_a_process_that_is_continued_looks_at_once() -> None:
     seen: list[bool] = []
 
-    async def scenario(loop: FreezingLoop, lease: Lease) -> None:
-        lease.renew(6_000)
+    async def scenario(clock: FakeClock, permit: Permit) -> None:
         signal.raise_signal(signal.SIGCONT)
-        seen.append(lease.over)
-        loop.stood_still_s = 7.0
+        seen.append(permit.was_valid)
+        clock.jump(7.0)
         signal.raise_signal(signal.SIGCONT)
-        seen.append(lease.over)
-
-    assert play(scenario) == [True]
-    assert seen == [False, True], "without a turn of the loop"
-
-
-def test_a_lease_without_time_left_neither_lifts_nor_tells_again() -> None:
-    async def scenario(_loop: FreezingLoop, lease: Lease) -> None:
-        lease.renew(0)
-        lease.renew(-5)
-        lease.renew(60_000)
-        lease.end()
+        seen.append(permit.was_valid)
 
     assert play(scenario) == [True, False]
+    assert seen == [True, False], "without a turn of the loop"

@@ -103,6 +103,7 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     await node.runs("c-0", "c-1")
     node.membership.rejoin_errors = [MembershipLostError(Lost("expired"))]
     node.host.events.clear()
+    node.note_permit()
     cluster.group.drop("n1")
     node.membership.request_rejoin()
     await until(lambda: len(node.host.events) == 6)

@@ -1,6 +1,7 @@
-"""The host in this process: pause, hold, lease and close."""
+"""The host in this process: pause, hold, permit and close."""
 
 import asyncio
+from math import inf
 
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import outgoing, until
@@ -111,42 +112,24 @@ async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_h
     await stage.host.close()
 
 
-async def test_without_a_new_lease_tasks_stand_still_and_go_on_with_the_next() -> None:
+async def test_without_a_permit_tasks_of_now_and_later_copy_nothing_and_continue_with_it() -> None:
     stage = HostStage()
     await stage.host.start_task(spec_of(0))
     await until(lambda: stage.words() == ["RUNNING"])
-    stage.host.lease(0)
-    await until(lambda: stage.senders[0].suspended)
-    await stage.host.start_task(spec_of(1))
-    assert stage.senders[1].suspended
-    stage.host.lease(3_600_000)
-    assert not any(sender.suspended for sender in stage.senders)
-    await stage.host.close()
-
-
-async def test_a_lease_does_not_lift_a_suspension() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    stage.host.suspend()
-    stage.host.lease(0)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    stage.host.lease(3_600_000)
-    assert [sender.suspended for sender in stage.senders] == [True]
-    stage.host.resume()
-    assert [sender.suspended for sender in stage.senders] == [False]
-    await stage.host.close()
-
-
-async def test_a_new_membership_lets_tasks_go_on_before_its_first_lease() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    stage.host.lease(20)
-    async with asyncio.timeout(5):
-        await until(lambda: stage.senders[0].suspended, turns=1_000_000)
-    stage.host.suspend()
-    stage.host.resume()
-    assert [sender.suspended for sender in stage.senders] == [False]
+    stage.permit.revoke()
+    await stage.host.start_task(spec_of(1, topics="bills"))
+    await until(lambda: stage.words(1) == ["RUNNING"])
+    await quiet(stage)
+    first, second = stage.tasks
+    first.rounds.append([outgoing("orders", 0, 3)])
+    second.rounds.append([outgoing("bills", 0, 3)])
+    polls = first.polls
+    await quiet(stage)
+    assert (first.polls, second.polls) == (polls, 0)
+    assert stage.store.written() == {}
+    stage.permit.grant(inf)
+    await until(lambda: len(stage.store.written()) == 2)
+    assert stage.store.written()[KEY] == b'{"offset":2}'
     await stage.host.close()
 
 

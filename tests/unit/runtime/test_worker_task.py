@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from math import inf
 
 import pytest
 
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.task import Outgoing, Run
+from mm2py.client.permit import Permit
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
@@ -43,7 +46,8 @@ class Bench:
     ) -> None:
         self.clock = EagerClock()
         self.task = task
-        self.sender = FakeSender(acknowledge=acknowledge)
+        self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
+        self.sender = FakeSender(acknowledge=acknowledge, permit=self.permit)
         self.store = FakeStore()
         self.statuses = Statuses()
         self.metrics = Metrics(self.clock)
@@ -70,6 +74,7 @@ class Bench:
             committer=self.committer,
             settings=settings or TaskSettings(),
             on_status=self.statuses,
+            permit=self.permit,
         )
 
     async def run(self, condition: object = None, *, deadline_s: float = 5.0) -> None:
@@ -301,11 +306,13 @@ async def test_the_flow_counts_records_and_bytes_and_keeps_them_after_the_task()
     assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 200, 0)
 
 
-async def test_a_suspended_task_polls_sends_and_commits_nothing_until_it_is_resumed() -> None:
+async def test_without_a_permit_a_task_polls_sends_and_commits_nothing_until_the_next_grant() -> (
+    None
+):
     bench = Bench(FakeTask([outgoing("orders", 0, 3)]))
     bench.running.start()
     await until(lambda: bench.position("orders") == b'{"offset":2}')
-    bench.running.suspend()
+    bench.permit.revoke()
     sleeps = len(bench.clock.sleeps)
     await until(lambda: len(bench.clock.sleeps) > sleeps + 3)
     polls = bench.task.polls
@@ -314,19 +321,19 @@ async def test_a_suspended_task_polls_sends_and_commits_nothing_until_it_is_resu
     await until(lambda: len(bench.clock.sleeps) > sleeps + 8)
     assert bench.task.polls == polls
     assert bench.position("orders") == b'{"offset":2}'
-    bench.running.resume()
+    bench.permit.grant(inf)
     await until(lambda: bench.position("orders") == b'{"offset":4}')
     assert bench.statuses.words == ["RUNNING"]
     await bench.running.stop(1.0)
 
 
-async def test_a_suspended_task_commits_at_its_end_what_was_acknowledged_and_no_more() -> None:
+async def test_a_task_that_ends_without_a_permit_commits_nothing() -> None:
     bench = Bench(FakeTask([outgoing("orders", 0, 3)], [outgoing("orders", 3, 2)]))
     bench.sender.acknowledge = False
     bench.running.start()
     await until(lambda: len(bench.sender.waiting) == 2)
     bench.sender.acknowledge_first()
-    bench.running.suspend()
+    bench.permit.revoke()
     await bench.running.stop(1.0)
-    assert bench.position("orders") == b'{"offset":2}'
+    assert bench.store.writes == []
     assert len(bench.sender.waiting) == 1

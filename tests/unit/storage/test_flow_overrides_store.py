@@ -1,16 +1,16 @@
 """File and overrides of one flow, over a log in memory."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from mm2py.errors import ConfigError, RequestTimedOutError
 from mm2py.mirror.flow_overrides import Change
-from mm2py.protocol.records import Record
 from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.table import Entry, Handler
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 
@@ -162,10 +162,10 @@ async def test_a_record_of_a_later_version_is_left_alone() -> None:
         assert store.effective() == FILE
 
 
-class _SilentLog:
+class _SilentTable:
     topic = "mm2py-flows.A.internal"
 
-    async def start(self) -> None:
+    async def start(self, handle: Handler) -> None:
         return
 
     async def stop(self) -> None:
@@ -174,15 +174,12 @@ class _SilentLog:
     async def read_to_end(self, timeout_s: float) -> None:
         return
 
-    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         return asyncio.get_running_loop().create_future()
 
 
 async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:
-    def silent(handle: Callable[[int, Record], None]) -> _SilentLog:
-        return _SilentLog()
-
-    store = FlowOverridesStore(silent, FILE, clock=FakeClock(), write_s=0.01)
+    store = FlowOverridesStore(_SilentTable(), FILE, clock=FakeClock(), write_s=0.01)
     await store.start()
     with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
         await store.note("restart", "A->B", actor="anna")

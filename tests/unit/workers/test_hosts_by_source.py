@@ -1,7 +1,7 @@
 """Tasks of one worker in one host per source."""
 
 from mm2py.runtime.tasks.task_host import TaskSpec
-from mm2py.types import State, TaskId
+from mm2py.types import State, TaskId, TopicPartition
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from tests.unit.runtime.herder_fakes import ObedientHost
 
@@ -27,13 +27,13 @@ async def test_each_source_has_a_host_and_all_of_them_hear_what_concerns_the_wor
         ["two-0"],
     ]
     assert set(hosts.tasks()) == {TaskId(name, 0) for name in ("one", "two", "three")}
-    hosts.lease(500)
-    hosts.suspend()
+    held = frozenset({TopicPartition("orders", 0)})
+    hosts.hold(held)
     await hosts.start_task(_spec("four", "C"))
-    late = opened["C"]
-    assert (late.leases, late.suspended) == ([500], True), "a host that is opened later knows"
-    hosts.resume()
-    assert not any(it.suspended for it in opened.values())
+    assert opened["C"].held == held, "a host that is opened later knows"
+    assert all(it.held == held for it in opened.values())
+    hosts.hold(frozenset())
+    assert not any(it.held for it in opened.values())
 
     await hosts.pause_task(TaskId("two", 0), paused=True)
     assert states[-1] == ("two-0", State.PAUSED)
