@@ -58,15 +58,13 @@ class ChildProcess:
 
     async def ended(self) -> str:
         """Wait for its end and return what kind it was; called when it closed its pipe."""
-        code = await asyncio.to_thread(self._wait)
-        return f"signal {-code}" if code < 0 else f"code {code}"
-
-    def _wait(self) -> int:
         try:
-            return self._process.wait(EXIT_WITHIN_S)
+            code = await asyncio.to_thread(self._process.wait, EXIT_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            await asyncio.to_thread(self._process.wait)
+            return f"signal 9: it did not exit within {EXIT_WITHIN_S:g} s"
+        return f"signal {-code}" if code < 0 else f"code {code}"
 
 
 async def spawn_host(command: Sequence[str], *, version: str, clock: Clock) -> HostLink:
