@@ -15,7 +15,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.hosts.pipe import HostPipe
-from mm2py.runtime.hosts.process import ENDS
+from mm2py.runtime.hosts.process import ENDS, end_with_worker
 from mm2py.runtime.hosts.reports import PipeLogHandler
 from mm2py.runtime.hosts.service import FlowSpec, HostedFlow, HostService
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -36,8 +36,10 @@ def main() -> None:
     for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+    descriptor = int(sys.argv[1])
+    end_with_worker(descriptor)
     with asyncio.Runner(loop_factory=thawing_loop) as runner:
-        runner.run(_serve(int(sys.argv[1])))
+        runner.run(_serve(descriptor))
 
 
 async def _serve(descriptor: int) -> None:

@@ -17,8 +17,8 @@ import json
 import logging
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from inspect import Signature, iscoroutinefunction, signature
 from itertools import count
@@ -330,27 +330,23 @@ class HostPipe:
                 self._work.add(work)
                 work.add_done_callback(self._work.discard)
             elif frame.id:
-                self._run(frame, codec, lambda: method(**arguments))
+                with self._refusing(frame):
+                    self._answer(frame, codec, method(**arguments))
             else:
                 method(**arguments)
 
     async def _await(
         self, frame: Frame, codec: _Codec, outcome: Coroutine[None, None, object]
     ) -> None:
-        try:
-            value = await outcome
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            self._refuse(frame, error)
-        else:
-            self._answer(frame, codec, value)
+        with self._refusing(frame):
+            self._answer(frame, codec, await outcome)
 
-    def _run(self, frame: Frame, codec: _Codec, call: Callable[[], object]) -> None:
+    @contextmanager
+    def _refusing(self, frame: Frame) -> Generator[None]:
         try:
-            value = call()
+            yield
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._refuse(frame, error)
-        else:
-            self._answer(frame, codec, value)
 
     def _answer(self, frame: Frame, codec: _Codec, value: object) -> None:
         self.send(Frame(frame.channel, frame.id, ANSWER, _dump(codec.result, (value,))))

@@ -1,0 +1,195 @@
+"""What a host reports never fails the code that reports, and an own host never outlives its caller."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from mm2py.api.context import EventKind, LossEvent
+from mm2py.observability.logging import SecretMask
+from mm2py.runtime.hosts.pipe import Channel, HostPipe
+from mm2py.runtime.hosts.reports import LedgerRelay, PipeLogHandler, TaskReports
+from mm2py.types import TaskId, TopicPartition
+from tests.unit.runtime.task_host_fakes import spec_of
+from tests.unit.runtime.test_child_host import FIRST, World, until
+
+ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
+
+
+class Worker:
+    """The other end of the pipe: a log, and a ledger that writes when it is let."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.events: list[LossEvent] = []
+        self.held_back: tuple[TopicPartition, ...] = ()
+        self.asked = 0
+        self.wrote = asyncio.Event()
+
+    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
+        self.lines.append(f"{level} {logger} {text}{trace}")
+
+    def happened(self, event: LossEvent) -> None:
+        self.events.append(event)
+
+    async def written(self) -> tuple[TopicPartition, ...]:
+        self.asked += 1
+        await self.wrote.wait()
+        self.wrote.clear()
+        return self.held_back
+
+
+def play(scenario: Callable[[Worker, HostPipe, Channel], Coroutine[None, None, None]]) -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        near, far = await HostPipe.over(here), await HostPipe.over(there)
+        worker = Worker()
+        far.channel(0).serve(worker.log_line, worker.happened, worker.written)
+        listening = [asyncio.create_task(end.listen()) for end in (near, far)]
+        await scenario(worker, near, near.channel(0))
+        await near.close()
+        await far.close()
+        await asyncio.gather(*listening)
+
+    asyncio.run(run())
+
+
+def event(partition: TopicPartition, first: int) -> LossEvent:
+    return LossEvent(
+        kind=EventKind.RETENTION,
+        partition=partition,
+        first_offset=first,
+        last_offset=first,
+        policy="",
+        cause="gone",
+        task="c-0",
+    )
+
+
+def test_no_log_call_raises_into_its_caller() -> None:
+    async def scenario(worker: Worker, pipe: HostPipe, channel: Channel) -> None:
+        logger = logging.getLogger("plugin")
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        handler = PipeLogHandler(channel, SecretMask(["hunter2"]))
+        logger.addHandler(handler)
+        logger.info("%d rows of hunter2", "x")
+        logger.info("name %s", "\udcff")
+        logger.info("%s", object.__new__(Unprintable))
+        logger.info("password=%s", "hunter2")
+        await until(lambda: len(worker.lines) == 4)
+        assert worker.lines == [
+            "INFO plugin log line cannot be formatted: TypeError",
+            "INFO plugin name ?",
+            "INFO plugin log line cannot be formatted: ZeroDivisionError",
+            "INFO plugin password=[hidden]",
+        ]
+        pipe.hang_up()
+        logger.info("into a closed pipe")
+        logger.removeHandler(handler)
+
+    play(scenario)
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_partitions_wait_for_the_ledger_each_for_its_own_events() -> None:
+    async def scenario(worker: Worker, _pipe: HostPipe, channel: Channel) -> None:
+        ledger = LedgerRelay(channel)
+        assert ledger.report(event(ORDERS, 1))
+        assert not ledger.report(event(ORDERS, 1)), "the same again"
+        assert ledger.report(event(RETURNS, 1))
+        assert set(ledger.unwritten()) == {ORDERS, RETURNS}
+        await until(lambda: worker.asked == 1)
+        assert ledger.report(event(ORDERS, 2))
+        worker.wrote.set()
+        await until(lambda: worker.asked == 2)
+        assert set(ledger.unwritten()) == {ORDERS}, "reported behind the question"
+        worker.held_back = (ORDERS,)
+        worker.wrote.set()
+        await until(lambda: worker.asked == 3)
+        assert not await ledger.flush(0.001)
+        worker.held_back = ()
+        worker.wrote.set()
+        assert await ledger.flush(5)
+        assert not ledger.unwritten()
+        assert [(it.partition, it.first_offset) for it in worker.events] == [
+            (ORDERS, 1),
+            (RETURNS, 1),
+            (ORDERS, 2),
+        ]
+
+    play(scenario)
+
+
+def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are() -> None:
+    async def scenario(worker: Worker, _pipe: HostPipe, channel: Channel) -> None:
+        ledger = LedgerRelay(Channel(channel.pipe, 9))
+        ledger.report(event(ORDERS, 1))
+        assert not await ledger.flush(0.02)
+        assert set(ledger.unwritten()) == {ORDERS}
+
+    play(scenario)
+
+
+def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
+    async def scenario() -> None:
+        world = World()
+        picking = asyncio.create_task(world.pool.pick(own=True))
+        await until(lambda: bool(world.links))
+        picking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await picking
+        await world.links[0].gone()
+        assert world.pool.pids == ()
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
+    async def scenario() -> None:
+        world = World()
+        for number in range(20):
+            await world.host.start_task(spec_of(number))
+            await world.host.stop_task(TaskId("Fake", number), 5.0)
+        child = world.children[0].stages[0].host
+        for host in (world.host, child):
+            assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_calls_for_one_task_take_turns() -> None:
+    async def scenario() -> None:
+        world = World()
+        starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
+        await asyncio.gather(*starts)
+        await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
+        assert world.host.tasks() == (FIRST,)
+        assert sum(link.tasks for link in world.links) == 1
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.started(0)
+        pipe = world.children[0].pipe
+        assert pipe is not None
+        await world.host.close()
+        pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
+        assert world.pool.pids == (100,)
+        await world.close()
+        assert world.topics == []
+        assert world.children[0].how == "code 0"
+
+    asyncio.run(scenario())
