@@ -1,4 +1,4 @@
-"""Tests are coroutines: ``async def test_...`` runs in an event loop of its own."""
+"""Tests are coroutines, each in an event loop of its own; chance in tests is fixed but for ``make fuzz``."""
 
 import asyncio
 import inspect
@@ -6,6 +6,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import cast
 
 import pytest
+
+from tests.property.effort import load_profile, seed_of
+
+load_profile()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,3 +32,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(run())
     return True
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a test with a random course of its own starts from; printed, so that a failure can be repeated."""
+    number = seed_of(request.node.nodeid)
+    print(f"seed {number}")  # noqa: T201 - shown when the test fails
+    return number

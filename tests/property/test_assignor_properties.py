@@ -102,7 +102,7 @@ class Group:
         raise AssertionError("the group does not come to rest")
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(events=EVENTS, max_delay_ms=DELAYS, counts=WORK)
 def test_after_any_events_all_work_runs_once_and_is_evenly_shared(
     events: list[tuple[str, object]], max_delay_ms: int, counts: dict[str, int]
@@ -127,7 +127,7 @@ def test_after_any_events_all_work_runs_once_and_is_evenly_shared(
         assert max(kind) - min(kind) <= 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(counts=WORK, members=st.integers(2, 4))
 def test_a_worker_that_bounces_within_the_delay_gets_its_own_back(
     counts: dict[str, int], members: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mm2py.errors import Mm2pyError
 from mm2py.types import TargetState, TaskId
+from tests.property.effort import examples
 from tests.unit.client.group_coordinator import MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
 from tests.unit.runtime.herder_stage import Stage
@@ -197,7 +198,7 @@ class GroupPlay(Play):
                 await self.passes(self.ask(leader, operation, self.random.choice(NAMES)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, share=0.5))
 @given(st.integers(0, 2**32))
 @example(399)  # a membership that is lost while the config is read
 @example(39_418)
@@ -208,7 +209,7 @@ def test_random_changes_end_as_the_model_says_and_nothing_runs_twice(seed: int) 
     asyncio.run(Play(seed).run(steps=14))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, share=0.5))
 @given(st.integers(0, 2**32))
 @example(1)  # a connector that starts again on a worker in doubt
 def test_nodes_that_are_cut_off_and_come_back_never_share_a_task(seed: int) -> None:

@@ -39,7 +39,7 @@ rows = st.lists(
     max_size=30,
 )
 
-relaxed = settings(deadline=None, max_examples=examples(60))  # codecs are slow on a busy machine
+relaxed = settings(max_examples=examples(60))
 codecs = st.sampled_from(list(Codec))
 
 

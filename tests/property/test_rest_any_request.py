@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Scope
 
 from mm2py.rest.app import public_app
+from tests.property.effort import examples
 from tests.unit.rest.rest_fakes import FakeHerder, flow, parts_of, state
 
 METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -92,7 +93,7 @@ async def answer(
     return int(sent[0]["status"]), content
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.booleans(), METHODS, PATHS, BODIES, TYPES)
 def test_any_request_is_answered_in_shape(
     dedicated: bool, method: str, path: str, body: bytes, declared: bytes

@@ -23,7 +23,7 @@ from tests.property.effort import examples
 from tests.unit.rest.connect_document import connect_document
 from tests.unit.rest.paper_worker import NAME, PaperWorker
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(300)]
 
 BASE: Final = "http://worker:8083"
 AS_SENT: Final = SanitizationConfig(enabled=False)
@@ -62,10 +62,8 @@ def ask_everything(
         operation = result.ok()
 
         @settings(
-            max_examples=examples(8),
-            derandomize=True,
+            max_examples=examples(8, share=0.01),
             database=None,
-            deadline=None,
             phases=[Phase.generate],
             report_multiple_bugs=False,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

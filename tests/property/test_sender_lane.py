@@ -269,7 +269,7 @@ def play(rig: Rig, steps: list[tuple[str, int, int]]) -> None:
             rig.broker.too_large = min(rig.broker.too_large, number)
 
 
-@settings(max_examples=examples(1500), deadline=None)
+@settings(max_examples=examples(1500))
 @given(
     steps=st.lists(STEPS, max_size=80),
     max_in_flight=st.integers(1, 5),
@@ -296,7 +296,7 @@ def test_every_record_arrives_once_and_in_order_whatever_is_lost(
     assert rig.max_seen <= max_in_flight
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(steps=st.lists(STEPS, max_size=60))
 def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
     steps: list[tuple[str, int, int]],

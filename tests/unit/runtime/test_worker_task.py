@@ -239,20 +239,14 @@ async def test_a_partition_the_task_reports_failed_still_delivers_what_it_handed
 
 
 @pytest.mark.parametrize(("fail_on_gap", "given_up"), [(False, []), (True, [ORDERS])])
-def test_a_gap_is_logged_with_its_range_and_stops_the_partition_only_if_asked(
+async def test_a_gap_is_logged_with_its_range_and_stops_the_partition_only_if_asked(
     caplog: pytest.LogCaptureFixture, *, fail_on_gap: bool, given_up: list[TopicPartition]
 ) -> None:
-    async def scenario() -> Bench:
-        bench = Bench(
-            FakeTask([outgoing("orders", 0), outgoing("bills", 0)]), fail_on_gap=fail_on_gap
-        )
-        bench.running.start()
-        await until(lambda: len(bench.sender.sent) == 2)
-        bench.context.report_gap(SourceGap(ORDERS, 1, 99, "retention", "log start is 100"))
-        await bench.running.stop(1.0)
-        return bench
-
-    bench = asyncio.run(scenario())
+    bench = Bench(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]), fail_on_gap=fail_on_gap)
+    bench.running.start()
+    await until(lambda: len(bench.sender.sent) == 2)
+    bench.context.report_gap(SourceGap(ORDERS, 1, 99, "retention", "log start is 100"))
+    await bench.running.stop(1.0)
     assert bench.task.given_up == given_up
     assert "first_offset=1 last_offset=99 offsets=99 cause=retention" in caplog.text
 
