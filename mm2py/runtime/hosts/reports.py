@@ -101,8 +101,12 @@ class PipeLogHandler(logging.Handler):
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one line."""
-        text, trace = record.getMessage(), ""
+        """Send one line; never raises into the code that logs, which may be a plug-in's."""
+        try:
+            text = record.getMessage()
+        except Exception as failure:  # noqa: BLE001 - its arguments are a plug-in's
+            text = f"{record.msg!r} cannot be formatted: {type(failure).__name__}: {failure}"
+        trace = ""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
@@ -113,11 +117,15 @@ class PipeLogHandler(logging.Handler):
             LogLine(
                 level=record.levelname,
                 logger=record.name,
-                scope=self._mask.apply(current_scope()),
-                text=self._mask.apply(text),
-                trace=self._mask.apply(trace),
+                scope=self._clean(current_scope()),
+                text=self._clean(text),
+                trace=self._clean(trace),
             )
         )
+
+    def _clean(self, text: str) -> str:
+        # A plug-in's text may hold halves of characters, which no frame can.
+        return self._mask.apply(text).encode("utf-8", "backslashreplace").decode()
 
 
 def write_line(line: LogLine) -> None:
