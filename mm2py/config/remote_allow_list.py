@@ -81,6 +81,11 @@ _OTHER_CLUSTER: Final = (
 )
 # Addresses where clouds hand out credentials; IPv4's are link-local.
 _METADATA: Final = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
+_METADATA_NAMES: Final = re.compile(r"(.*\.)?(metadata(\..*)?|instance-data(\..*)?)", re.IGNORECASE)
+# Services such as nip.io resolve a name to the address inside it, 169-254-169-254 or a9fea9fe.
+_LINK_LOCAL_INSIDE: Final = re.compile(
+    r"(?:^|[.-])(?:169[.-]254[.-]\d{1,3}[.-]\d{1,3}|a9fe[0-9a-f]{4})(?:$|[.-])", re.IGNORECASE
+)
 _ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters beside tab and line ends."""
@@ -214,8 +219,12 @@ def _hands_out_secrets(server: str) -> bool:
     try:
         address = ip_address(host)
     except ValueError:
-        # 0xa9fea9fe and the like: resolvers take them for addresses, nobody writes them for a broker.
-        return _ODD_ADDRESS.fullmatch(host) is not None
+        # 0xa9fea9fe and the like: resolvers take them for addresses, no broker is written so.
+        return (
+            _ODD_ADDRESS.fullmatch(host) is not None
+            or _METADATA_NAMES.fullmatch(host) is not None
+            or _LINK_LOCAL_INSIDE.search(host) is not None
+        )
     mapped = getattr(address, "ipv4_mapped", None) or address
     return bool(mapped.is_link_local) or str(address) in _METADATA
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError
 from mm2py.flows.connectors import enabled
@@ -24,7 +25,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ANY: Final = ("mm2py-sample", "")
 _REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
 MOST_NAMES: Final = 5_000
-"""Names tried at most: a change over REST must not hold the loop up."""
+"""Names tried at most: a change over REST must not hold up the event loop."""
+
+MOST_S: Final = 0.5
+"""For all names and patterns together: a pattern may need 0.1 s on each name before it is refused alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,13 @@ def _circles(configs: Mapping[FlowName, Mapping[str, str]], names: Collection[st
         return {}
     rings: dict[tuple[FlowName, ...], list[tuple[FlowName, ...]]] = {}
     found: _Circles = {}
+    deadline = SYSTEM_CLOCK.monotonic() + MOST_S
     for topic in names:
+        if SYSTEM_CLOCK.monotonic() > deadline:
+            raise ConfigError(
+                f"the topic patterns of all flows need more than {MOST_S:g} s on {len(names)} names",
+                remedy="write them without nested repetitions such as (a+)+",
+            )
         carrying = tuple(edge.flow for edge in edges if edge.carries(topic))
         if carrying not in rings:
             rings[carrying] = list(_rings(carrying))

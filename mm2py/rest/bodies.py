@@ -5,6 +5,7 @@ to an undecodable body this answers 400; no client depends on the 500.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Final, NoReturn, cast
 
@@ -133,6 +134,8 @@ def _scalars(entry: Mapping[str, object], member: str) -> Mapping[str, JsonScala
                 "Offsets may only contain primitive types as values, but field"
                 f" {key} contains {kind}"
             )
+        if isinstance(item, float) and not math.isfinite(item):
+            raise BadRequestError(f"Field {key} of `{member}` holds a number that is too large")
         scalars[key] = item
     return scalars
 

@@ -101,7 +101,7 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
     config)`` says why a config may not come from outside, None where it may. ``names_a_secret`` looks at a
-    key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public application (authentication); None lets everybody in.
+    key alone. ``verification`` are the algorithms of Java's form of a flow's signatures. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public application (authentication); None lets everybody in.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -116,7 +116,7 @@ class RestParts:
     flows: APIRouter | None = None
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
     names_a_secret: Callable[[str], bool] = names_a_secret
-    verification_algorithms: Collection[str] = ("HmacSHA256",)
+    verification: Callable[[FlowName | None], Collection[str]] = lambda _flow: ("HmacSHA256",)
     address: str = ""
     version: str = "4.3.1"
     commit: str = ""

@@ -22,8 +22,10 @@ _PREFLIGHT_AGE_S: Final = "60"
 class CrossOrigin:
     """ASGI middleware: answers as Jetty's cross-origin handler does for Connect (kcr 1.14)."""
 
-    def __init__(self, app: ASGIApp, origins: frozenset[str], methods: str) -> None:
-        self._app, self._origins, self._methods = app, origins, methods
+    def __init__(
+        self, app: ASGIApp, origins: frozenset[str], methods: str, headers: str = "Content-Type"
+    ) -> None:
+        self._app, self._origins, self._methods, self._headers = app, origins, methods, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -43,7 +45,7 @@ class CrossOrigin:
                     headers["Access-Control-Allow-Origin"] = origin
                 if allowed and preflight:
                     headers["Access-Control-Allow-Methods"] = self._methods
-                    headers["Access-Control-Allow-Headers"] = "Content-Type"
+                    headers["Access-Control-Allow-Headers"] = self._headers
                     headers["Access-Control-Max-Age"] = _PREFLIGHT_AGE_S
             await send(message)
 

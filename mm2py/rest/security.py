@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.rest_settings import RestSettings
+from mm2py.config.rest_settings import RestSettings, is_loopback
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
@@ -34,6 +34,8 @@ _UNAUTHORIZED: Final = "User cannot access the resource."
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POLICY_VIOLATION: Final = 1008
 BODIES_AT_ONCE: Final = 16
+LOGIN_LOG_S: Final = 10.0
+_PREFLIGHT: Final = Caller("preflight", operator=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,11 @@ def gate_for(
     )
 
     def wrap(app: ASGIApp) -> ASGIApp:
-        gate: ASGIApp = Gate(app, credentials, rules)
+        gate: ASGIApp = Gate(app, credentials, rules, clock=clock)
         if settings.allowed_origins:
-            gate = CrossOrigin(gate, settings.allowed_origins, settings.allowed_methods)
+            headers = "Content-Type, Authorization" if credentials.required else "Content-Type"
+            methods = settings.allowed_methods
+            gate = CrossOrigin(gate, settings.allowed_origins, methods, headers)
         return RuledHeaders(gate, settings.header_rules, clock) if settings.header_rules else gate
 
     return wrap
@@ -75,13 +79,21 @@ def gate_for(
 class Gate:
     """ASGI middleware of the public listeners; ``RawPath`` is outside of it, so both judge the same path."""
 
-    def __init__(self, app: ASGIApp, credentials: Credentials, rules: GateRules) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        credentials: Credentials,
+        rules: GateRules,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._app = app
         self._bodies = BodyReader(
             rules.max_body_bytes, at_once=BODIES_AT_ONCE, limit_name="rest.max.body.bytes"
         )
         self._credentials = credentials
         self._rules = rules
+        self._failures = _FailedLogins(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request pass, or answer why not."""
@@ -92,7 +104,12 @@ class Gate:
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
         headers = Headers(scope=scope)
-        caller = self._credentials.caller(headers.get("authorization"), _certificate(scope))
+        given = headers.get("authorization")
+        caller = self._credentials.caller(given, _certificate(scope))
+        if caller is None and given is not None:
+            self._failures.note(scope)
+        if caller is None and _is_preflight(scope, headers, self._rules.origins):
+            caller = _PREFLIGHT  # browsers send no credentials with it; it is answered with methods alone
         refusal = self._refusal(scope, headers, caller)
         if refusal is not None:
             await refusal(scope, receive, send)
@@ -126,6 +143,33 @@ class Gate:
         if not self._rules.admin_endpoints and _first_segment(scope) == "admin":
             return error_response(404, framework_text(404))
         return None
+
+
+@final
+class _FailedLogins:
+    """Logs wrong passwords and tokens: the first at once, then at most one line per ten seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._count = 0
+        self._logged_at: float | None = None
+
+    def note(self, scope: Scope) -> None:
+        """Count a request whose credentials are wrong."""
+        self._count += 1
+        now = self._clock.monotonic()
+        if self._logged_at is not None and now - self._logged_at < LOGIN_LOG_S:
+            return
+        address, port = scope.get("client") or ("unknown", 0)
+        log.warning(
+            "rest login failed client=%s:%s method=%s path=%s failures=%d",
+            address,
+            port,
+            scope["method"],
+            plain_segment(scope["path"]),
+            self._count,
+        )
+        self._logged_at, self._count = now, 0
 
 
 @final
@@ -186,13 +230,22 @@ def _may_change(headers: Headers, origins: frozenset[str]) -> bool:
     origin = headers.get("origin", "").lower()
     if origin and (origin in origins or "*" in origins):
         return True
-    if headers.get("sec-fetch-site", "none").lower() not in ("same-origin", "none"):
-        return False
+    same_site = headers.get("sec-fetch-site", "none").lower() in ("same-origin", "none")
     if not origin:
-        return True
+        return same_site
     scheme, _, page = origin.partition("://")
-    asked = _host_and_port(scheme, headers.get("host", ""))
-    return asked is not None and asked == _host_and_port(scheme, page)
+    asked, there = (_host_and_port(scheme, it) for it in (headers.get("host", ""), page))
+    if asked is None or there is None:
+        return False
+    if asked != there:
+        # localhost and 127.0.0.1 are two sites for a browser, and one port of this machine.
+        return asked[1] == there[1] and is_loopback(asked[0]) and is_loopback(there[0])
+    return same_site
+
+
+def _is_preflight(scope: Scope, headers: Headers, origins: frozenset[str]) -> bool:
+    allowed = "*" in origins or headers.get("origin", "").lower() in origins
+    return scope["method"] == "OPTIONS" and "access-control-request-method" in headers and allowed
 
 
 def _host_and_port(scheme: str, authority: str) -> tuple[str, int | None] | None:

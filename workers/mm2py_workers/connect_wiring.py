@@ -21,6 +21,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.rest.credentials import Credentials
 from mm2py.runtime.group.membership import WorkerMembership
+from mm2py.runtime.group.request_signing import check_algorithms
 from mm2py.runtime.group.solo_membership import SoloMembership
 from mm2py.runtime.herder import api as herder_api
 from mm2py.runtime.herder.api import HerderParts
@@ -147,7 +148,7 @@ class _Worker:
             plugins=node.plugins,
             catalog=node.catalog,
             validator=node.validator,
-            peers=node.peers(None),
+            peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
             resolve=_resolver(self.file, node.mask),
             editor=OffsetEditor(offsets, node.plugins.find),
@@ -272,7 +273,11 @@ def _resolver(file: WorkerFile, mask: SecretMask) -> Callable[[ConnectorConfig],
 
 
 def _rest(file: WorkerFile) -> RestNode:
-    # What REST would refuse later, when nobody could tell it any more.
+    check_algorithms(
+        file.worker.inter_worker_signature_algorithm,
+        file.worker.inter_worker_verification_algorithms,
+    )
+    # What REST would refuse later, when it is too late to end the process.
     Credentials.read(file.rest)
     if file.rest.tls is not None:
         from mm2py.rest.listener_tls import server_context  # brings the libraries for key stores
@@ -300,6 +305,7 @@ def _node(
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,
+        verification=lambda _flow: file.worker.inter_worker_verification_algorithms,
         file_texts=lambda _flow, _connector: file.file.values,
         clock=clock,
         pool=pool,

@@ -119,7 +119,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         plugins=node.plugins,
         catalog=node.catalog,
         validator=node.validator,
-        peers=node.peers(plan.name),
+        peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
         overrides=overrides,
         resolve=plan.resolve,
         editor=OffsetEditor(stores.offsets, node.plugins.find),

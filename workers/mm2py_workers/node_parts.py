@@ -3,7 +3,7 @@
 Flow: properties file -> ``FlowPlan`` per flow, ``NodeParts`` once -> ``flow_wiring``, ``rest_wiring``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mm2py.clock import Clock
@@ -40,8 +40,9 @@ class FlowPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What all flows of a process share; ``url`` is where other workers reach it, ``peers`` asks them.
+    """What all flows of a process share; ``url`` is where other workers reach it.
 
+    ``peers`` asks them, with the algorithm that Java's form of a signature has; ``verification`` are those accepted.
     ``file_texts`` gives a connector's config as its file says it, which a remote config may repeat. Without a
     ``pool`` tasks live in this process.
     """
@@ -53,7 +54,8 @@ class NodeParts:
     validator: Validator
     loggers: LoggerRegistry
     mask: SecretMask
-    peers: Callable[[FlowName | None], PeerClient]
+    peers: Callable[[FlowName | None, str], PeerClient]
+    verification: Callable[[FlowName | None], Collection[str]]
     file_texts: Callable[[FlowName | None, str], Mapping[str, str]]
     clock: Clock
     pool: HostPool | None = None

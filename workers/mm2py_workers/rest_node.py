@@ -153,13 +153,13 @@ class RestNode:
 
         return http_client(peer_context(self.settings.tls))
 
-    def peers(self, flow: FlowName | None) -> PeerClient:
+    def peers(self, flow: FlowName | None, algorithm: str) -> PeerClient:
         """Return what a flow's herder asks other workers with; loaded at its first question."""
 
         def made() -> PeerClient:
             from mm2py.rest.peer_client import HttpPeerClient
 
-            return HttpPeerClient(self.http, flow)
+            return HttpPeerClient(self.http, flow, algorithm=algorithm)
 
         return LatePeerClient(made)
 

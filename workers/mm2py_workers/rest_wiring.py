@@ -73,6 +73,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         flows=_flows(served, forward, refusal),
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
+        verification=parts.verification,
         address=urlsplit(node.url).netloc,
         commit=f"mm2py-{version('mm2py')}",
     )

@@ -24,6 +24,7 @@ from mm2py.flows.patches import SOURCE
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
+from mm2py.runtime.group.request_signing import check_algorithms
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
@@ -141,6 +142,7 @@ def build_node(
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,
+        verification=plans.verification,
         file_texts=plans.texts,
         clock=clock,
         pool=pool,
@@ -149,7 +151,7 @@ def build_node(
     def build(name: FlowName) -> tuple[Herder, FlowOverridesStore, PeerClient]:
         wired = wire_flow(plans.of(name), parts, metrics.flow(name))
         mask.add(config.secrets)  # deriving resolves placeholders
-        return Herder(wired.parts, clock=clock), wired.overrides, parts.peers(name)
+        return Herder(wired.parts, clock=clock), wired.overrides, wired.parts.peers
 
     watch = FlowWatch(plans.target, clock)
     pairs = [pair for pair in plans.pairs if targets is None or pair.target in targets]
@@ -212,6 +214,10 @@ class _Plans:
             return {}
         return self.of(flow).connectors.get(connector, {})
 
+    def verification(self, flow: FlowName | None) -> Collection[str]:
+        """Return the algorithms that signatures of a flow's workers may have."""
+        return () if flow is None else self.of(flow).worker.inter_worker_verification_algorithms
+
     def target(self, name: FlowName) -> ConnectionSettings:
         """Return how the target of a pair is reached."""
         return connection_settings(self.of(name).props, scope=f"worker of {name}")
@@ -223,6 +229,9 @@ def _derive(
     props = config.worker_config(name)
     try:
         worker = parse_config(WorkerConfig, props)
+        check_algorithms(
+            worker.inter_worker_signature_algorithm, worker.inter_worker_verification_algorithms
+        )
     except ConfigError as error:
         raise ConfigError(
             f"{config.path}: flow {name}: {error.message}", remedy=error.remedy

@@ -25,7 +25,7 @@ async def _verify(call: Call) -> None:
             call.request.headers,
             await call.request.body(),
             call.connector().herder.session_key(),
-            call.parts.verification_algorithms,
+            call.parts.verification(call.connector().herder.flow),
         )
 
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from string import ascii_letters, digits
 from typing import Final, final
 
+from mm2py.errors import ConfigError
 from mm2py.runtime.herder.errors import SignatureError
 from mm2py.storage.config_state import SessionKey
 
@@ -25,6 +26,7 @@ __all__ = [
     "STAMP_HEADER",
     "SeenRequests",
     "SignedHead",
+    "check_algorithms",
     "is_available",
     "new_session_key",
     "rotation_due",
@@ -66,6 +68,28 @@ _INVALID: Final = "Internal request contained invalid signature."
 def is_available(algorithm: str) -> bool:
     """Return whether we can sign with an algorithm of Java's name."""
     return algorithm.lower() in _ALGORITHMS
+
+
+def check_algorithms(signature: str, verification: Collection[str]) -> None:
+    """Check ``inter.worker.signature.algorithm`` and ``inter.worker.verification.algorithms``.
+
+    Raises:
+        ConfigError: one is not available, or own signatures would be refused by others with this config.
+    """
+    known = "HmacSHA256, HmacSHA384, HmacSHA512, HmacSHA224, HmacSHA1 or HmacMD5"
+    for prop, names in (
+        ("inter.worker.verification.algorithms", verification),
+        ("inter.worker.signature.algorithm", (signature,)),
+    ):
+        wrong = [name for name in names if not is_available(name)]
+        if wrong or not names:
+            raise ConfigError(f"{prop}={','.join(names)}: no such algorithm", remedy=f"use {known}")
+    if signature not in verification:
+        raise ConfigError(
+            f"inter.worker.signature.algorithm={signature} is not in"
+            f" inter.worker.verification.algorithms={','.join(verification)}",
+            remedy="add it there on all workers",
+        )
 
 
 def new_session_key(

@@ -241,30 +241,32 @@ class PipeLogHandler(logging.Handler):
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one line; never raises into the code that logs."""
+        """Send one line; never raises into the code that logs, which may be a plug-in's."""
         try:
-            text, trace = record.getMessage(), ""
-            error = record.exc_info[1] if record.exc_info else None
-            if error is not None:
-                kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
-                text = f"{text}: {kind}{one_line(error)}"
-                if self._debug:
-                    trace = "".join(traceback.format_exception(error))
-            self._post(record, text, trace)
-        except Exception as error:  # noqa: BLE001 - a defective log call must not fail its task
-            self._post(record, f"log line cannot be formatted: {type(error).__name__}", "")
-
-    def _post(self, record: logging.LogRecord, text: str, trace: str) -> None:
+            text = record.getMessage()
+        except Exception as failure:  # noqa: BLE001 - its arguments are a plug-in's
+            text = f"{record.msg!r} cannot be formatted: {type(failure).__name__}: {failure}"
+        trace = ""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
+            text = f"{text}: {kind}{one_line(error)}"
+            if self._debug:
+                trace = "".join(traceback.format_exception(error))
         if self._channel.clogged:
             return  # a worker that is frozen must not make its hosts grow; its log has a hole then
         self._channel.post(
             HostReports.log_line,
             level=record.levelname,
             logger=record.name,
-            scope=self._mask.apply(current_scope()),
-            text=self._mask.apply(text),
-            trace=self._mask.apply(trace),
+            scope=self._clean(current_scope()),
+            text=self._clean(text),
+            trace=self._clean(trace),
         )
+
+    def _clean(self, text: str) -> str:
+        # A plug-in's text may hold halves of characters, which no frame can.
+        return self._mask.apply(text).encode("utf-8", "backslashreplace").decode()
 
 
 def write_line(level: str, logger: str, scope: str, text: str, trace: str) -> None:

@@ -274,3 +274,25 @@ def test_the_answer_names_keys_and_remedies_and_no_value() -> None:
     assert "topics uses a config provider: write the value" in text
     assert CANARY not in text
     assert refusal_text([]) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "allowed"),
+    [
+        ("metadata.google.internal:80", False),
+        ("METADATA:80", False),
+        ("instance-data.ec2.internal:80", False),
+        ("169-254-169-254.nip.io:80", False),
+        ("app.169.254.169.254.nip.io:80", False),
+        ("a9fea9fe.nip.io:80", False),
+        ("kafka-169.example:9092", True),
+        ("metadatabase.example:9092", True),
+        ("broker-1.metadata-team.example:9092", True),
+        ("localhost:9092", True),
+    ],
+)
+def test_names_of_a_clouds_own_services_are_refused_as_their_addresses_are(
+    server: str, *, allowed: bool
+) -> None:
+    key = "source.cluster.bootstrap.servers"
+    assert refused({key: f"a:9092,{server}"}) == ([] if allowed else [key])

@@ -200,3 +200,23 @@ def test_other_workers_are_told_an_address_that_leads_here() -> None:
     )
     assert advertised_url(named, both, "x") == "https://Worker-1:443/"
     assert named.own_hosts == {"127.0.0.1", "worker-1"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "bound"),
+    [("FileConfigProvider", "allowed.paths"), ("DirectoryConfigProvider", "allowed.paths"),
+     ("EnvVarConfigProvider", "allowlist.pattern")],
+)  # fmt: skip
+def test_a_provider_that_callers_may_use_has_to_be_bounded(provider: str, bound: str) -> None:
+    props = {
+        "config.providers": "p",
+        "config.providers.p.class": f"org.apache.kafka.common.config.provider.{provider}",
+        "rest.config.providers.allow": "p",
+    }
+    for reader in (RestSettings.of_worker, RestSettings.of_flow_file):
+        with pytest.raises(ConfigError, match="callers could read everything") as refused:
+            reader(props)
+        assert f"config.providers.p.param.{bound}" in refused.value.remedy
+        assert reader({**props, f"config.providers.p.param.{bound}": "/x"}).providers_allowed == {
+            "p"
+        }

@@ -18,7 +18,7 @@ def test_scram_names_are_escaped() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"junk", b"e=unknown-user", b"r=other,s=c2FsdA==,i=4096", b"r=,i=1", b"\xff"],
+    [b"", b"junk", b"e=unknown-user", b"r=other,s=c2FsdA==,i=4096", b"r=,i=4096", b"\xff"],
 )
 def test_a_scram_answer_that_is_no_challenge_is_refused(answer: bytes) -> None:
     exchange = SaslExchange.with_password("SCRAM-SHA-512", "u", "p")
@@ -42,3 +42,13 @@ def test_a_refused_token_is_answered_before_the_broker_gives_its_error() -> None
     exchange.take(b'{"status":"invalid_token"}')
     assert not exchange.is_done
     assert exchange.message() == b"\x01"
+
+
+@pytest.mark.parametrize("count", [b"0", b"1", b"4095", b"1000001", b"9" * 5_000])
+def test_a_broker_that_asks_for_a_proof_that_is_easy_to_crack_or_endless_gets_none(
+    count: bytes,
+) -> None:
+    exchange = SaslExchange.with_password("SCRAM-SHA-256", "u", "p")
+    nonce = exchange.message().rpartition(b"r=")[2]
+    with pytest.raises(AuthenticationError, match="SCRAM iterations, 4096 to 1000000"):
+        exchange.take(b"r=" + nonce + b"more,s=c2FsdA==,i=" + count)

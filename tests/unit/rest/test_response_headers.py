@@ -75,10 +75,15 @@ def test_a_preflight_is_answered_on_any_path_with_the_status_of_the_request_itse
         }
 
 
-def test_a_preflight_without_credentials_is_a_401_as_in_connect() -> None:
-    answer = ask(gate_of(CORS, {"ann": "a"}), "OPTIONS", PREFLIGHT)
-    assert answer.status_code == 401
+def test_a_preflight_of_an_allowed_origin_needs_no_credentials_and_permits_to_send_them() -> None:
+    gate = gate_of(CORS, {"ann": "a"})
+    answer = ask(gate, "OPTIONS", PREFLIGHT)
+    assert answer.status_code == 200
     assert cors(answer)["access-control-allow-origin"] == ORIGIN
+    assert cors(answer)["access-control-allow-headers"] == "Content-Type, Authorization"
+    for headers in ({**PREFLIGHT, "Origin": "https://evil"}, {"Origin": ORIGIN}, {}):
+        assert ask(gate, "OPTIONS", headers).status_code == 401
+    assert ask(gate, "GET", PREFLIGHT).status_code == 401
 
 
 def test_rules_put_headers_on_every_answer_refusals_included() -> None:

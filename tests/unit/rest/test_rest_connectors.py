@@ -217,3 +217,18 @@ def test_a_null_name_in_a_config_means_the_name_of_the_path() -> None:
     request(herder, "PATCH", "/connectors/c/config", body={"name": None, "x": "1"})
     assert herder.configs["d"] == {"name": "d"}
     assert herder.configs["c"]["name"] == "c"
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999"])
+def test_an_offset_that_no_json_number_can_hold_is_refused(number: bytes) -> None:
+    body = b'{"offsets":[{"partition":{"a":1},"offset":{"p":' + number + b"}}]}"
+    herder = FakeHerder()
+    reply = ask(
+        public_app(parts_of({None: herder})), "PATCH", "/connectors/c/offsets", content=body,
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    assert (reply.status, reply.message) == (
+        400,
+        "Field p of `offset` holds a number that is too large",
+    )
+    assert herder.calls == []

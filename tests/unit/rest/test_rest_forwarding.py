@@ -355,6 +355,14 @@ def test_the_endpoints_of_java_take_the_signature_of_java(
     assert len(leader.calls) == 1
 
 
+def test_the_algorithms_that_the_config_allows_are_accepted_and_no_other() -> None:
+    parts = replace(parts_of({None: FakeHerder()}), verification=lambda _flow: ("HmacSHA512",))
+    app = internal_app(parts)
+    for algorithm, status in (("HmacSHA512", 204), ("HmacSHA256", 400)):
+        headers = sign_body(KEY, b"", algorithm)
+        assert ask(app, "PUT", "/connectors/c/fence", headers=headers).status == status
+
+
 def test_task_configs_on_a_former_leader_are_sent_on() -> None:
     leader = FakeHerder()
     net, _ = two(leader)

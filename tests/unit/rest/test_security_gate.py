@@ -14,6 +14,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.security import Gate, GateRules, gate_for
+from mm2py.testing.clock import FakeClock
 
 RULES = GateRules(max_body_bytes=100)
 USERS = Credentials(
@@ -199,6 +200,35 @@ def test_a_page_of_another_site_changes_nothing(
     assert ask(gate, "GET", headers=headers).status_code == 200
 
 
+def test_a_page_of_this_port_under_another_name_of_this_machine_may_change_things() -> None:
+    gate = Gate(echo, NOBODY, RULES)
+    for page in ("localhost", "[::1]", "127.0.0.2"):
+        headers = {"Origin": f"http://{page}:8083", "Sec-Fetch-Site": "cross-site"}
+        assert ask(gate, "POST", headers=headers).status_code == 200
+        other_port = {"Origin": f"http://{page}:8084", "Sec-Fetch-Site": "cross-site"}
+        assert ask(gate, "POST", headers=other_port).status_code == 403
+        elsewhere = {**headers, "Host": "worker:8083"}
+        assert ask(gate, "POST", headers=elsewhere).status_code == 403
+
+
+def test_wrong_credentials_are_logged_with_the_address_and_not_for_every_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="mm2py.rest.security")
+    clock = FakeClock()
+    gate = Gate(echo, USERS, RULES, clock=clock)
+    assert ask(gate).status_code == 401  # as a probe of a load balancer
+    assert caplog.records == []
+    for _ in range(5):
+        assert ask(gate, headers=basic("ann", "canary-wrong")).status_code == 401
+    asyncio.run(clock.advance(11))
+    ask(gate, headers=basic("ann", "canary-wrong"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.rpartition(" ")[2] for line in lines] == ["failures=1", "failures=5"]
+    assert all("rest login failed client=127.0.0.1:" in line for line in lines)
+    assert not [line for line in lines if "canary" in line or "ann" in line]
+
+
 def test_our_own_page_may_change_things() -> None:
     for headers in (
         {"Origin": "http://127.0.0.1:8083", "Sec-Fetch-Site": "same-origin"},
@@ -258,7 +288,7 @@ def test_who_changed_what_is_logged_and_no_secret_is(caplog: pytest.LogCaptureFi
     ask(gate, "GET", "/connectors", headers=operator)
     ask(gate, "PUT", "/connector-plugins/p/config/validate", headers=operator)
     ask(gate, "PUT", "/connectors/c/pause", headers=basic("ann", "canary-wrong"))
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [it.getMessage() for it in caplog.records if it.levelno == logging.INFO] == [
         "rest change caller=ann method=PUT path=/connectors/c/pause status=200",
         "rest change caller=ann method=PUT path=/connector-plugins/p/config/validate status=200",
     ]

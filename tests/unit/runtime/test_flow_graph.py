@@ -101,3 +101,11 @@ def test_more_topics_in_a_circle_are_a_new_one() -> None:
 def test_a_pattern_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(ConfigError):
         same_name_cycles(flows(AB=same("["), BA=same(".*")))
+
+
+def test_patterns_that_are_slow_on_every_name_are_given_a_bounded_time() -> None:
+    # Each match stays below the limit of one; 5,000 of them would hold the event loop for minutes.
+    slow = same("(a|aa)+$b?")
+    names = [f"{'a' * 20}x{number}" for number in range(5_000)]
+    with pytest.raises(ConfigError, match=r"more than 0.5 s|needs more than 0.1 s"):
+        same_name_cycles(flows(AB=slow, BA=slow), names)

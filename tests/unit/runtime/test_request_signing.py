@@ -4,9 +4,11 @@ from base64 import b64encode
 
 import pytest
 
+from mm2py.errors import ConfigError
 from mm2py.runtime.group.request_signing import (
     SeenRequests,
     SignedHead,
+    check_algorithms,
     new_session_key,
     rotation_due,
     sign_body,
@@ -222,3 +224,15 @@ def test_what_is_remembered_is_bounded_by_what_is_valid() -> None:
         headers = sign_request(KEY, "GET", "/", "a", b"", now_ms)
         seen.take(verify_request(headers, "GET", "/", KEY), now_ms)
         assert len(seen) <= 61
+
+
+def test_algorithms_of_signatures_have_to_be_known_and_to_fit_each_other() -> None:
+    check_algorithms("HmacSHA512", ("HmacSHA256", "HmacSHA512"))
+    for signature, verification, prop in (
+        ("HmacSHA512", ("HmacSHA256",), "is not in inter.worker.verification.algorithms"),
+        ("Rot13", ("HmacSHA256",), "inter.worker.signature.algorithm=Rot13"),
+        ("HmacSHA256", ("HmacSHA256", "x"), "inter.worker.verification.algorithms"),
+        ("HmacSHA256", (), "inter.worker.verification.algorithms"),
+    ):
+        with pytest.raises(ConfigError, match=prop):
+            check_algorithms(signature, verification)

@@ -285,3 +285,31 @@ def test_a_broken_plugin_hides_no_other() -> None:
     assert [it.java_class for it in plugins.factories()] == [SOURCE]
     with pytest.raises(ConfigError, match="cannot be loaded"):
         plugins.find("Broken")
+
+
+@pytest.mark.parametrize("secret", ["canary-env-4711", "4q", "x"])
+def test_what_a_config_provider_puts_in_is_never_quoted(secret: str) -> None:
+    def resolve(config: Mapping[str, str | None]) -> dict[str, str]:
+        return {k: v.replace("${env:S}", secret) for k, v in config.items() if v is not None}
+
+    validator = ConfigValidator(PLUGINS, resolve=resolve, policy=ALL_OVERRIDES, mask=SecretMask())
+    for key in ("offset.lag.max", "topics", "offset-syncs.topic.location", "producer.override.linger.ms"):  # fmt: skip
+        infos = asyncio.run(validator.validate({**GOOD, key: "${env:S}"}))
+        _, value = _entry(infos, key)
+        assert value.value in (None, "[hidden]")
+        assert not [error for error in _errors(infos) if f" {secret} " in error]
+
+
+def test_secrets_of_a_validated_config_are_hidden_in_its_answer_alone() -> None:
+    mask = SecretMask()
+    validator = ConfigValidator(PLUGINS, resolve=_given, policy=ALL_OVERRIDES, mask=mask)
+    for number in range(3):
+        config = {**GOOD, "x.password": f"canary-{number}", "topics.exclude": f"canary-{number}"}
+        infos = asyncio.run(validator.validate(config))
+        assert _entry(infos, "topics.exclude")[1].value == "[hidden]"
+        assert mask.apply(f"canary-{number}") == f"canary-{number}"
+
+
+def test_a_config_that_fits_no_record_is_refused_with_size_and_limit() -> None:
+    with pytest.raises(BadRequestError, match=r"would have \d+ bytes, at most 900000 fit a record"):
+        _infos({"a.note": "x" * 500_000, "b.note": "y" * 500_000})
