@@ -61,7 +61,7 @@ class HostsBySource:
             await host.stop_task(task, timeout_s)
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling."""
+        """Stop polling or continue."""
         host = self._place.get(task)
         if host is not None:
             await host.pause_task(task, paused=paused)
@@ -82,7 +82,7 @@ class HostsBySource:
             each.host.suspend()
 
     def resume(self) -> None:
-        """Let every task go on."""
+        """Let every task continue."""
         self._suspended = False
         for each in self._hosts.values():
             each.host.resume()
