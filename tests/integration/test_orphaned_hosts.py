@@ -1,6 +1,7 @@
 """A task host ends after its worker, also while a plug-in blocks it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -60,7 +61,11 @@ def test_hosts_whose_plug_in_blocks_end_after_a_killed_worker(tmp_path: Path) ->
             assert all(map(runs, hosts))
         finally:
             worker.kill()
-    until(lambda: not any(map(runs, hosts)), 20, "hosts end")
+    try:
+        until(lambda: not any(map(runs, hosts)), 20, "hosts end")
+    finally:
+        for pid in filter(runs, hosts):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_process_that_sleeps_ends_after_the_other_end_of_its_pipe() -> None:

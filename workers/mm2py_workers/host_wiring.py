@@ -137,7 +137,7 @@ def child_host(
 
 
 def _is_foreign(plugins: Plugins, task: TaskSpec) -> bool:
-    """Tell whether a third party's plug-in runs the task."""
+    """Return whether a third party's plug-in runs the task."""
     try:
         factory: object = plugins.find(task.connector_config.get("connector.class", ""))
     except ConfigError:

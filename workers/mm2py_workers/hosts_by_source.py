@@ -59,7 +59,7 @@ class HostsBySource:
             await host.stop_task(task, timeout_s)
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling."""
+        """Stop polling or continue."""
         host = self._place.get(task)
         if host is not None:
             await host.pause_task(task, paused=paused)

@@ -41,7 +41,7 @@ class HostProcess(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait for its end and say how: ``signal 9``, ``code 1``."""
+        """Wait for its end and return how it ended: ``signal 9``, ``code 1``."""
         ...
 
 

@@ -212,7 +212,7 @@ class MeterRelay:
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)
         if not self._gone:
-            # All partitions of a task at once, before the worker hears that it has stopped.
+            # All partitions of a task at once, before the answer that it has stopped.
             asyncio.get_running_loop().call_soon(self.send)
         self._gone.append(meter.snapshot(self._clock.now_ms()))
 

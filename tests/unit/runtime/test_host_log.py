@@ -1,13 +1,14 @@
 """Log lines of a task host: what a plug-in logs never fails it."""
 
+import asyncio
 import logging
+import socket
 
 import pytest
-from mm2py.runtime.hosts.frames import encode_frame
-from mm2py.runtime.hosts.messages import LogLine
 
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.hosts.reports import PipeLogHandler
+from mm2py.runtime.hosts.pipe import HostPipe
+from mm2py.runtime.hosts.reports import HostReports, PipeLogHandler
 
 
 class Odd:
@@ -18,14 +19,23 @@ class Odd:
         raise RuntimeError("no text")
 
 
-def handler() -> tuple[PipeLogHandler, list[LogLine]]:
-    sent: list[LogLine] = []
+async def lines_of(record: logging.LogRecord) -> list[str]:
+    """Send a record through the pipe; return the texts that the worker gets."""
+    texts: list[str] = []
 
-    def post(line: LogLine) -> None:
-        encode_frame(0, line)
-        sent.append(line)
+    class Worker(HostReports):
+        def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
+            texts.append(text)
 
-    return PipeLogHandler(post, SecretMask(["canary"])), sent
+    ends = [await HostPipe.over(end) for end in socket.socketpair()]
+    ends[1].channel(0).serve(Worker().log_line)
+    listening = asyncio.create_task(ends[1].listen())
+    PipeLogHandler(ends[0].channel(0), SecretMask(["canary"])).handle(record)
+    await ends[0].close()
+    async with asyncio.timeout(10):
+        await listening
+    await ends[1].close()
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -37,9 +47,9 @@ def handler() -> tuple[PipeLogHandler, list[LogLine]]:
         ("%d canary", "x", "'%d [hidden]' cannot be formatted"),
     ],
 )
-def test_a_line_that_cannot_be_written_is_named_and_raises_nothing(
+async def test_a_line_that_cannot_be_written_is_named_and_raises_nothing(
     text: str, argument: object, shown: str
 ) -> None:
-    one, lines = handler()
-    one.handle(logging.LogRecord("plugin", logging.INFO, __file__, 1, text, (argument,), None))
-    assert lines[0].text.startswith(shown)
+    record = logging.LogRecord("plugin", logging.INFO, __file__, 1, text, (argument,), None)
+    (line,) = await lines_of(record)
+    assert line.startswith(shown)
