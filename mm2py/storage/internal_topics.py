@@ -208,8 +208,10 @@ def _unusable(topic: InternalTopic, error: ServerError) -> Mm2pyError:
 
 async def _policies(admin: TopicAdmin, names: Sequence[str]) -> dict[str, str]:
     """Return the cleanup policies that may be read."""
+    if not names:
+        return {}
     try:
-        configs = await admin.describe_topic_configs(names) if names else {}
+        configs = await admin.describe_topic_configs(names)
     except FatalServerError as error:
         if len(names) > 1:  # the refusal may be of one of them
             each = [await _policies(admin, [name]) for name in names]

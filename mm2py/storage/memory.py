@@ -99,7 +99,8 @@ class MemoryTable:
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         """Add entries; they are acknowledged at once."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        answer.set_result([self._topic.append(*entry) for entry in entries][0])
+        offsets = [self._topic.append(*entry) for entry in entries]
+        answer.set_result(offsets[0])
         return answer
 
     def catch_up(self) -> None:

@@ -142,7 +142,7 @@ def open_flow(
     return _HostedFlow(host, permit, offsets)
 
 
-def task_assembly(
+def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     flow: FlowName,
     props: Mapping[str, str],
     worker: WorkerConfig,

@@ -38,6 +38,16 @@ async def test_an_earlier_grant_does_not_shorten_a_later_one() -> None:
     assert permit.valid
 
 
+async def test_a_grant_without_time_left_allows_nothing() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    permit.grant(clock.monotonic())
+    permit.grant(clock.monotonic() - 5)
+    assert not permit.valid
+    permit.grant(clock.monotonic() + 60)
+    assert permit.valid
+
+
 async def test_a_revoked_permit_is_valid_again_in_the_same_term() -> None:
     clock = FakeClock()
     permit = Permit(clock)
