@@ -83,7 +83,7 @@ class GroupMember:
         self._clock = clock
         self._member_id = ""
         self._generation = -1
-        self._confirmed_at = float("-inf")
+        self._confirmed_at = self._stable_at = float("-inf")
         self._joining = False  # the next answer of a join or sync says more than a heartbeat's
         self._expired = False  # and the group was not looked at since
         self._ended: int | None = (
@@ -157,7 +157,7 @@ class GroupMember:
         code = result.error_code
         if code == NONE:
             self._ended, self._joining = None, False
-            self._confirm(sent_at)
+            self._confirm(sent_at, stable=True)
             return result.assignment
         if code == UNKNOWN_MEMBER_ID:
             self._forget_id()
@@ -201,7 +201,8 @@ class GroupMember:
             self._changed = asyncio.get_running_loop().create_future()
         if self._beating is None or self._beating.done():
             if self._ended is None:
-                self._confirmed_at = self._clock.monotonic()  # nothing is owned yet
+                # Nothing is owned yet.
+                self._confirmed_at = self._stable_at = self._clock.monotonic()
             self._beating = asyncio.create_task(self._keep())
             self._beating.add_done_callback(self._beats_ended)
         return Joined(
@@ -272,7 +273,7 @@ class GroupMember:
             stale = joining or self._joining or generation != self._generation
             if code in (NONE, REBALANCE_IN_PROGRESS):
                 backoff.reset()
-                self._confirm(sent_at)
+                self._confirm(sent_at, stable=code == NONE)
                 # A slow answer leaves little of the session it proves: ask again before that is over.
                 pause_s = min(interval_s, max(pause_s, self._left_s() / 2))
                 if code == REBALANCE_IN_PROGRESS and not stale:
@@ -314,14 +315,22 @@ class GroupMember:
         )
 
     def _left_s(self) -> float:
-        """Return for how long the last answered heartbeat still proves the membership."""
-        return self._confirmed_at + self.session_timeout_ms / 1000 - self._clock.monotonic()
+        """Return for how long the answered heartbeats still prove the membership.
 
-    def _confirm(self, sent_at: float) -> None:
+        That is a session after the last one. While a round waits for our join they prove it only until the
+        coordinator removes members that have not joined: a rebalance timeout after the round began.
+        """
+        session_end = self._confirmed_at + self.session_timeout_ms / 1000
+        round_end = self._stable_at + self._rebalance_timeout_ms / 1000
+        return min(session_end, round_end) - self._clock.monotonic()
+
+    def _confirm(self, sent_at: float, *, stable: bool) -> None:
         if self._expired or self._ended is not None:
             return  # what we own is ours again only when the round is done
         silent_s = self._clock.monotonic() - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, sent_at)
+        if stable:
+            self._stable_at = max(self._stable_at, sent_at)
         # An answer that took a session timeout proves nothing about now.
         self.permit.grant(self._confirmed_at + self.session_timeout_ms / 1000)
         if self._silent and self.permit.valid:

@@ -176,6 +176,19 @@ class AssignedWork:
                 )
                 await self._launch(task, entry)
 
+    def repair_states(self) -> None:
+        """Write states again where others are published, as by a worker that had the work before."""
+        shown: dict[str | TaskId, Status] = {**self.connector_status(), **self.task_status()}
+        for work, status in shown.items():
+            stored = self._parts.status.get(work)
+            there = None if stored is None else (stored.state, stored.worker_id)
+            if status.state is State.UNASSIGNED or there == (status.state, self._parts.worker_id):
+                continue
+            log.warning(
+                "published state is not that of the work here, it is repaired work=%s", work
+            )
+            self._put(work, status)
+
     def reconfigure(self, name: str) -> None:
         """Let a connector that runs here make and publish its task configs again."""
         self._connectors[name].request_reconfiguration()

@@ -154,6 +154,8 @@ class HerderLoop:
         """Make at least one turn a minute; each compares."""
 
         async def again() -> None:
+            if self._joined and not self._must_join and not self._work.in_doubt:
+                self._work.repair_states()
             self._compare_later()
 
         self._queue.post(again, delay_s=COMPARE_EVERY_S)

@@ -1,6 +1,7 @@
 """What is left by a lost event, a half-done change, a stale leader or a host: the herder finds and repairs it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -263,6 +264,27 @@ def test_a_removed_connector_needs_no_repair() -> None:
         before = len(cluster.configs.records)
         await cluster.clock.advance(61)
         assert (first.herder.connectors(), len(cluster.configs.records)) == ((), before)
+        await end(cluster)
+
+    asyncio.run(scenario())
+
+
+def test_a_state_of_the_owner_before_is_replaced_within_a_minute() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: node.state(C1) == "RUNNING")
+        right = node.status.get(C1)
+        assert right is not None
+        node.status.put(C1, replace(right, state=State.FAILED, worker_id="gone:8083", trace="x"))
+        await until(lambda: node.state(C1) == "FAILED")
+        await cluster.clock.advance(61)
+        await until(lambda: node.state(C1) == "RUNNING")
+        again = node.status.get(C1)
+        assert again is not None
+        assert (again.worker_id, again.trace) == ("n1:8083", None)
         await end(cluster)
 
     asyncio.run(scenario())

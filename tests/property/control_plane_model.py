@@ -1,0 +1,549 @@
+"""Workers of one flow in a world where any of them may crash, freeze or be cut off between any two awaits.
+
+Flow: ``World`` holds the group, the config and the status topic -> ``Worker`` is a real herder with its real membership
+on them, its tasks on paper -> ``Play`` makes changes and faults by a seed, ends the faults, and looks at the invariants:
+
+1. Never two owners of a partition that write.
+2. An acknowledged change of a connector is never overwritten by an older one of a worker that led before.
+3. STARTED leads to tasks, and STOPPED to none, within bounded time after the faults ended.
+4. Every flow runs when the faults have ended.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+from mm2py.client.group_member import GroupMember
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
+from mm2py.observability.metrics import NodeSnapshot
+from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.groups import GroupProtocol, JoinResult
+from mm2py.protocol.records import Record
+from mm2py.runtime.group.connect_membership import ConnectMembership
+from mm2py.runtime.herder.errors import HerderError, NotFoundError
+from mm2py.runtime.herder.herder import Herder
+from mm2py.runtime.tasks.task_host import TaskWatcher
+from mm2py.storage.config_fold import ConfigFold
+from mm2py.storage.config_log_store import LogConfigBackingStore
+from mm2py.storage.config_state import ConfigSnapshot, SessionKey
+from mm2py.storage.connect_json import ConnectorPut, decode_config_record
+from mm2py.storage.status_log_store import LogStatusBackingStore
+from mm2py.testing.clock import FakeClock
+from mm2py.types import State, TargetState, TaskId
+from tests.property.play_loop import PROCESS, PlayClock, PlayLoop
+from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, ObedientHost
+
+__all__ = ["Play", "Worker", "World"]
+
+SESSION_S: Final = 6.0
+DELAY_MS: Final = 3_000
+GROUP_AUTHORIZATION_FAILED: Final = 30
+SETTLE_S: Final = 150.0
+"""A worker that failed pauses for up to a minute, a write that was cut off waits for 30 s, a request for 90 s."""
+
+CONNECTORS: Final = ("a", "b")
+CHANGES: Final = ("put", "put", "put", "pause", "resume", "stop", "delete")
+FAULTS: Final = ("crash", "freeze", "freeze", "cut", "cut", "refuse", "join")
+
+
+class Permit:
+    """Whether a worker may write now: its membership was confirmed within a session timeout, by its own clock.
+
+    Stands for the one object that data, positions, states and configs ask immediately before bytes leave.
+    """
+
+    def __init__(self, clock: PlayClock) -> None:
+        self._clock = clock
+        self._until_s = float("-inf")
+
+    def renew(self, valid_ms: int) -> None:
+        self._until_s = self._clock.monotonic() + valid_ms / 1000
+
+    @property
+    def valid(self) -> bool:
+        return self._clock.monotonic() < self._until_s
+
+
+@dataclass
+class Topic:
+    """One compacted partition; every follower hears of a record in its own process."""
+
+    name: str
+    loop: PlayLoop
+    records: list[Record] = field(default_factory=list[Record])
+    followers: list["Log"] = field(default_factory=list["Log"])
+    on_append: Callable[[str, Record], None] = lambda _name, _record: None
+
+    def append(self, writer: str, key: bytes, value: bytes | None) -> int:
+        record = Record(len(self.records), -1, key, value)
+        self.records.append(record)
+        self.on_append(writer, record)
+        for follower in self.followers:
+            follower.wake()
+        return record.offset
+
+
+class Log:
+    """Implements ``RecordLog`` for one worker; a post needs the worker's line to the cluster and its permit."""
+
+    def __init__(
+        self, topic: Topic, worker: "Worker", handle: Callable[[int, Record], None]
+    ) -> None:
+        self._topic, self._worker, self._handle = topic, worker, handle
+        self._position = 0
+        self._context = copy_context()
+        self._arrived = asyncio.Event()
+
+    @property
+    def topic(self) -> str:
+        return self._topic.name
+
+    async def start(self) -> None:
+        await self.stop()
+        self._reach()
+        self._position, self._context = 0, copy_context()
+        self._topic.followers.append(self)
+        await asyncio.sleep(0.001)
+        self._catch_up()
+
+    async def stop(self) -> None:
+        if self in self._topic.followers:
+            self._topic.followers.remove(self)
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        end = len(self._topic.records)
+        deadline = self._topic.loop.time() + timeout_s
+        while self._position < end or self._worker.cut:
+            if self._topic.loop.time() >= deadline:
+                raise RequestTimedOutError(f"{self.topic} was not read to its end")
+            self._arrived.clear()
+            await asyncio.sleep(0.01 if not self._worker.cut else 0.5)
+            self._catch_up()
+
+    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+        answer: asyncio.Future[int] = self._topic.loop.create_future()
+        self._send(answer, key, value)
+        return answer
+
+    def _send(self, answer: "asyncio.Future[int]", key: bytes, value: bytes | None) -> None:
+        if answer.done():
+            return  # its caller has taken it back
+        if self._worker.cut or not self._worker.may_post(self):
+            self._topic.loop.call_later(0.25, self._send, answer, key, value)
+            return
+        offset = self._topic.append(self._worker.name, key, value)
+        # The acknowledgement is under way while others act.
+        self._topic.loop.call_later(0.002, _answered, answer, offset)
+
+    def wake(self) -> None:
+        self._topic.loop.call_later(0.001, self._catch_up, context=self._context)
+
+    def _reach(self) -> None:
+        if self._worker.cut:
+            raise ConnectionFailedError(f"{self._worker.name} is cut off")
+
+    def _catch_up(self) -> None:
+        if self._worker.cut and self in self._topic.followers:
+            self._topic.loop.call_later(0.5, self._catch_up, context=self._context)
+        while (
+            not self._worker.cut
+            and self in self._topic.followers
+            and self._position < len(self._topic.records)
+        ):
+            record = self._topic.records[self._position]
+            self._position += 1
+            self._handle(0, record)
+        self._arrived.set()
+
+
+def _answered(answer: "asyncio.Future[int]", offset: int) -> None:
+    if not answer.done():
+        answer.set_result(offset)
+
+
+class Line(MemoryCoordinator):
+    """A worker's connection to its group, which may be refused its joins."""
+
+    refuses = False
+
+    async def join(
+        self,
+        member_id: str,
+        offers: Sequence[GroupProtocol],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> JoinResult:
+        await asyncio.sleep(0.001)
+        if self.refuses:
+            raise server_error(GROUP_AUTHORIZATION_FAILED, "joining group g")
+        return await super().join(member_id, offers, session_timeout_ms, rebalance_timeout_ms)
+
+
+class Peers:
+    """Hands task configs to another worker of the world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    async def post_tasks(
+        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
+    ) -> None:
+        worker = self._world.workers.get(url.removeprefix("http://").rstrip("/"))
+        if worker is None or worker.cut:
+            raise HerderError(f"Cannot reach {url}")
+        await worker.herder.put_task_configs(connector, configs)
+
+    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
+        raise HerderError("not asked for here")
+
+
+class PaperHost(ObedientHost):
+    """Tasks on paper, which write while their host is not suspended and its lease runs."""
+
+    def __init__(self, watcher: TaskWatcher, worker: "Worker") -> None:
+        super().__init__(watcher)
+        self._worker = worker
+
+    def say(self, task: TaskId, state: State, cause: Exception | None = None) -> None:
+        super().say(task, state, cause)
+        self._worker.world.look()
+
+    def resume(self) -> None:
+        super().resume()
+        self._worker.world.look()
+
+    def lease(self, valid_ms: int) -> None:
+        self._worker.permit.renew(valid_ms)
+        self._worker.world.look()
+
+
+class Worker:
+    """One process: a herder, its membership, its stores and its paper host."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.permit = Permit(world.clock)
+        self.frozen = False
+        self.line = Line(world.group, name)
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, name)
+        node = Node(world.cluster, name, None, auto_restart=True, resolve=None)
+        config = LogConfigBackingStore(lambda handle: Log(world.configs, self, handle))
+        member = GroupMember(
+            self.line,
+            session_timeout_ms=int(SESSION_S * 1000),
+            heartbeat_interval_ms=2_000,
+            rebalance_timeout_ms=10_000,
+            clock=world.clock,
+        )
+        self.membership = ConnectMembership(
+            member,
+            config,
+            url=f"http://{name}/",
+            connect_protocol="sessioned",
+            max_delay_ms=DELAY_MS,
+            clock=world.clock,
+        )
+        self._hosts: list[PaperHost] = []
+        self.parts = replace(
+            node.parts,
+            config=config,
+            status=LogStatusBackingStore(lambda handle: Log(world.statuses, self, handle)),
+            membership=self.membership,
+            hosts=self._host,
+            peers=Peers(world),
+        )
+        self.herder = Herder(self.parts, clock=world.clock)
+        self.life = self.task(self.herder.run())
+
+    @property
+    def cut(self) -> bool:
+        return self.line.cut
+
+    @property
+    def host(self) -> PaperHost:
+        return self._hosts[-1]
+
+    @property
+    def leads(self) -> bool:
+        return self.membership.is_leader and not self.host.suspended
+
+    def may_post(self, log: Log) -> bool:
+        """States are written with less care: a later owner's hide them."""
+        return self.permit.valid or log.topic == "statuses"
+
+    def writes(self) -> set[str]:
+        """Return the partitions that tasks of this process write now."""
+        if self.frozen or self.host.suspended or not self.permit.valid:
+            return set()
+        return {
+            f"{task.connector} {spec.config['p']}"
+            for task, spec in self.host.running.items()
+            if not spec.paused
+        }
+
+    def task(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        """Run something in this process."""
+
+        async def run() -> None:
+            await work
+
+        return self.world.loop.create_task(run(), context=self.context)
+
+    def _host(self, watcher: TaskWatcher) -> PaperHost:
+        self._hosts.append(PaperHost(watcher, self))
+        return self._hosts[-1]
+
+
+class World:
+    """Group and topics, and the workers on them."""
+
+    def __init__(self, loop: PlayLoop) -> None:
+        self.loop = loop
+        self.clock = PlayClock(loop)
+        clock = cast("FakeClock", self.clock)
+        self.group = MemoryGroup(clock)
+        self.cluster = Cluster(clock=clock)
+        self.configs, self.statuses = Topic("configs", loop), Topic("statuses", loop)
+        self.configs.on_append = self._appended
+        self.workers: dict[str, Worker] = {}
+        self.all: list[Worker] = []
+        self.broken: list[str] = []
+        self.submitted = 0
+        self.acknowledged: dict[str, tuple[int, str]] = {}
+        """Per connector: the newest acknowledged change and the worker that made it."""
+
+    def join(self) -> Worker:
+        worker = Worker(self, f"n{len(self.all) + 1}")
+        self.all.append(worker)
+        self.workers[worker.name] = worker
+        return worker
+
+    def look(self) -> None:
+        """Invariant 1."""
+        owners: dict[str, str] = {}
+        for worker in self.workers.values():
+            for partition in worker.writes():
+                other = owners.setdefault(partition, worker.name)
+                if other != worker.name:
+                    self.broken.append(f"1: {partition} is written by {other} and {worker.name}")
+
+    def fold(self) -> ConfigSnapshot:
+        """Return what the config topic says in the end."""
+        fold = ConfigFold()
+        for record in self.configs.records:
+            fold.advance(record.offset)
+            fold.take(decode_config_record(record.key, record.value))
+        return fold.snapshot()
+
+    def _appended(self, writer: str, record: Record) -> None:
+        """Invariant 2."""
+        change = decode_config_record(record.key, record.value)
+        if not isinstance(change, ConnectorPut) or change.config is None:
+            return
+        number = int(change.config.get("change") or 0)
+        newest, by = self.acknowledged.get(change.name, (0, writer))
+        # A change whose caller still waits may be made later, by the leader of then.
+        led = max(each.membership.generation for each in self.all if each.membership.is_leader)
+        stale = next(w for w in self.all if w.name == writer).membership.generation < led
+        if number < newest and by != writer and stale:
+            self.broken.append(
+                f"2: change {number} of {change.name} by {writer} overwrites {newest} by {by}"
+            )
+
+
+class Play:
+    """One play by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.loop = PlayLoop(seed)
+        self.random = self.loop.random
+        self.world = World(self.loop)
+        self.faults_left = self.random.randrange(1, 6)
+        self._fault_at = 0
+        self._asked: list[tuple[Worker, asyncio.Task[None]]] = []
+
+    def run(self) -> None:
+        """Play; ``AssertionError`` where an invariant is broken."""
+        try:
+            self.loop.run_until_complete(self._play())
+        finally:
+            self._end()
+
+    # ---- what happens
+
+    async def _play(self) -> None:
+        async with self.world.group.running():
+            for _ in range(self.random.randrange(1, 4)):
+                self.world.join()
+            await asyncio.sleep(1)
+            self._next_fault()
+            self.loop.on_step = self._step
+            for _ in range(self.random.randrange(3, 9)):
+                await asyncio.sleep(self.random.choice((0, 0.01, 0.5, 3, 8)))
+                self._ask(self.random.choice(CHANGES), self.random.choice(CONNECTORS))
+            await asyncio.sleep(self.random.choice((0, 1, 10)))
+            self.loop.on_step = lambda: None
+            self._heal()
+            await self._settles()
+
+    def _step(self) -> None:
+        if self.faults_left and self.loop.steps >= self._fault_at:
+            self.faults_left -= 1
+            self._next_fault()
+            self._fault(self.random.choice(FAULTS))
+
+    def _next_fault(self) -> None:
+        self._fault_at = self.loop.steps + self.random.randrange(1, 400)
+
+    def _fault(self, kind: str) -> None:
+        world = self.world
+        if kind == "join" or not world.workers:
+            if len(world.workers) < 4:
+                world.join()
+            return
+        worker = self.random.choice(list(world.workers.values()))
+        lasts_s = self.random.choice((0.5, 4, 9, 20))
+        if kind == "crash":
+            self.loop.freeze(worker.name)
+            worker.line.cut = True
+            del world.workers[worker.name]
+            if not world.workers:
+                world.join()
+        elif kind == "freeze":
+            worker.frozen = True
+            self.loop.freeze(worker.name)
+            self.loop.call_later(lasts_s, self._thaw, worker, context=copy_context())
+        elif kind == "cut":
+            worker.line.cut = True
+            self.loop.call_later(
+                lasts_s, setattr, worker.line, "cut", worker.name not in world.workers
+            )
+        else:
+            worker.line.refuses = True
+            self.loop.call_later(lasts_s, setattr, worker.line, "refuses", False)
+
+    def _thaw(self, worker: Worker) -> None:
+        if worker.name not in self.world.workers:
+            return  # it crashed meanwhile
+        worker.frozen = False
+        self.loop.thaw(worker.name)
+        self.world.look()
+
+    def _heal(self) -> None:
+        for worker in self.world.workers.values():
+            worker.line.cut = worker.line.refuses = False
+            self._thaw(worker)
+
+    def _ask(self, what: str, name: str) -> None:
+        leaders = [worker for worker in self.world.workers.values() if worker.leads]
+        if leaders:
+            worker = self.random.choice(leaders)
+            self._asked.append((worker, worker.task(self._change(worker, what, name))))
+
+    async def _change(self, worker: Worker, what: str, name: str) -> None:
+        world, herder = self.world, worker.herder
+        world.submitted += 1
+        number = world.submitted
+        try:
+            if what == "put":
+                words = " ".join(str(p) for p in range(self.random.randrange(4)))
+                config = CONFIG | {"work": words, "change": str(number)}
+                await herder.put_config(name, config, actor="t")
+                if number > world.acknowledged.get(name, (0, ""))[0]:
+                    world.acknowledged[name] = number, worker.name
+            elif what == "delete":
+                await herder.delete(name, actor="t")
+            elif what == "stop":
+                await herder.stop_connector(name, actor="t")
+            elif what == "pause":
+                await herder.pause(name, actor="t")
+            else:
+                await herder.resume(name, actor="t")
+        except Mm2pyError:
+            return
+
+    # ---- how it ends
+
+    async def _settles(self) -> None:
+        """Invariants 3 and 4."""
+        deadline = self.loop.time() + SETTLE_S
+        while not (self._all_run() and self._all_answered()):
+            assert not self.world.broken, self.world.broken
+            assert self.loop.time() < deadline, self._picture()
+            await asyncio.sleep(0.5)
+        assert not self.world.broken, self.world.broken
+
+    def _all_answered(self) -> bool:
+        """Whether no change is under way, but for those of workers that crashed."""
+        workers = self.world.workers
+        return all(task.done() or worker.name not in workers for worker, task in self._asked)
+
+    def _all_run(self) -> bool:
+        workers = self.world.workers.values()
+        if any(w.herder.failure is not None or w.host.suspended for w in workers):
+            return False
+        snapshot = self.world.fold()
+        running = sorted(
+            (task.connector, spec.config["p"], spec.paused)
+            for worker in workers
+            for task, spec in worker.host.running.items()
+        )
+        wanted = sorted(
+            (name, word, snapshot.target(name) is TargetState.PAUSED)
+            for name, config in snapshot.connectors.items()
+            if snapshot.target(name) is not TargetState.STOPPED
+            for word in self._words(name, config, snapshot)
+        )
+        return running == wanted and all(map(self._is_shown, snapshot.connectors))
+
+    def _is_shown(self, name: str) -> bool:
+        """Whether every worker shows the state that a connector and its tasks were asked to have."""
+        wanted = self.world.fold().target(name)
+        state = State.RUNNING if wanted is TargetState.STARTED else State(wanted.value)
+        try:
+            shown = [worker.herder.status(name) for worker in self.world.workers.values()]
+        except NotFoundError:
+            return False
+        return all(
+            each.connector.state is state
+            and {task.state for task in each.tasks.values()} <= {state}
+            for each in shown
+        )
+
+    def _words(
+        self, name: str, config: Mapping[str, str | None], snapshot: ConfigSnapshot
+    ) -> Sequence[str]:
+        """What a connector wants; a paused one keeps the tasks that it had."""
+        if snapshot.target(name) is TargetState.PAUSED:
+            return [snapshot.task_configs[task].get("p") or "" for task in snapshot.tasks(name)]
+        return (config.get("work") or "").split()
+
+    def _picture(self) -> str:
+        snapshot = self.world.fold()
+        lines = [
+            f"{w.name}: {sorted(map(str, w.host.running))} {w.parts.meter.state}"
+            f" failure={w.herder.failure} leads={w.leads}"
+            for w in self.world.workers.values()
+        ]
+        lines += [
+            f"{name}: {snapshot.target(name).value} {config.get('work')!r} {snapshot.tasks(name)}"
+            for name, config in snapshot.connectors.items()
+        ]
+        for worker in list(self.world.workers.values())[:1]:
+            lines += [str(worker.parts.status.get(name)) for name in snapshot.connectors]
+            lines += [str(worker.parts.status.tasks(name)) for name in snapshot.connectors]
+        return "\n".join([*lines, f"inconsistent {set(snapshot.inconsistent)}"])
+
+    def _end(self) -> None:
+        loop = self.loop
+        loop.on_step = lambda: None
+        loop.thaw_all()
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=60))
+        loop.close()
