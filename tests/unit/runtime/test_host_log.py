@@ -24,6 +24,12 @@ async def lines_of(record: logging.LogRecord) -> list[str]:
     texts: list[str] = []
 
     class Worker(HostReports):
+        def started(self, version: str, pid: int) -> None:
+            raise AssertionError(version, pid)
+
+        def lives(self) -> None:
+            raise AssertionError
+
         def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
             texts.append(text)
 
