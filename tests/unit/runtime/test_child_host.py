@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import pytest
@@ -19,8 +19,8 @@ from mm2py.runtime.hosts.service import FlowPorts, HostService
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import eventually as until
 from mm2py.types import State, TaskId, TopicPartition
-from tests.unit.runtime import runtime_fakes
 from tests.unit.runtime.runtime_fakes import outgoing
 from tests.unit.runtime.task_host_fakes import FLOW, HostStage, spec_of
 
@@ -30,11 +30,6 @@ KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
 SPEC = FlowSpec(
     flow=FLOW, worker={}, offset_topic="o", secrets=(), log_level="INFO", suspended=False
 )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        await runtime_fakes.until(condition, turns=1_000_000)
 
 
 async def turns(number: int) -> None:
