@@ -29,10 +29,10 @@ check: setup  ## lint, types, layering, spelling
 	$(BIN)/codespell
 
 test: setup  ## every test, on real brokers, two files at a time; PYTEST_ARGS="-k name" narrows it
-	$(BIN)/pytest -q -m "not chaos" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not chaos" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-docker: setup  ## the image's steps in a clean environment; the compose file where a container engine runs
-	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rs tests/docker $(PYTEST_ARGS)
+test-docker: setup  ## the image's steps in a clean environment; image, clusters and compose file where a container engine runs
+	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rfE tests/docker $(PYTEST_ARGS)
 
 chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k wan" narrows it
 	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING tests/chaos $(PYTEST_ARGS)

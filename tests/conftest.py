@@ -2,7 +2,9 @@
 
 import asyncio
 import inspect
+import re
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -10,6 +12,16 @@ import pytest
 from tests.property.effort import load_profile, seed_of
 
 load_profile()
+
+_SLOWEST = re.compile(r"^\| (test_\w+\.py) \| (\d+) \|", re.MULTILINE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest files of CONTRIBUTING.md first, so that no process is left with one of them at the end."""
+    table = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+    seconds = {name: int(number) for name, number in _SLOWEST.findall(table)}
+    items.sort(key=lambda item: -seconds.get(item.path.name, 0))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -320,9 +320,12 @@ class GroupMember:
         That is a session after the last one. While a round waits for our join they prove it only until the
         coordinator removes members that have not joined: a rebalance timeout after the round began.
         """
+        return self._proven_until() - self._clock.monotonic()
+
+    def _proven_until(self) -> float:
         session_end = self._confirmed_at + self.session_timeout_ms / 1000
         round_end = self._stable_at + self._rebalance_timeout_ms / 1000
-        return min(session_end, round_end) - self._clock.monotonic()
+        return min(session_end, round_end)
 
     def _confirm(self, sent_at: float, *, stable: bool) -> None:
         if self._expired or self._ended is not None:
@@ -332,7 +335,7 @@ class GroupMember:
         if stable:
             self._stable_at = max(self._stable_at, sent_at)
         # An answer that took a session timeout proves nothing about now.
-        self.permit.grant(self._confirmed_at + self.session_timeout_ms / 1000)
+        self.permit.grant(self._proven_until())
         if self._silent and self.permit.valid:
             self._silent = False
             log.info(

@@ -30,22 +30,6 @@ def run(*command: str, cwd: Path = ROOT, **environ: str) -> str:
     return done.stdout
 
 
-def why_no_engine() -> str:
-    """Say why no containers can run here, "" where they can."""
-    docker = shutil.which("docker")
-    if docker is None:
-        return "there is no docker command"
-    for what, command in (
-        ("no container engine answers", (docker, "info", "--format", "{{.ServerVersion}}")),
-        ("docker has no compose", (docker, "compose", "version")),
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        if done.returncode or not done.stdout.strip():
-            lines = (done.stderr or done.stdout).strip().splitlines() or ["no answer"]
-            return f"{what}: {lines[-1]}"
-    return ""
-
-
 def test_the_steps_of_the_image_give_a_worker_in_a_clean_environment(tmp_path: Path) -> None:
     """What the build stage does, with a folder of ours in place of /opt/mm2py and the tree for /src."""
     home, tree = tmp_path / "opt", tmp_path / "src"
@@ -85,9 +69,6 @@ def test_the_steps_of_the_image_give_a_worker_in_a_clean_environment(tmp_path: P
 
 @pytest.fixture
 def compose() -> Iterator[tuple[str, ...]]:
-    reason = why_no_engine()
-    if reason:
-        pytest.skip(reason)
     command = ("docker", "compose", "--project-name", "mm2py-test")
     try:
         yield command
@@ -101,6 +82,7 @@ def kafka(compose: tuple[str, ...], service: str, script: str, *words: str) -> s
     return run(*compose, "exec", "-T", service, tool, *server, *words)
 
 
+@pytest.mark.usefixtures("engine")
 def test_the_compose_file_mirrors_and_goes_on_without_a_killed_worker(
     compose: tuple[str, ...],
 ) -> None:

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -17,9 +17,11 @@ from confluent_kafka.cimpl import NewTopic
 from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region, start_regions
 from tests.integration.secured import SecuredRegion
 
-__all__ = ["CreateTopic", "NewRegion", "Pair"]
+__all__ = ["ANY_SESSION", "CreateTopic", "NewRegion", "Pair"]
 
 Pair = tuple[KafkaAddress, KafkaAddress]
+ANY_SESSION: Final = {"group.min.session.timeout.ms": "500"}
+"""Brokers refuse less than 6 s by default; tests that wait for the end of a session have ``SHORT_SESSION``."""
 
 
 class NewRegion(Protocol):
@@ -54,7 +56,7 @@ def regions() -> Iterator[Pair]:
     if addresses[0] and addresses[1]:
         yield ForeignRegion("a", addresses[0]), ForeignRegion("b", addresses[1])
         return
-    a, b = Region("a"), Region("b")
+    a, b = Region("a", properties=ANY_SESSION), Region("b", properties=ANY_SESSION)
     try:
         start_regions(a, b)
         yield a, b
@@ -95,7 +97,7 @@ def new_region() -> Iterator[NewRegion]:
     def start(
         name: str = "own", *, nodes: int = 1, properties: dict[str, str] | None = None
     ) -> Region:
-        region = Region(name, nodes=nodes, properties=properties)
+        region = Region(name, nodes=nodes, properties={**ANY_SESSION, **(properties or {})})
         started.append(region)
         region.start()
         return region
@@ -105,13 +107,13 @@ def new_region() -> Iterator[NewRegion]:
         region.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def unique() -> Callable[[str], str]:
     """Make a topic or group name that no other test uses; the same prefix gives a new name each time."""
     return lambda prefix: f"{prefix}-{secrets.token_hex(4)}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def create_topic() -> CreateTopic:
     def create(
         region: KafkaAddress,

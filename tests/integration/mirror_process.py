@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,18 @@ from typing import Final, Self, TypeVar, final
 from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import KafkaAddress
 
-__all__ = ["COMMAND", "Flow", "Mirror", "run_to_end", "until", "write_file", "write_flow"]
+__all__ = [
+    "COMMAND",
+    "SHORT_SESSION",
+    "SHORT_SESSION_S",
+    "Flow",
+    "Mirror",
+    "Running",
+    "run_to_end",
+    "until",
+    "write_file",
+    "write_flow",
+]
 
 COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
 READY: Final = "source task started"
@@ -28,6 +40,14 @@ STOP_TIMEOUT_S: Final = 35.0
 REFUSAL_TIMEOUT_S: Final = 40.0
 POLL_S: Final = 0.1
 _TAIL_LINES: Final = 60
+
+SHORT_SESSION: Final = {
+    "{target}.session.timeout.ms": "2000",
+    "{target}.heartbeat.interval.ms": "500",
+    "{target}.scheduled.rebalance.max.delay.ms": "1000",
+}
+"""Properties of a flow whose test waits until a worker counts as dead."""
+SHORT_SESSION_S: Final = 2.0
 
 T = TypeVar("T")
 
@@ -47,7 +67,7 @@ def until(
     timeout_s: float,
     what: str | Callable[[], str],
     *,
-    alive: "Mirror | None" = None,
+    alive: "Running | None" = None,
 ) -> T:
     """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended."""
     deadline = time.monotonic() + timeout_s
@@ -122,39 +142,27 @@ def write_file(file: Path, properties: Mapping[str, str]) -> None:
     file.write_text(text.replace("\\", "\\\\"), encoding="latin-1")
 
 
-@final
-class Mirror:
-    """One process on a file; leaving the ``with`` block ends it in any case."""
+class Running(ABC):
+    """A worker that runs, wherever it does: its log, its end."""
 
-    def __init__(
-        self,
-        file: Path,
-        *arguments: str,
-        name: str = "mirror",
-        program: Sequence[str] = (COMMAND,),
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._log_file = file.with_name(f"{file.stem}-{name}-{secrets.token_hex(2)}.log")
-        with self._log_file.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*program, str(file), *arguments],
-                stdin=subprocess.DEVNULL,
-                env=None if environ is None else {**os.environ, **environ},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        REAPER.watch_process(self._process.pid)
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
+    @abstractmethod
     def log(self) -> str:
         """Return everything that was logged so far."""
-        return self._log_file.read_text(encoding="utf-8", errors="replace")
+
+    @abstractmethod
+    def check_running(self) -> None:
+        """Fail if it has ended or met a defect of its own."""
+
+    @abstractmethod
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL."""
 
     def tail(self) -> str:
         """Return the end of the log."""
@@ -182,12 +190,51 @@ class Mirror:
         """Wait until a task copies."""
         self.wait_for_log(READY, timeout_s)
 
+    def check_defects(self) -> None:
+        """Fail if it has met a defect of its own."""
+        defects = self.lines("internal error|by a defect")
+        assert not defects, defects[0]
+
+
+@final
+class Mirror(Running):
+    """One process on a file; leaving the ``with`` block ends it in any case."""
+
+    def __init__(
+        self,
+        file: Path,
+        *arguments: str,
+        name: str = "mirror",
+        program: Sequence[str] = (COMMAND,),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._log_file = file.with_name(f"{file.stem}-{name}-{secrets.token_hex(2)}.log")
+        with self._log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*program, str(file), *arguments],
+                stdin=subprocess.DEVNULL,
+                env=None if environ is None else {**os.environ, **environ},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        REAPER.watch_process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """Return everything that was logged so far."""
+        return self._log_file.read_text(encoding="utf-8", errors="replace")
+
     def check_running(self) -> None:
         """Fail if the process has ended or met a defect of its own."""
         code = self._process.poll()
         assert code is None, f"{self.name} ended with {code}"
-        defects = self.lines("internal error|by a defect")
-        assert not defects, defects[0]
+        self.check_defects()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, without waiting: to stop it in order as its user does, else to all of its processes."""

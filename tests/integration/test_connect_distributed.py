@@ -1,8 +1,8 @@
 """``connect-distributed-py`` on real brokers: what a user of Java's Connect does, over REST."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import pytest
 from kafka_connect import KafkaConnect
@@ -23,14 +23,25 @@ from tests.integration.traffic import Sent, ends, read, write
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 T = TypeVar("T")
+CANARY: Final = "canary-5c1e"
 
 
 def _lines(first: int, count: int) -> list[Sent]:
     return [Sent(number % 2, str(number).encode()) for number in range(first, first + count)]
 
 
+@pytest.fixture(scope="module")
+def rest(region_b: KafkaAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
+    """A worker that several tests ask; each removes its connector."""
+    file = write_worker(tmp_path_factory.mktemp("shared"), region_b)
+    with Mirror(file, name="worker", program=DISTRIBUTED) as worker:
+        yield rest_of(worker)
+        assert worker.stop() == 0
+        assert CANARY not in worker.log()
+
+
 def test_a_mirror_posted_to_a_worker_copies_and_obeys(
-    tmp_path: Path,
+    rest: Rest,
     region_a: KafkaAddress,
     region_b: KafkaAddress,
     unique: Callable[[str], str],
@@ -48,43 +59,40 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(
             lambda: f"{ends(region_b, copy)}",
         )
 
-    with Mirror(write_worker(tmp_path, region_b), name="worker", program=DISTRIBUTED) as worker:
-        rest = rest_of(worker)
-        assert rest.ok("GET", "connectors") == []
-        body = {"name": "m", "config": mirror_config(region_a, region_b, alias, topic)}
-        rest.ok("POST", "connectors", body)
-        rest.wait_states("m", "RUNNING", "RUNNING", "RUNNING")
-        until(lambda: copy if ends(region_b, copy) else None, 60, "the copy is created")
-        arrived(100)
+    assert rest.ok("GET", "connectors") == []
+    body = {"name": "m", "config": mirror_config(region_a, region_b, alias, topic)}
+    rest.ok("POST", "connectors", body)
+    rest.wait_states("m", "RUNNING", "RUNNING", "RUNNING")
+    until(lambda: copy if ends(region_b, copy) else None, 60, "the copy is created")
+    arrived(100)
 
-        rest.ok("PUT", "connectors/m/pause")
-        rest.wait_states("m", "PAUSED", "PAUSED", "PAUSED")
-        write(region_a, topic, _lines(100, 100))
-        rest.ok("PUT", "connectors/m/resume")
-        arrived(200)
+    rest.ok("PUT", "connectors/m/pause")
+    rest.wait_states("m", "PAUSED", "PAUSED", "PAUSED")
+    write(region_a, topic, _lines(100, 100))
+    rest.ok("PUT", "connectors/m/resume")
+    arrived(200)
 
-        status, answer = rest.call("DELETE", "connectors/m/offsets")
-        assert status == 400, answer
-        rest.ok("PUT", "connectors/m/stop")
-        rest.wait_states("m", "STOPPED")
-        assert rest.offsets("m") == {(topic, 0): 99, (topic, 1): 99}
-        partition = {"cluster": alias, "partition": 0, "topic": topic}
-        change = {"offsets": [{"partition": partition, "offset": {"offset": 89}}]}
-        rest.ok("PATCH", "connectors/m/offsets", change)
-        assert rest.offsets("m") == {(topic, 0): 89, (topic, 1): 99}
-        rest.ok("PUT", "connectors/m/resume")
-        arrived(210)
-        assert len(read(region_b, copy)[0].records) == 110, "ten were copied again"
+    status, answer = rest.call("DELETE", "connectors/m/offsets")
+    assert status == 400, answer
+    rest.ok("PUT", "connectors/m/stop")
+    rest.wait_states("m", "STOPPED")
+    assert rest.offsets("m") == {(topic, 0): 99, (topic, 1): 99}
+    partition = {"cluster": alias, "partition": 0, "topic": topic}
+    change = {"offsets": [{"partition": partition, "offset": {"offset": 89}}]}
+    rest.ok("PATCH", "connectors/m/offsets", change)
+    assert rest.offsets("m") == {(topic, 0): 89, (topic, 1): 99}
+    rest.ok("PUT", "connectors/m/resume")
+    arrived(210)
+    assert len(read(region_b, copy)[0].records) == 110, "ten were copied again"
 
-        rest.ok("PUT", "connectors/m/stop")
-        rest.wait_states("m", "STOPPED")
-        rest.ok("DELETE", "connectors/m/offsets")
-        assert rest.offsets("m") == {}
-        rest.ok("DELETE", "connectors/m")
-        assert rest.ok("GET", "connectors") == []
-        # As in Java the leader removes its states in the round that takes its work away.
-        until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 60, "its states go")
-        assert worker.stop() == 0
+    rest.ok("PUT", "connectors/m/stop")
+    rest.wait_states("m", "STOPPED")
+    rest.ok("DELETE", "connectors/m/offsets")
+    assert rest.offsets("m") == {}
+    rest.ok("DELETE", "connectors/m")
+    assert rest.ok("GET", "connectors") == []
+    # As in Java the leader removes its states in the round that takes its work away.
+    until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 60, "its states go")
 
 
 def _said(call: Callable[[], T]) -> T:
@@ -99,7 +107,7 @@ def _said(call: Callable[[], T]) -> T:
 
 
 def test_kafka_connect_py_drives_a_worker(
-    tmp_path: Path,
+    rest: Rest,
     region_a: KafkaAddress,
     region_b: KafkaAddress,
     unique: Callable[[str], str],
@@ -108,45 +116,41 @@ def test_kafka_connect_py_drives_a_worker(
     topic, alias = unique("client"), unique("src")
     create_topic(region_a, topic, 2)
     write(region_a, topic, _lines(0, 10))
-    secret = {"source.cluster.ssl.truststore.password": "canary-5c1e"}
+    secret = {"source.cluster.ssl.truststore.password": CANARY}
     config = mirror_config(region_a, region_b, alias, topic) | {"tasks.max": "1"} | secret
-    with Mirror(write_worker(tmp_path, region_b), name="worker", program=DISTRIBUTED) as worker:
-        rest = rest_of(worker)
-        client = KafkaConnect(rest.url.rstrip("/"))
-        assert _said(client.get_cluster_info)["version"] == "4.3.1"
-        classes = [plugin["class"] for plugin in _said(client.list_connector_plugins)]
-        assert config["connector.class"] in classes
-        made = _said(lambda: client.create_connector({"name": "c", "config": config}))
-        assert made["type"] == "source"
-        assert _said(lambda: client.get_connector_config("c")) == config | {"name": "c"}
-        rest.wait_states("c", "RUNNING", "RUNNING")
-        assert _said(lambda: client.list_connectors(state="RUNNING")) == ["c"]
-        status = _said(lambda: client.get_connector_status("c"))
-        owner = cast("dict[str, str]", status["connector"])["worker_id"]
-        assert owner == rest.url.removeprefix("http://").rstrip("/")
-        _said(lambda: client.pause_connector("c"))
-        rest.wait_states("c", "PAUSED", "PAUSED")
-        _said(lambda: client.resume_connector("c"))
-        rest.wait_states("c", "RUNNING", "RUNNING")
-        _said(lambda: client.restart_connector("c", include_tasks=True))
-        rest.wait_states("c", "RUNNING", "RUNNING")
-        updated = _said(lambda: client.update_connector("c", config | {"tasks.max": 2}))
-        assert cast("dict[str, str]", updated["config"])["tasks.max"] == "2"
-        rest.wait_states("c", "RUNNING", "RUNNING", "RUNNING")
-        few = config | {"name": "c", "tasks.max": "0"}
-        wrong = _said(lambda: client.validate_connector_config("MirrorSource", few))
-        assert wrong["error_count"] == 1
-        assert "canary" not in str(wrong)
-        remote = {"c": {"topics": [f"{alias}.{topic}"]}}
-        until(
-            lambda: _said(lambda: client.list_connector_topics("c")) == remote,
-            60,
-            "the topic is known",
-        )
-        _said(lambda: client.delete_connector("c"))
-        assert _said(client.list_connectors) == []
-        assert worker.stop() == 0
-        assert "canary" not in worker.log()
+    client = KafkaConnect(rest.url.rstrip("/"))
+    assert _said(client.get_cluster_info)["version"] == "4.3.1"
+    classes = [plugin["class"] for plugin in _said(client.list_connector_plugins)]
+    assert config["connector.class"] in classes
+    made = _said(lambda: client.create_connector({"name": "c", "config": config}))
+    assert made["type"] == "source"
+    assert _said(lambda: client.get_connector_config("c")) == config | {"name": "c"}
+    rest.wait_states("c", "RUNNING", "RUNNING")
+    assert _said(lambda: client.list_connectors(state="RUNNING")) == ["c"]
+    status = _said(lambda: client.get_connector_status("c"))
+    owner = cast("dict[str, str]", status["connector"])["worker_id"]
+    assert owner == rest.url.removeprefix("http://").rstrip("/")
+    _said(lambda: client.pause_connector("c"))
+    rest.wait_states("c", "PAUSED", "PAUSED")
+    _said(lambda: client.resume_connector("c"))
+    rest.wait_states("c", "RUNNING", "RUNNING")
+    _said(lambda: client.restart_connector("c", include_tasks=True))
+    rest.wait_states("c", "RUNNING", "RUNNING")
+    updated = _said(lambda: client.update_connector("c", config | {"tasks.max": 2}))
+    assert cast("dict[str, str]", updated["config"])["tasks.max"] == "2"
+    rest.wait_states("c", "RUNNING", "RUNNING", "RUNNING")
+    few = config | {"name": "c", "tasks.max": "0"}
+    wrong = _said(lambda: client.validate_connector_config("MirrorSource", few))
+    assert wrong["error_count"] == 1
+    assert CANARY not in str(wrong)
+    remote = {"c": {"topics": [f"{alias}.{topic}"]}}
+    until(
+        lambda: _said(lambda: client.list_connector_topics("c")) == remote,
+        60,
+        "the topic is known",
+    )
+    _said(lambda: client.delete_connector("c"))
+    assert _said(client.list_connectors) == []
 
 
 @pytest.mark.parametrize("hosts", [0, 2])
@@ -210,8 +214,8 @@ def test_two_workers_share_a_mirror_and_forward_to_each_other(
     write(region_a, topic, _lines(0, 20))
     soon = {
         "scheduled.rebalance.max.delay.ms": "500",
-        "session.timeout.ms": "6000",
-        "heartbeat.interval.ms": "1000",
+        "session.timeout.ms": "2000",
+        "heartbeat.interval.ms": "500",
         "task.host.processes": "1",
     }
     file = write_worker(tmp_path, region_b, soon)

@@ -8,17 +8,16 @@ from typing import Protocol
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.main_job import processes, the_tasks_of_a_killed_worker_run_in_the_other
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,
-    Sent,
     assert_equal,
     assert_resumed,
     committed_positions,
     read,
     wait_for_copy,
     wait_for_progress,
-    write,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -94,7 +93,7 @@ def test_a_stop_under_load_ends_with_0_and_the_next_start_doubles_nothing(
 @pytest.fixture
 def shared_flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
     """A flow of two tasks, for two processes."""
-    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2"})
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2", **SHORT_SESSION})
 
 
 def test_a_second_process_takes_half_of_the_work_and_all_of_it_when_the_first_ends(
@@ -126,25 +125,7 @@ def test_a_second_process_takes_half_of_the_work_and_all_of_it_when_the_first_en
 
 
 def test_the_tasks_of_a_killed_process_run_in_the_other(shared_flow: Flow, topic: str) -> None:
-    flow = shared_flow
-    write(flow.source, topic, (Sent(n % PARTITIONS, b"%d" % n) for n in range(2_000)))
-    with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
-        one.wait_ready()
-        two.wait_ready()
-        truth, copy = wait_for_copy(one, flow, topic)
-        assert_equal(truth, copy)
-        last = 2_000 // PARTITIONS - 1
-        until(
-            lambda: committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), last),
-            30,
-            "the commit of everything",
-        )
-        one.kill()
-        # Its session of 6 s ends, then the delay of 3 s, in which it might come back.
-        write(flow.source, topic, (Sent(n % PARTITIONS, b"more %d" % n) for n in range(500)))
-        truth, copy = wait_for_copy(two, flow, topic)
-        assert_equal(truth, copy)
-        assert two.stop() == 0
+    the_tasks_of_a_killed_worker_run_in_the_other(shared_flow, topic, processes)
 
 
 def _begun_tasks(mirror: Mirror) -> int:

@@ -20,8 +20,15 @@ from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Listener, Region
 from mm2py.protocol.connect_group import WorkerMetadata, offers
 from mm2py.testing.delay_proxy import DelayProxy
-from tests.integration.conftest import CreateTopic, NewRegion
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.conftest import ANY_SESSION, CreateTopic, NewRegion
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    SHORT_SESSION_S,
+    Flow,
+    Mirror,
+    until,
+    write_flow,
+)
 from tests.integration.traffic import (
     Load,
     assert_equal,
@@ -37,7 +44,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 
 PARTITIONS = 4
 RATE = 2_000
-SESSION_S = 6.0
 AGAIN = "the coordinator expired the membership"
 LOST = "membership lost"
 
@@ -53,7 +59,11 @@ class FarTarget:
 @pytest.fixture
 def far_target() -> Iterator[FarTarget]:
     with DelayProxy() as line:
-        region = Region("expired", listeners=[Listener("FAR", "PLAINTEXT", advertise=line.front)])
+        region = Region(
+            "expired",
+            listeners=[Listener("FAR", "PLAINTEXT", advertise=line.front)],
+            properties=ANY_SESSION,
+        )
         try:
             region.start()
             yield FarTarget(region, line)
@@ -75,7 +85,7 @@ async def be_member(target: KafkaAddress, group: str) -> None:
     member = GroupMember(
         link,
         Permit(SYSTEM_CLOCK),
-        session_timeout_ms=6_000,
+        session_timeout_ms=int(SHORT_SESSION_S * 1000),
         heartbeat_interval_ms=200,
         rebalance_timeout_ms=10_000,
         clock=SYSTEM_CLOCK,
@@ -105,7 +115,7 @@ def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_o
     target = new_region("frozen")
     topic = unique("frozen")
     create_topic(region_a, topic, PARTITIONS)
-    flow = write_flow(tmp_path, region_a, target, topic)
+    flow = write_flow(tmp_path, region_a, target, topic, SHORT_SESSION)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         with Load(region_a, topic, PARTITIONS, rate=RATE) as load:
@@ -113,7 +123,7 @@ def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_o
             for again in range(2):
                 target.freeze()
                 try:
-                    run_for(load, 2 * SESSION_S)
+                    run_for(load, 2 * SHORT_SESSION_S)
                 finally:
                     target.thaw()
                 # The broker expires us, or takes a heartbeat that waited first: it says which.
@@ -146,7 +156,7 @@ def test_an_expired_flow_joins_again_and_sends_what_it_had_in_flight_once(
         with Load(region_a, topic, PARTITIONS, rate=RATE) as load:
             wait_for_progress(mirror, flow, topic)
             far_target.line.stall()
-            run_for(load, 2 * SESSION_S)
+            run_for(load, 2 * SHORT_SESSION_S)
             far_target.line.heal()
             mirror.wait_for_log(AGAIN, 60)
             wait_for_progress(mirror, flow, topic, RATE)
@@ -189,4 +199,4 @@ async def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_mea
 
 def far_flow(folder: Path, source: KafkaAddress, target: FarTarget, topic: str) -> Flow:
     line = {"{target}.bootstrap.servers": target.line.bootstrap_servers}
-    return write_flow(folder, source, target.region, topic, line)
+    return write_flow(folder, source, target.region, topic, {**SHORT_SESSION, **line})

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from mm2py.embedded.region import KafkaAddress, Region
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
@@ -51,7 +51,7 @@ def test_a_target_away_for_longer_than_a_session_gets_everything_once_from_the_s
     target = new_region("suspend")
     topic = unique("suspend")
     create_topic(region_a, topic, PARTITIONS)
-    flow = write_flow(tmp_path, region_a, target, topic)
+    flow = write_flow(tmp_path, region_a, target, topic, SHORT_SESSION)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         with Load(region_a, topic, PARTITIONS, rate=RATE):
@@ -79,7 +79,7 @@ def test_a_stop_while_suspended_is_quick(
     target = new_region("suspend-stop")
     topic = unique("suspend-stop")
     create_topic(region_a, topic)
-    flow = write_flow(tmp_path, region_a, target, topic)
+    flow = write_flow(tmp_path, region_a, target, topic, SHORT_SESSION)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         with Load(region_a, topic, 1, rate=100):

@@ -1,6 +1,5 @@
 """What arrives on the target is what the source holds: every kind of record, batch and topic."""
 
-import random
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,15 @@ import pytest
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, grow
+from tests.integration.main_job import (
+    CODECS,
+    PARTITIONS,
+    every_kind_of_record_and_codec_is_copied,
+    kinds,
+    processes,
+)
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import (
-    YEAR_MS,
     Logs,
     Sent,
     assert_equal,
@@ -25,8 +30,6 @@ from tests.integration.traffic import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-PARTITIONS = 8
 Unique = Callable[[str], str]
 
 
@@ -45,25 +48,6 @@ class NewRegion(Protocol):
     def __call__(self, name: str = ..., *, properties: dict[str, str] | None = ...) -> Region: ...
 
 
-def kinds(count: int, *, seed: int) -> Iterator[Sent]:
-    """Every kind of record, on all partitions, up to thirty years old."""
-    chance = random.Random(seed)
-    now_ms = SYSTEM_CLOCK.now_ms()
-    for number in range(count):
-        headers: list[tuple[str, bytes | None]] = []
-        if number % 3 == 0:
-            headers = [("same", b"1"), ("same", b"2"), ("", b""), ("null", None)]
-        if number % 5 == 0:
-            headers += [("latin", b"\xff\xfe\x00\x80"), ("same", None), ("é", b"\xc3")]
-        yield Sent(
-            number % PARTITIONS,
-            None if number % 7 == 0 else chance.randbytes(chance.randrange(300)),
-            None if number % 4 == 0 else b"key-%d" % (number % 50),
-            headers,
-            now_ms - (number % 31) * YEAR_MS,
-        )
-
-
 def test_every_kind_of_record_and_codec_arrives_unchanged(
     region_a: KafkaAddress,
     region_b: KafkaAddress,
@@ -74,25 +58,7 @@ def test_every_kind_of_record_and_codec_arrives_unchanged(
     topic = unique("kinds")
     create_topic(region_a, topic, PARTITIONS)
     flow = write_flow(tmp_path, region_a, region_b, topic)
-    for number, codec in enumerate(CODECS):
-        write(region_a, topic, kinds(800, seed=number), compression_type=codec, linger_ms=20)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        # A batch of its own for every record, live.
-        for number, codec in enumerate(CODECS):
-            write(
-                region_a,
-                topic,
-                kinds(40, seed=10 + number),
-                compression_type=codec,
-                batch_num_messages=1,
-                linger_ms=0,
-            )
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
-        assert sum(len(log.records) for log in copy.values()) == 5 * 840
-        assert mirror.stop() == 0
-        assert not mirror.complaints()
+    every_kind_of_record_and_codec_is_copied(flow, topic, processes)
 
 
 @pytest.mark.parametrize("isolation", ["", "read_committed"])

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,
     assert_equal,
@@ -41,7 +41,7 @@ def topic(region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic) -> 
 
 @pytest.fixture
 def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
-    properties = {"task.host.processes": "2", "tasks.max": "2"}
+    properties = {"task.host.processes": "2", "tasks.max": "2", **SHORT_SESSION}
     return write_flow(tmp_path, region_a, region_b, topic, properties)
 
 
@@ -121,7 +121,7 @@ def test_a_host_that_thaws_behind_its_permit_writes_nothing_until_its_worker_ren
         for pid in hosts:
             os.kill(pid, signal.SIGSTOP)
         # Behind the session timeout somebody else might own the tasks; what is under way is there by then.
-        load.wait_acked(8 * RATE)
+        load.wait_acked(4 * RATE)
         before, committed = ends(flow.target, flow.remote(topic)), committed_positions(flow, topic)
         for pid in hosts:
             os.kill(pid, signal.SIGCONT)
@@ -144,7 +144,7 @@ def test_a_host_that_was_frozen_alone_goes_on_without_a_trace_in_the_copy(
         hosts = wait_for_both(mirror)
         wait_for_progress(mirror, flow, topic)
         os.kill(hosts[0], signal.SIGSTOP)
-        load.wait_acked(8 * RATE)
+        load.wait_acked(4 * RATE)
         os.kill(hosts[0], signal.SIGCONT)
         load.stop()
         truth, copy = wait_for_copy(mirror, flow, topic)

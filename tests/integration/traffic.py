@@ -24,7 +24,7 @@ from confluent_kafka import (
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.mirror_process import Flow, Running, until
 
 __all__ = [
     "YEAR_MS",
@@ -178,7 +178,7 @@ def copied(flow: Flow, topic: str) -> int:
     return sum(ends(flow.target, flow.remote(topic)).values())
 
 
-def wait_for_progress(mirror: Mirror, flow: Flow, topic: str, more: int = 1) -> None:
+def wait_for_progress(mirror: Running, flow: Flow, topic: str, more: int = 1) -> None:
     """Wait until records arrive that were not there before."""
     before = copied(flow, topic)
     until(lambda: copied(flow, topic) >= before + more, 40, "the copy to go on", alive=mirror)
@@ -188,7 +188,7 @@ def wait_for_progress(mirror: Mirror, flow: Flow, topic: str, more: int = 1) -> 
 
 
 def wait_for_copy(
-    mirror: Mirror,
+    mirror: Running,
     flow: Flow,
     topic: str,
     *,

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from mm2py.client.group_member import GroupMember
-from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
+from mm2py.client.permit import Permit
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.groups import GroupProtocol, JoinResult
@@ -24,12 +25,13 @@ from mm2py.protocol.records import Record
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
-from mm2py.runtime.tasks.task_host import TaskWatcher
+from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_fold import ConfigFold
-from mm2py.storage.config_log_store import LogConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot, SessionKey
 from mm2py.storage.connect_json import ConnectorPut, decode_config_record
-from mm2py.storage.status_log_store import LogStatusBackingStore
+from mm2py.storage.status_backing_store import StatusBackingStore
+from mm2py.storage.table import Entry, Handler
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TargetState, TaskId
 from tests.property.play_loop import PROCESS, PlayClock, PlayLoop
@@ -47,24 +49,6 @@ SETTLE_S: Final = 150.0
 CONNECTORS: Final = ("a", "b")
 CHANGES: Final = ("put", "put", "put", "pause", "resume", "stop", "delete")
 FAULTS: Final = ("crash", "freeze", "freeze", "cut", "cut", "refuse", "join")
-
-
-class Permit:
-    """Whether a worker may write now: its membership was confirmed within a session timeout, by its own clock.
-
-    Stands for the one object that data, positions, states and configs ask immediately before bytes leave.
-    """
-
-    def __init__(self, clock: PlayClock) -> None:
-        self._clock = clock
-        self._until_s = float("-inf")
-
-    def renew(self, valid_ms: int) -> None:
-        self._until_s = self._clock.monotonic() + valid_ms / 1000
-
-    @property
-    def valid(self) -> bool:
-        return self._clock.monotonic() < self._until_s
 
 
 @dataclass
@@ -87,12 +71,11 @@ class Topic:
 
 
 class Log:
-    """Implements ``RecordLog`` for one worker; a post needs the worker's line to the cluster and its permit."""
+    """Implements ``Table`` for one worker; a post needs the worker's line to the cluster and its permit."""
 
-    def __init__(
-        self, topic: Topic, worker: "Worker", handle: Callable[[int, Record], None]
-    ) -> None:
-        self._topic, self._worker, self._handle = topic, worker, handle
+    def __init__(self, topic: Topic, worker: "Worker") -> None:
+        self._topic, self._worker = topic, worker
+        self._handle: Handler = lambda _partition, _record: None
         self._position = 0
         self._context = copy_context()
         self._arrived = asyncio.Event()
@@ -101,10 +84,10 @@ class Log:
     def topic(self) -> str:
         return self._topic.name
 
-    async def start(self) -> None:
+    async def start(self, handle: Handler) -> None:
         await self.stop()
         self._reach()
-        self._position, self._context = 0, copy_context()
+        self._position, self._context, self._handle = 0, copy_context(), handle
         self._topic.followers.append(self)
         await asyncio.sleep(0.001)
         self._catch_up()
@@ -123,20 +106,24 @@ class Log:
             await asyncio.sleep(0.01 if not self._worker.cut else 0.5)
             self._catch_up()
 
-    def post(self, key: bytes, value: bytes | None) -> "asyncio.Future[int]":
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         answer: asyncio.Future[int] = self._topic.loop.create_future()
-        self._send(answer, key, value)
+        answer.add_done_callback(_retrieve)
+        self._send(answer, entries, self._worker.permit.term)
         return answer
 
-    def _send(self, answer: "asyncio.Future[int]", key: bytes, value: bytes | None) -> None:
+    def _send(self, answer: "asyncio.Future[int]", entries: Sequence[Entry], term: int) -> None:
+        permit = self._worker.permit
         if answer.done():
             return  # its caller has taken it back
-        if self._worker.cut or not self._worker.may_post(self):
-            self._topic.loop.call_later(0.25, self._send, answer, key, value)
-            return
-        offset = self._topic.append(self._worker.name, key, value)
-        # The acknowledgement is under way while others act.
-        self._topic.loop.call_later(0.002, _answered, answer, offset)
+        if permit.term != term:
+            answer.set_exception(RetriableError("the membership was lost"))
+        elif self._worker.cut or not permit.allows(term):
+            self._topic.loop.call_later(0.25, self._send, answer, entries, term)
+        else:
+            offsets = [self._topic.append(self._worker.name, *entry) for entry in entries]
+            # The acknowledgement is under way while others act.
+            self._topic.loop.call_later(0.002, _answered, answer, offsets[0])
 
     def wake(self) -> None:
         self._topic.loop.call_later(0.001, self._catch_up, context=self._context)
@@ -157,6 +144,11 @@ class Log:
             self._position += 1
             self._handle(0, record)
         self._arrived.set()
+
+
+def _retrieve(answer: "asyncio.Future[int]") -> None:
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _answered(answer: "asyncio.Future[int]", offset: int) -> None:
@@ -201,22 +193,19 @@ class Peers:
 
 
 class PaperHost(ObedientHost):
-    """Tasks on paper, which write while their host is not suspended and its lease runs."""
+    """Tasks on paper, which write while the permit allows it in the term they were started in."""
 
     def __init__(self, watcher: TaskWatcher, worker: "Worker") -> None:
         super().__init__(watcher)
         self._worker = worker
+        self.terms: dict[TaskId, int] = {}
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        self.terms[spec.id] = self._worker.permit.term
+        await super().start_task(spec)
 
     def say(self, task: TaskId, state: State, cause: Exception | None = None) -> None:
         super().say(task, state, cause)
-        self._worker.world.look()
-
-    def resume(self) -> None:
-        super().resume()
-        self._worker.world.look()
-
-    def lease(self, valid_ms: int) -> None:
-        self._worker.permit.renew(valid_ms)
         self._worker.world.look()
 
 
@@ -231,9 +220,11 @@ class Worker:
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
         node = Node(world.cluster, name, None, auto_restart=True, resolve=None)
-        config = LogConfigBackingStore(lambda handle: Log(world.configs, self, handle))
+        self.permit.watch(world.look)
+        config = ConfigBackingStore(Log(world.configs, self))
         member = GroupMember(
             self.line,
+            self.permit,
             session_timeout_ms=int(SESSION_S * 1000),
             heartbeat_interval_ms=2_000,
             rebalance_timeout_ms=10_000,
@@ -251,7 +242,7 @@ class Worker:
         self.parts = replace(
             node.parts,
             config=config,
-            status=LogStatusBackingStore(lambda handle: Log(world.statuses, self, handle)),
+            status=StatusBackingStore(Log(world.statuses, self)),
             membership=self.membership,
             hosts=self._host,
             peers=Peers(world),
@@ -269,20 +260,16 @@ class Worker:
 
     @property
     def leads(self) -> bool:
-        return self.membership.is_leader and not self.host.suspended
-
-    def may_post(self, log: Log) -> bool:
-        """States are written with less care: a later owner's hide them."""
-        return self.permit.valid or log.topic == "statuses"
+        return self.membership.is_leader and self.permit.valid
 
     def writes(self) -> set[str]:
         """Return the partitions that tasks of this process write now."""
-        if self.frozen or self.host.suspended or not self.permit.valid:
+        if self.frozen:
             return set()
         return {
             f"{task.connector} {spec.config['p']}"
             for task, spec in self.host.running.items()
-            if not spec.paused
+            if not spec.paused and self.permit.allows(self.host.terms[task])
         }
 
     def task(self, work: Awaitable[None]) -> "asyncio.Task[None]":
@@ -430,6 +417,7 @@ class Play:
         if worker.name not in self.world.workers:
             return  # it crashed meanwhile
         worker.frozen = False
+        worker.context.run(worker.permit.check)
         self.loop.thaw(worker.name)
         self.world.look()
 
@@ -484,7 +472,7 @@ class Play:
 
     def _all_run(self) -> bool:
         workers = self.world.workers.values()
-        if any(w.herder.failure is not None or w.host.suspended for w in workers):
+        if any(w.herder.failure is not None or not w.permit.valid for w in workers):
             return False
         snapshot = self.world.fold()
         running = sorted(

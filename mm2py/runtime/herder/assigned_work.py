@@ -178,8 +178,8 @@ class AssignedWork:
 
     def repair_states(self) -> None:
         """Write states again where others are published, as by a worker that had the work before."""
-        shown: dict[str | TaskId, Status] = {**self.connector_status(), **self.task_status()}
-        for work, status in shown.items():
+        shown = [*self.connector_status().items(), *self.task_status().items()]
+        for work, status in shown:
             stored = self._parts.status.get(work)
             there = None if stored is None else (stored.state, stored.worker_id)
             if status.state is State.UNASSIGNED or there == (status.state, self._parts.worker_id):

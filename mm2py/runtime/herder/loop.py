@@ -154,7 +154,7 @@ class HerderLoop:
         """Make at least one turn a minute; each compares."""
 
         async def again() -> None:
-            if self._joined and not self._must_join and not self._work.in_doubt:
+            if self._joined and not self._must_join and self._permit.valid:
                 self._work.repair_states()
             self._compare_later()
 

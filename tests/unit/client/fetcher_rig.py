@@ -12,19 +12,13 @@ from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy
+from mm2py.testing.waiting import eventually, quoted
 from mm2py.types import TopicPartition
 
 __all__ = ["FETCH", "FIRST", "SECOND", "Rig", "eventually", "fetching"]
 
 FETCH = 1
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-async def eventually(done: Callable[[], bool]) -> None:
-    """Wait for what happens on the loop without being asked for."""
-    async with asyncio.timeout(10):
-        while not done():  # noqa: ASYNC110 - the state has no event, and polling is what a test may do
-            await asyncio.sleep(0.001)
 
 
 class Rig:
@@ -84,10 +78,13 @@ class Rig:
 
     async def until(self, done: Callable[[], bool]) -> None:
         """Take what arrives until ``done``."""
-        async with asyncio.timeout(10):
-            await self.take()  # what arrived before belongs to it
-            while not done():
-                await self.take()
+        try:
+            async with asyncio.timeout(10):
+                await self.take()  # what arrived before belongs to it
+                while not done():
+                    await self.take()
+        except TimeoutError:
+            raise AssertionError(f"not within 10 s: {quoted(done)}; read: {self.read}") from None
 
 
 @asynccontextmanager

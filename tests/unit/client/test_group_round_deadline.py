@@ -3,6 +3,7 @@
 import asyncio
 
 from mm2py.client.group_member import GroupMember
+from mm2py.client.permit import Permit
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.testing.clock import FakeClock
 from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
@@ -14,6 +15,7 @@ REBALANCE_S = 10
 def member(group: MemoryGroup, name: str, clock: FakeClock) -> GroupMember:
     return GroupMember(
         MemoryCoordinator(group, name),
+        Permit(clock),
         session_timeout_ms=6_000,
         heartbeat_interval_ms=2_000,
         rebalance_timeout_ms=REBALANCE_S * 1_000,
@@ -29,9 +31,14 @@ def test_a_member_that_does_not_join_a_round_is_suspended_before_the_coordinator
         async with MemoryGroup(clock).running() as group:
             busy, other = member(group, "busy", clock), member(group, "other", clock)
             suspended: list[float] = []
-            busy.listen(lambda: suspended.append(clock.monotonic()), lambda: None)
             joined = await busy.join(OFFERS)
             await busy.sync(joined, {joined.member_id: b"work"})
+
+            def changed() -> None:
+                if not busy.permit.valid:
+                    suspended.append(clock.monotonic())
+
+            busy.permit.watch(changed)
             await clock.advance(3)
             began = clock.monotonic()
             joining = asyncio.ensure_future(other.join(OFFERS))

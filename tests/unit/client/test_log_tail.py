@@ -14,6 +14,7 @@ from mm2py.config.clients import ConnectionSettings
 from mm2py.protocol.record_batch import sign
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.broker import FakeBroker
+from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 
 FETCH = 1
@@ -35,9 +36,7 @@ class Bench:
         self.seen.append(record.value)
 
     async def saw(self, *values: bytes) -> None:
-        async with asyncio.timeout(10):
-            while self.seen != list(values):  # noqa: ASYNC110 (handlers signal nothing)
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.seen == list(values))
 
 
 @pytest.fixture

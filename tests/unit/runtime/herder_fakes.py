@@ -32,6 +32,7 @@ from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
 from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
 from tests.unit.runtime.runtime_fakes import FakeConnector, FakeStore
 
@@ -51,15 +52,6 @@ __all__ = [
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 CONFIG = {"connector.class": "TestConnector", "tasks.max": "4"}
-
-
-async def until(condition: Callable[[], bool], *, turns: int = 5_000) -> None:
-    """Let the loop turn until ``condition`` holds."""
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition never became true")
 
 
 class TestConnector(FakeConnector):

@@ -1,7 +1,7 @@
 """Fakes of what the runtime leans on: a clock, a Sender, tasks, a store, a connector."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mm2py.api.context import ConnectorContext, TaskContext
@@ -13,6 +13,7 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.memory import MemoryOffsetBackingStore
+from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
 
 __all__ = [
@@ -44,15 +45,6 @@ class EagerClock:
         self.sleeps.append(seconds)
         self.seconds += seconds
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool], *, turns: int = 2_000) -> None:
-    """Let the loop turn until ``condition`` holds; fails after ``turns``."""
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition never became true")
 
 
 def a_batch(

@@ -22,8 +22,8 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import eventually as until
 from mm2py.types import State, TaskId, TopicPartition
-from tests.unit.runtime import runtime_fakes
 from tests.unit.runtime.runtime_fakes import outgoing
 from tests.unit.runtime.task_host_fakes import FLOW, HostStage, spec_of
 
@@ -31,11 +31,6 @@ ORDERS = TopicPartition("orders", 0)
 FIRST, SECOND = TaskId("Fake", 0), TaskId("Fake", 1)
 KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
 SPEC = FlowSpec(flow=FLOW, worker={}, log_level="INFO")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        await runtime_fakes.until(condition, turns=1_000_000)
 
 
 async def turns(number: int) -> None:

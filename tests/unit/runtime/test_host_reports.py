@@ -11,9 +11,10 @@ from mm2py.api.context import EventKind, LossEvent
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import LedgerRelay, PipeLogHandler, TaskReports
+from mm2py.testing.waiting import eventually as until
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.task_host_fakes import spec_of
-from tests.unit.runtime.test_child_host import FIRST, World, until
+from tests.unit.runtime.test_child_host import FIRST, World
 
 ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
 
