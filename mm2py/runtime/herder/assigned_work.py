@@ -178,7 +178,8 @@ class AssignedWork:
 
     def repair_states(self) -> None:
         """Write states again where others are published, as by a worker that had the work before."""
-        shown = [*self.connector_status().items(), *self.task_status().items()]
+        shown: list[tuple[str | TaskId, Status]] = list(self.connector_status().items())
+        shown += self.task_status().items()
         for work, status in shown:
             stored = self._parts.status.get(work)
             there = None if stored is None else (stored.state, stored.worker_id)
