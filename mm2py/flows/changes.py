@@ -16,12 +16,10 @@ from mm2py.flows.connectors import (
     runnable,
     source_connector,
     state_of,
-    topics_of,
     works_of,
 )
-from mm2py.flows.fleet import FlowNode
-from mm2py.flows.graph import copies, new_cycles
-from mm2py.flows.patches import SOURCE, Patches, part_name, patched, without_topic
+from mm2py.flows.graph import FlowNode, copies
+from mm2py.flows.patches import Patches, part_name, patched, without_topic
 from mm2py.flows.service import FlowParts
 from mm2py.flows.views import ChangeView, change_view, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
@@ -87,7 +85,7 @@ class FlowChanges:
 
     def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
-        # Two changes that are safe each may close a circle together.
+        # Two changes that are safe each may close a circle together: the second sees the first.
         self.changing = asyncio.Lock()
 
     # ---- what flows copy
@@ -289,13 +287,12 @@ class FlowChanges:
         before: Mapping[str, Mapping[str, str]],
         after: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Refuse configs that cannot be used, and what would copy in a circle."""
+        """Refuse configs that cannot be used."""
         for name, config in after.items():
             if config != before.get(name):
                 refusal = (await self._parts.validator.validate(dict(config))).refusal()
                 if refusal is not None:
                     raise BadRequestError(f"{name} of {flow}: {refusal}")
-        self._need_safe_graph(flow, before.get(SOURCE), after.get(SOURCE))
 
     def checked(self, flow: FlowName, now: FlowPicture, patches: Patches) -> Patches:
         """Return patches whose ``[hidden]`` texts are what is stored; refuse what may not come from outside."""
@@ -388,28 +385,6 @@ class FlowChanges:
         _, config = self._source(flow, node)
         if not copies(flow, config, topic):
             raise NotFoundError(f"Flow {flow} does not copy topic {topic}: see its property topics")
-
-    def _need_safe_graph(
-        self, flow: FlowName, old: Mapping[str, str] | None, new: Mapping[str, str] | None
-    ) -> None:
-        if old == new or new is None:
-            return
-        others: dict[FlowName, Mapping[str, str]] = dict(self._parts.elsewhere)
-        topics: set[str] = set()
-        for other, node in self._parts.fleet.nodes.items():
-            name = source_connector(node.herder)
-            if name is not None:
-                topics.update(topics_of(node.herder, name))
-            config = node.overrides.effective().get(SOURCE)
-            if other != flow and config is not None:
-                others[other] = config
-        before = others if old is None else {**others, flow: old}
-        cycles = new_cycles(before, {**others, flow: new}, topics)
-        if cycles:
-            raise BadRequestError(
-                f"The change would copy records in a circle: {cycles[0]}; exclude the topic in one of"
-                " these flows, or use a replication policy that renames topics"
-            )
 
 
 def leading(node: FlowNode) -> FlowNode:

@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.flows.connectors import work_state
+from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.runtime.herder.api import Herder, PeerClient
 from mm2py.runtime.herder.errors import ForwardError
@@ -21,7 +22,7 @@ from mm2py.runtime.herder.mirror_maker import FlowHerder, MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
-__all__ = ["FleetParts", "FlowFleet", "FlowNode", "FlowRunner", "Since"]
+__all__ = ["FleetParts", "FlowFleet", "FlowRunner", "Since"]
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +47,6 @@ class FlowRunner(Herder, FlowHerder, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FlowNode:
-    """One flow on this node; ``peers`` asks its other members."""
-
-    herder: Herder
-    overrides: FlowOverridesStore
-    peers: PeerClient
-
-
-@dataclass(frozen=True, slots=True)
 class Since:
     """A state, and when this node saw it first (ms since the epoch)."""
 
@@ -68,7 +60,8 @@ class FleetParts:
 
     ``pairs`` are all flows that may run here, ``by_file`` those that do without anybody's word. ``build``
     makes one; ``file`` says what the file has of its connectors. ``added`` returns which of some pairs
-    people have added (``RetriableError``: not known now).
+    people have added (``RetriableError``: not known now). ``elsewhere`` has the source connectors' configs
+    of the file's flows that only other processes run.
     """
 
     pairs: Collection[FlowName]
@@ -76,6 +69,7 @@ class FleetParts:
     build: Callable[[FlowName], tuple[FlowRunner, FlowOverridesStore, PeerClient]]
     file: Callable[[FlowName], Mapping[str, Mapping[str, str]]]
     added: Callable[[Sequence[FlowName]], Awaitable[Collection[FlowName]]]
+    elsewhere: Sources = field(default_factory=dict[FlowName, Sequence[Mapping[str, str]]])
 
 
 @final
@@ -103,6 +97,11 @@ class FlowFleet:
         """All flows that may run here."""
         return self._parts.pairs
 
+    @property
+    def elsewhere(self) -> Sources:
+        """Source connectors' configs of the file's flows that only other processes run."""
+        return self._parts.elsewhere
+
     def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
         """Return the connectors' configs as the file says them.
 
@@ -110,6 +109,10 @@ class FlowFleet:
             ConfigError: the file's lines for this flow cannot be run.
         """
         return self._parts.file(flow)
+
+    def guard(self, flow: FlowName) -> CircleGuard:
+        """Return what every change of a flow has to pass."""
+        return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
 
     def since(self, flow: FlowName) -> Since | None:
         """Return the state of a flow's work and since when it is there."""
@@ -224,6 +227,7 @@ class FlowFleet:
 
     def _built(self, flow: FlowName) -> FlowRunner:
         herder, store, peers = self._parts.build(flow)
+        store.guarded_by(self.guard(flow))
         self.herders[flow] = herder
         self.nodes[flow] = FlowNode(herder, store, peers)
         return herder

@@ -99,10 +99,12 @@ class FlowMaking:
         return Change("create", str(flow), edit)
 
     def _unstarted(self, flow: FlowName) -> FlowOverridesStore:
-        return FlowOverridesStore(
+        store = FlowOverridesStore(
             lambda handle: MemoryLog(MemoryTopic("none"), handle),
             self._parts.fleet.file(flow),
             clock=self._parts.clock,
             names_a_secret=self._parts.names_a_secret,
             by_file=False,
         )
+        store.guarded_by(self._parts.fleet.guard(flow))
+        return store

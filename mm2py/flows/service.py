@@ -11,7 +11,8 @@ from typing import Final, Protocol, final
 from urllib.parse import urlsplit
 
 from mm2py.clock import Clock
-from mm2py.flows.fleet import FlowNode, Since
+from mm2py.flows.fleet import Since
+from mm2py.flows.graph import FlowNode
 from mm2py.flows.views import (
     ConfigView,
     FlowView,
@@ -31,6 +32,7 @@ from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import Validator
 from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName
 
 __all__ = ["Fleet", "FlowParts", "FlowService"]
@@ -60,6 +62,10 @@ class Fleet(Protocol):
         """Return the state of a flow's work and since when it is there."""
         ...
 
+    def guard(self, flow: FlowName, /) -> ChangeGuard:
+        """Return what every change of a flow has to pass."""
+        ...
+
     async def open(self, flow: FlowName, /) -> FlowNode:
         """Return a flow of ``pairs``, started if it does not run yet."""
         ...
@@ -70,8 +76,7 @@ class FlowParts:
     """What ``/flows`` needs.
 
     ``remote_refusal(flow, connector, properties)`` says why properties may not come from outside;
-    ``names_a_secret`` looks at a key alone. ``elsewhere`` has the source connectors' configs of the file's
-    flows that other nodes run, for the graph.
+    ``names_a_secret`` looks at a key alone.
     """
 
     fleet: Fleet
@@ -80,7 +85,6 @@ class FlowParts:
     clock: Clock
     names_a_secret: Callable[[str], bool]
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
-    elsewhere: Mapping[FlowName, Mapping[str, str]]
 
 
 @final

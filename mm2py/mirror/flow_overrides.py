@@ -41,6 +41,7 @@ __all__ = [
 FLOWS_VERSION: Final = 1
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_PARTITIONS: Final = range(1 << 31)
 
 
 def flows_topic(source_alias: str) -> str:
@@ -169,7 +170,8 @@ def parse_override_key(key: str) -> tuple[str, str]:
 def parse_hold_key(rest: str) -> TopicPartition:
     """Return the partition (-1: the topic) of what stands behind ``hold:``."""
     topic, colon, number = rest.partition(":")
-    if not topic or (colon and not (number.isascii() and number.isdigit() and len(number) < 10)):
+    whole = number.isascii() and number.isdigit() and len(number) <= 10
+    if not topic or (colon and not (whole and int(number) in _PARTITIONS)):
         raise ProtocolError(f"key 'hold:{rest}' names no topic or partition")
     return TopicPartition(topic, int(number) if colon else -1)
 

@@ -18,7 +18,7 @@ from mm2py.clock import Clock
 from mm2py.config.connect_values import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
-from mm2py.rest.bodies import check_media_types, flag
+from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
 from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.herder.aggregated_herder import AggregatedHerder
 from mm2py.runtime.herder.api import Herder, Validator
@@ -213,6 +213,7 @@ def _serve(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         await check_media_types(request)
+        refuse_dry_run(request)
         herder = pick(request)
         # What answers a ForwardError needs to know whose leader it is about.
         request.state.herder = herder

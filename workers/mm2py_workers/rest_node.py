@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
@@ -38,16 +38,12 @@ STOP_S: Final = 1.0
 class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
-    ``fleet`` has the flows that ``/flows`` shows and changes, ``elsewhere`` what the file says of those that
-    other nodes run; an ordinary worker has none.
+    ``fleet`` has the flows that ``/flows`` shows and changes; an ordinary worker has none.
     """
 
     herders: Mapping[FlowName | None, Herder]
     parts: NodeParts
     fleet: FlowFleet | None = None
-    elsewhere: Mapping[FlowName, Mapping[str, str]] = field(
-        default_factory=dict[FlowName, Mapping[str, str]]
-    )
 
     @property
     def dedicated(self) -> bool:

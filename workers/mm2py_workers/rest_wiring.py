@@ -114,7 +114,6 @@ def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter |
         clock=served.parts.clock,
         names_a_secret=names_a_secret,
         remote_refusal=refusal,
-        elsewhere=served.elsewhere,
     )
     return router(parts, forward)
 

@@ -19,6 +19,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
+from mm2py.flows.graph import source_configs
 from mm2py.flows.patches import SOURCE
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
@@ -159,19 +160,15 @@ def build_node(
             build=build,
             file=lambda name: plans.of(name).connectors,
             added=watch.added,
+            elsewhere={
+                name: source_configs(plans.of(name).connectors)
+                for name in plans.pairs
+                if name not in pairs and config.flow_enabled(name)
+            },
         ),
         clock=clock,
     )
-    served = Served(
-        herders=fleet.herders,
-        parts=parts,
-        fleet=fleet,
-        elsewhere={
-            name: plans.of(name).connectors.get(SOURCE, {})
-            for name in plans.pairs
-            if name not in pairs and config.flow_enabled(name)
-        },
-    )
+    served = Served(herders=fleet.herders, parts=parts, fleet=fleet)
     return Node(fleet, rest, served, watch, tuple(metrics.flow(name) for name in flows), clock)
 
 

@@ -26,7 +26,7 @@ from mm2py.flows.views import (
     PartitionView,
     TopicView,
 )
-from mm2py.rest.bodies import check_media_types, read_json
+from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
 from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
@@ -85,7 +85,9 @@ Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at mos
 def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
     """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
     routes = APIRouter(
-        tags=["flows"], dependencies=[Depends(check_media_types)], responses=_RESPONSES
+        tags=["flows"],
+        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
+        responses=_RESPONSES,
     )
     service = FlowService(parts)
     reads, changes = _Reads(service, forward), _Changes(service, parts, forward)

@@ -89,7 +89,7 @@ def test_a_flow_that_would_close_a_circle_is_not_created(rig: Rig) -> None:
 
 def test_a_circle_with_a_flow_that_other_nodes_run_is_refused(rig: Rig) -> None:
     same = {"replication.policy.class": IDENTITY}
-    rig.elsewhere[BA] = {"topics": ".*", **same}
+    rig.elsewhere[BA] = [{"topics": ".*", **same}]
     reply = rig.ask("PATCH", "/flows/A->B", body={"config": same})
     assert (reply.status, "in a circle" in reply.message) == (400, True)
 
