@@ -13,11 +13,11 @@ from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
-from mm2py.flows.connectors import work_state
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
+from mm2py.flows.states import read_flow
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.runtime.herder.api import Herder, PeerClient
-from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.mirror_maker import FlowHerder, MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
@@ -33,7 +33,6 @@ LOOK_FAR: Final = 5
 OPEN_S: Final = 45.0
 """How long a new herder may take until it knows who leads its group; a broker may hold a new group for some."""
 
-OPEN_LOOK_S: Final = 0.05
 SPARE_S: Final = 60.0
 """How long a herder that was started for a creation is kept although there is no such flow yet."""
 
@@ -158,7 +157,11 @@ class FlowFleet:
                     f"flow {flow} cannot be run now: {cause}",
                     remedy="look whether both clusters can be reached, and try again",
                 )
-            await self._clock.sleep(OPEN_LOOK_S)
+            # Answered behind the first round of its group.
+            with contextlib.suppress(HerderError):
+                await node.herder.health()
+            if not _knows_its_leader(node.herder):
+                await self._clock.sleep(LOOK_S)
         return node
 
     # ---- looking
@@ -214,7 +217,8 @@ class FlowFleet:
             await self._end(flow)
 
     def _note(self, flow: FlowName) -> None:
-        state = work_state(self.nodes[flow].herder)
+        # Without partitions: a snapshot of thousands each second would cost more than an idle flow.
+        state = read_flow(self.nodes[flow].herder).state(())
         there = self._since.get(flow)
         if there is None or there.state != state:
             self._since[flow] = Since(state, self._clock.now_ms())

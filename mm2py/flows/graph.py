@@ -9,18 +9,19 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.flows.connectors import enabled, topics_of
+from mm2py.flows.states import enabled
 from mm2py.mirror.filters import DEFAULT_TOPICS, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.runtime.herder.api import Herder, PeerClient
-from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.herder.errors import BadRequestError, ForbiddenError
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
@@ -227,7 +228,8 @@ class CircleGuard:
         topics: set[str] = set()
         for other, node in self._nodes().items():
             for name in node.herder.connectors():
-                topics.update(topics_of(node.herder, name))
+                with suppress(ForbiddenError):  # topics are not tracked
+                    topics.update(node.herder.topics(name))
             if other != self._flow:
                 others[other] = source_configs(node.overrides.effective())
         cycles = new_cycles({**others, self._flow: old}, {**others, self._flow: new}, topics)

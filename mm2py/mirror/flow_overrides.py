@@ -36,6 +36,7 @@ __all__ = [
     "override_key",
     "parse_hold_key",
     "parse_override_key",
+    "state_key",
 ]
 
 FLOWS_VERSION: Final = 1
@@ -106,7 +107,8 @@ class HoldEntry:
 class Change:
     """One key of the topic, and what was in force under it before and after; None is absent.
 
-    For ``override:`` these are the texts of the property, whether from the file or not.
+    For ``override:`` these are the texts of the property, whether from the file or not. ``state:`` is a
+    connector's or task's state; the topic holds none, it is in the history alone.
     """
 
     key: str
@@ -152,6 +154,11 @@ def connector_key(name: str) -> str:
 def hold_key(topic: str, partition: int = -1) -> str:
     """Return ``hold:<topic>`` or ``hold:<topic>:<partition>``."""
     return f"hold:{topic}" if partition < 0 else f"hold:{topic}:{partition}"
+
+
+def state_key(work: str) -> str:
+    """Return ``state:<connector or task>``."""
+    return f"state:{work}"
 
 
 def history_key(number: int) -> str:

@@ -30,9 +30,9 @@ def empty(status: int) -> Response:
     return Response(status_code=status)
 
 
-def error_response(status: int, message: str) -> Response:
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return a refusal."""
-    return json_response({"error_code": status, "message": message}, status)
+    return json_response({"error_code": status, "message": message}, status, headers)
 
 
 def framework_text(status: int) -> str:

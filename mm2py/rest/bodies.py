@@ -6,10 +6,11 @@ to an undecodable body this answers 400; no client depends on the 500.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final, NoReturn, cast
 
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
@@ -145,7 +146,7 @@ async def refuse_unknown(request: Request) -> None:
     """
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
-    known = {it.alias for it in route.dependant.query_params}
+    known = set(_query_names(route.dependant))
     given = [key for key, _ in request.query_params.multi_items()]
     for key in given:
         if key not in known and key != FORWARD:
@@ -161,6 +162,12 @@ async def refuse_unknown(request: Request) -> None:
     takes_body = "requestBody" in (route.openapi_extra or {})
     if request.method != "GET" and not takes_body and (await request.body()).strip() not in NO_BODY:
         raise HerderError("body: this request takes none", status=UNPROCESSABLE)
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (it.alias for it in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_names(inner)
 
 
 def flag(request: Request, name: str) -> bool:

@@ -30,6 +30,7 @@ from mm2py.runtime.herder.errors import (
     ForwardError,
     HerderError,
     SignatureError,
+    WorkerUnreachableError,
 )
 from mm2py.storage.config_state import SessionKey
 
@@ -110,7 +111,7 @@ class Forwarder:
         try:
             return await self._client.send(built)
         except httpx.HTTPError as failure:
-            raise HerderError(
+            raise WorkerUnreachableError(
                 "IO Error trying to forward REST request:"
                 f" {type(failure).__name__} at {url}: {failure}"
             ) from failure
@@ -131,8 +132,9 @@ class Forwarder:
         built.headers[FLOW_HEADER] = flow_text(origin.flow)
         if body:
             built.headers["Content-Type"] = "application/json"
-        if "authorization" in request.headers:
-            built.headers["Authorization"] = request.headers["authorization"]
+        for name in ("authorization", "if-match"):
+            if name in request.headers:
+                built.headers[name] = request.headers[name]
         return built
 
 
@@ -157,7 +159,7 @@ def _answer(reply: httpx.Response, request: Request) -> Response:
         raise reply_error(reply)
     if not reply.content:
         return Response(status_code=reply.status_code)
-    headers: dict[str, str] = {}
+    headers = {"ETag": reply.headers["etag"]} if "etag" in reply.headers else {}
     if "location" in reply.headers:
         there = urlsplit(reply.headers["location"])
         headers["Location"] = str(request.base_url).rstrip("/") + there.path

@@ -3,8 +3,10 @@
 Flow: request -> ``endpoint`` (media types, which herder) -> handler(``Call``) -> response.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from fastapi import APIRouter
@@ -19,9 +21,10 @@ from mm2py.config.connect_values import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
+from mm2py.rest.etags import check_config_tag, config_tag
 from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.herder.aggregated_herder import AggregatedHerder
-from mm2py.runtime.herder.api import Herder, Validator
+from mm2py.runtime.herder.api import ConnectorInfo, Herder, Validator
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError
 from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig
@@ -118,6 +121,10 @@ class RestParts:
     verification_algorithms: Collection[str] = ("HmacSHA256",)
     version: str = "4.3.1"
     commit: str = ""
+    changing: dict[FlowName | None, asyncio.Lock] = field(
+        default_factory=dict[FlowName | None, asyncio.Lock]
+    )
+    """Held by changes of connectors' configs: what ``If-Match`` compares must stay until it is replaced."""
 
 
 HerderPick = Callable[[Request], Herder]
@@ -168,19 +175,51 @@ class Call:
         """Whether another worker's signature was verified: that worker has checked the body."""
         return SIGNED_FLOW in self.request.scope
 
+    def owner(self, name: str) -> tuple[Herder | None, str]:
+        """Return the herder that has or would have a connector, and its name there; None for no flow's."""
+        if isinstance(self.herder, AggregatedHerder):
+            return self.herder.find(name) or (None, name)
+        return self.herder, name
+
+    def tag(self, info: ConnectorInfo) -> str:
+        """Return the ``ETag`` of a connector's config, the same on all workers of its group."""
+        herder, _ = self.owner(info.name)
+        key = None if herder is None else herder.session_key()
+        return config_tag(info.config, b"" if key is None else key.key)
+
+    @asynccontextmanager
+    async def changing(self, name: str) -> AsyncGenerator[None]:
+        """Change a connector's config, one change of a flow at a time, only as ``If-Match`` allows.
+
+        Raises:
+            PreconditionFailedError: another config is in force.
+            ForwardError: another worker leads, and compares.
+        """
+        herder, own = self.owner(name)
+        flow = None if herder is None else herder.flow
+        async with self.parts.changing.setdefault(flow, asyncio.Lock()):
+            wanted = self.request.headers.get("if-match")
+            if wanted is not None and herder is not None:
+                self.request.state.herder = herder  # its leader compares
+                herder.member_urls()
+                info = herder.info_now(own)
+                check_config_tag(wanted, None if info is None else self.tag(info))
+            yield
+
+    def remote_refusal(self, name: str, config: ConnectorConfig) -> str | None:
+        """Return why a connector's config may not come from outside, None where it may."""
+        if self.signed:
+            return None
+        herder, own = self.owner(name)
+        return self.parts.remote_refusal(None if herder is None else herder.flow, own, config)
+
     def check_remote(self, name: str, config: ConnectorConfig) -> None:
         """Refuse what a connector's config may not hold when it comes from outside.
 
         Raises:
             BadRequestError: with all reasons.
         """
-        if self.signed:
-            return
-        flow, own = self.herder.flow, name
-        if isinstance(self.herder, AggregatedHerder):
-            found = self.herder.find(name)
-            flow, own = (None, name) if found is None else (found[0].flow, found[1])
-        problem = self.parts.remote_refusal(flow, own, config)
+        problem = self.remote_refusal(name, config)
         if problem is not None:
             raise BadRequestError(problem)
 

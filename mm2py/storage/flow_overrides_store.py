@@ -6,7 +6,7 @@ read back -> the listener. Whether this worker may write (it leads) is decided b
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, Protocol, final
@@ -208,8 +208,18 @@ class FlowOverridesStore:
         """
         return self._state.changes(self._edited(edit))
 
-    async def edit(self, action: str, target: str, edit: Edit, *, actor: str) -> int | None:
+    async def edit(
+        self,
+        action: str,
+        target: str,
+        edit: Edit,
+        *,
+        actor: str,
+        notes: Sequence[Change] | None = None,
+    ) -> int | None:
         """Write a change and its line of the history; return its revision, None if nothing changes.
+
+        With ``notes``, changes that are not kept here (target states), the line is written in any case.
 
         Raises:
             ConfigError: a secret would have to be written.
@@ -219,7 +229,7 @@ class FlowOverridesStore:
             before, after = self._state.picture(), self._edited(edit)
             # Listeners act on whole changes, and only on those that are kept.
             with self._news_held():
-                number = await self._record(action, target, after, actor)
+                number = await self._record(action, target, after, actor, notes)
                 if number is not None and self._guard is not None:
                     await self._confirm(self._guard, action, before, after, actor)
             return number
@@ -259,24 +269,25 @@ class FlowOverridesStore:
             actor=actor,
         )
 
-    async def note(self, action: str, target: str, *, actor: str) -> int:
-        """Write a line of the history that changes nothing here (a target state, a restart)."""
-        async with self._writing:
-            revision = self._next(actor)
-            await self._write({}, action, target, (), revision)
-            return revision.number
-
     # ---- changes as records
 
     def _configs(self, picture: FlowPicture) -> Configs:
         return picture.configs if self._state.is_present(picture.presence) else {}
 
-    async def _record(self, action: str, target: str, after: FlowPicture, actor: str) -> int | None:
+    async def _record(
+        self,
+        action: str,
+        target: str,
+        after: FlowPicture,
+        actor: str,
+        notes: Sequence[Change] | None = None,
+    ) -> int | None:
         changes = self._state.changes(after)
-        if not changes:
+        if not changes and notes is None:
             return None
         revision = self._next(actor)
-        await self._write(self._state.puts(after, revision), action, target, changes, revision)
+        puts = self._state.puts(after, revision) if changes else {}
+        await self._write(puts, action, target, (*changes, *(notes or ())), revision)
         return revision.number
 
     async def _confirm(

@@ -7,7 +7,7 @@ Flow: ``RestNode.bind`` -> URL for the groups -> flows run -> ``serve`` -> ``res
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -38,12 +38,14 @@ STOP_S: Final = 1.0
 class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
-    ``fleet`` has the flows that ``/flows`` shows and changes; an ordinary worker has none.
+    ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
+    properties; an ordinary worker has no flows.
     """
 
     herders: Mapping[FlowName | None, Herder]
     parts: NodeParts
     fleet: FlowFleet | None = None
+    property_problem: Callable[[str], str] = lambda _: ""
 
     @property
     def dedicated(self) -> bool:

@@ -10,17 +10,19 @@ from itertools import permutations
 from typing import Final, final
 
 from mm2py.clock import Clock
+from mm2py.config.catalog import Catalog
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.config.lint_keys import property_problem
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.override_policy import ALL_OVERRIDES
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet, FlowRunner
 from mm2py.flows.graph import source_configs
-from mm2py.flows.patches import SOURCE
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
@@ -168,7 +170,13 @@ def build_node(
         ),
         clock=clock,
     )
-    served = Served(herders=fleet.herders, parts=parts, fleet=fleet)
+    catalog = Catalog(config.definitions, config.option_names, config.clusters)
+    served = Served(
+        herders=fleet.herders,
+        parts=parts,
+        fleet=fleet,
+        property_problem=lambda name: property_problem(catalog, name),
+    )
     return Node(fleet, rest, served, watch, tuple(metrics.flow(name) for name in flows), clock)
 
 

@@ -113,12 +113,14 @@ def _initial_state(word: str | None) -> TargetState | None:
 
 async def get_connector(call: Call) -> Response:
     """``GET /connectors/{c}``."""
-    return json_response(_info_json(call, await call.herder.info(call.connector)))
+    info = await call.herder.info(call.connector)
+    return json_response(_info_json(call, info), headers={"ETag": call.tag(info)})
 
 
 async def get_config(call: Call) -> Response:
     """``GET /connectors/{c}/config``."""
-    return json_response(shown(call, (await call.herder.info(call.connector)).config))
+    info = await call.herder.info(call.connector)
+    return json_response(shown(call, info.config), headers={"ETag": call.tag(info)})
 
 
 async def put_config(call: Call) -> Response:
@@ -128,9 +130,12 @@ async def put_config(call: Call) -> Response:
         call, _named(config_map(await read_json(call.request)), name), _stored(call, name)
     )
     call.check_remote(name, config)
-    put = await call.herder.put_config(name, config, actor=call.actor)
-    body = _info_json(call, put.info)
-    return json_response(body, 201, _location(call, name)) if put.created else json_response(body)
+    async with call.changing(name):
+        put = await call.herder.put_config(name, config, actor=call.actor)
+    body, tag = _info_json(call, put.info), {"ETag": call.tag(put.info)}
+    if put.created:
+        return json_response(body, 201, {**tag, **_location(call, name)})
+    return json_response(body, headers=tag)
 
 
 async def patch_config(call: Call) -> Response:
@@ -141,13 +146,15 @@ async def patch_config(call: Call) -> Response:
         # Java stores another name and answers with two; a client cannot mean that.
         patch = _named(patch, name)
     call.check_remote(name, patch)
-    info = await call.herder.patch_config(name, patch, actor=call.actor)
-    return json_response(_info_json(call, info))
+    async with call.changing(name):
+        info = await call.herder.patch_config(name, patch, actor=call.actor)
+    return json_response(_info_json(call, info), headers={"ETag": call.tag(info)})
 
 
 async def delete(call: Call) -> Response:
     """``DELETE /connectors/{c}``: answered before its tasks have ended."""
-    await call.herder.delete(call.connector, actor=call.actor)
+    async with call.changing(call.connector):
+        await call.herder.delete(call.connector, actor=call.actor)
     return empty(204)
 
 

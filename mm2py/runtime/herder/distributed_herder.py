@@ -5,6 +5,7 @@ whole life of the node's part. It holds no state of its own.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 from mm2py.clock import Clock
@@ -128,8 +129,9 @@ class DistributedHerder:
         return self._parts.config.snapshot().session_key
 
     def node_snapshot(self) -> NodeSnapshot:
-        """Return lag and rates of the partitions that this node copies."""
-        return self._parts.meter.node_snapshot(self._parts.worker_id)
+        """Return lag and rates of the partitions that this node copies, and what connectors report."""
+        snapshot = self._parts.meter.node_snapshot(self._parts.worker_id)
+        return replace(snapshot, problems=self._work.reported())
 
     def member_urls(self) -> tuple[str, ...]:
         """Return where all members listen; leader only."""

@@ -146,6 +146,10 @@ def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig
     return "source.cluster.* is the file's" if "source.cluster.x" in given else None
 
 
+def property_problem(name: str) -> str:
+    return "is not known: did you mean topics?" if name == "topiks" else ""
+
+
 @dataclass
 class Rig:
     """Two flows of one worker, which leads both."""
@@ -238,6 +242,7 @@ class Rig:
             clock=FakeClock(),
             names_a_secret=names_a_secret,
             remote_refusal=remote_refusal,
+            property_problem=property_problem,
         )
 
     @property

@@ -184,6 +184,7 @@ class PaperWorker:
                 clock=_Turns(),
                 names_a_secret=names_a_secret,
                 remote_refusal=self._refusal,
+                property_problem=lambda _: "",
             )
             parts = replace(parts, flows=router(flows, parts.forward))
         self._overrides = overrides

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mm2py.flows.changes import FlowChanges, Request
-from mm2py.flows.making import FlowMaking
 from mm2py.rest.app import internal_app
 from mm2py.runtime.herder.errors import ForwardError
 from mm2py.types import TaskId, TopicPartition
@@ -212,10 +211,9 @@ def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> Non
 def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:
     async def both() -> tuple[int, int]:
         changes = FlowChanges(rig.flow_parts)
-        making = FlowMaking(rig.flow_parts, changes)
         asked = Request(AB, "anna", dry_run=False)
         done = await asyncio.gather(
-            making.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
+            changes.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
             return_exceptions=True,
         )  # fmt: skip
         return (done[0].revision or 0, getattr(done[1], "status", 200))  # type: ignore[union-attr] # not refused
