@@ -160,9 +160,18 @@ class Access:
             UsageError: the options contradict each other.
             ConfigError: a file of theirs cannot be used.
         """
-        from mm2py_workers.rest_client import RestClient
+        from mm2py_workers.rest_client import Certificates, RestClient
 
-        return RestClient(self)
+        return RestClient(
+            self.base_url(),
+            login=self.login(),
+            token=self.token(),
+            certificates=Certificates(
+                ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
+            ),
+            timeout_s=self.timeout_s,
+            transport=self.transport,
+        )
 
     def base_url(self) -> str:
         """Return the address without a slash at its end.
