@@ -136,6 +136,11 @@ class RestNode:
         """``host:port``: this process in statuses; an ordinary worker's is where users reach it."""
         return urlsplit(self._advertised or self.url).netloc
 
+    @property
+    def public_urls(self) -> tuple[str, ...]:
+        """Where users reach it; none while REST is not served."""
+        return () if self._running is None else self._running.public_urls
+
     @cached_property
     def http(self) -> "httpx.AsyncClient":
         """What asks other workers; loads its library."""

@@ -40,6 +40,7 @@ from mm2py_workers.flow_wiring import wire_flow
 from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.worker_place import WorkerPlace
 
 __all__ = ["Node", "build_node"]
 
@@ -63,6 +64,7 @@ class Node:
     watch: FlowWatch
     meters: tuple[FlowMeter, ...]
     clock: Clock
+    place: WorkerPlace
 
     @property
     def maker(self) -> MirrorMaker:
@@ -83,9 +85,11 @@ class Node:
         ):
             await self.clock.sleep(REST_LOOKS_S)
         await self.rest.serve(self.served)
+        self.place.open(self.rest.public_urls)
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
+        self.place.close()
         clean = await self.fleet.stop(timeout_s)
         await self.watch.close()
         await self.rest.stop()
@@ -177,7 +181,8 @@ def build_node(
         fleet=fleet,
         property_problem=lambda name: property_problem(catalog, name),
     )
-    return Node(fleet, rest, served, watch, tuple(metrics.flow(name) for name in flows), clock)
+    meters = tuple(metrics.flow(name) for name in flows)
+    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path))
 
 
 @final

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from mm2py.mirror.flow_overrides import HistoryEntry
@@ -9,6 +10,7 @@ from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.runtime.herder.errors import ForwardError
 from mm2py.types import State
 from tests.unit.rest.flow_fakes import AB, NAME, Leader, Rig, partition, snapshot
+from tests.unit.rest.paper_worker import CONFIG, PaperWorker
 from tests.unit.rest.rest_fakes import state
 
 
@@ -171,3 +173,23 @@ def test_a_refusal_that_ends_with_the_rebalance_says_when_to_retry(rig: Rig) -> 
     rig.herders[AB].elsewhere = ForwardError(None)
     reply = rig.ask("POST", "/flows/A->B/pause")
     assert (reply.status, reply.headers["retry-after"]) == (409, "1")
+
+
+def test_validate_answers_200_with_the_error_at_the_key_that_may_not_come_from_outside() -> None:
+    with PaperWorker(dedicated=True) as worker:
+        given = {
+            **CONFIG,
+            "topics": "${env:CANARY}",
+            "producer.override.ssl.engine.factory.class": "x.Y",
+        }
+        path = f"/A/B/connector-plugins/{NAME}/config/validate"
+        reply = worker.send(httpx.Request("PUT", f"http://worker{path}", json=given))
+    assert (reply.status_code, reply.json()["error_count"]) == (200, 2)
+    errors = {
+        it["value"]["name"]: it["value"]["errors"]
+        for it in reply.json()["configs"]
+        if it["value"] and it["value"]["errors"]
+    }
+    assert "uses a config provider" in errors["topics"][0]
+    assert "would load code" in errors["producer.override.ssl.engine.factory.class"][0]
+    assert "CANARY" not in reply.text
