@@ -209,8 +209,9 @@ class FlowService:
     def _copy_name(self, flow: FlowName) -> CopyName:
         """Return how the flow's policy names copies: tasks report it with the first record only."""
         source = read_flow(self._node(flow).herder).source
-        texts = {} if source is None else source.info.config
-        config = {key: text for key, text in texts.items() if text is not None}
+        if source is None:
+            return lambda _: None
+        config = {key: text for key, text in source.info.config.items() if text is not None}
         try:
             policy = policy_from_config({"source.cluster.alias": flow.source, **config})
         except ConfigError:

@@ -91,7 +91,7 @@ def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
         ("/flows/{flow}", reads.flow),
         ("/flows/{flow}/partitions", reads.partitions),
         ("/flows/{flow}/topics", reads.topics),
-        ("/flows/{flow}/lag", reads.lag),
+        ("/flows/{flow}/lag", reads.topics),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
         ("/lag", reads.all_lag),
@@ -172,10 +172,6 @@ class _Reads:
 
     async def topics(self, request: Request, flow: FlowPath) -> list[TopicView]:
         """List the source topics of a flow with lag and rates, the oldest first."""
-        return await self._service.topics(_named(self._service, request, flow))
-
-    async def lag(self, request: Request, flow: FlowPath) -> list[TopicView]:
-        """List lag and rates of a flow by topic, the oldest first."""
         return await self._service.topics(_named(self._service, request, flow))
 
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:

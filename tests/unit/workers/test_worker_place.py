@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def state(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(file: Path, state: dict[str, str], *urls: str) -> Iterator[WorkerPlace]:
+def running(file: Path, state: dict[str, str], *urls: str) -> Generator[WorkerPlace]:
     place = WorkerPlace(str(file), state)
     place.open(urls or (URL,))
     try:
