@@ -138,6 +138,10 @@ class SourceReader(Protocol):
         """Offsets to the end, -1 while unknown."""
         ...
 
+    async def refresh_ends(self) -> None:
+        """Ask where the left out partitions end now; ``Mm2pyError`` where the cluster does not answer."""
+        ...
+
     def drop(self, tp: TopicPartition) -> None:
         """Give one partition up."""
         ...

@@ -166,8 +166,19 @@ class MirrorSourceConfig(MirrorConnectorConfig):
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
-        """``MirrorSourceConnector.validate``: exactly-once and offset-sync combinations."""
+        """``MirrorSourceConnector.validate``: exactly-once, offset-sync and tolerance combinations."""
         problems: list[Problem] = []
+        tolerance = props.get("errors.tolerance", "")
+        if tolerance.strip().lower() == "all":
+            problems.append(
+                Problem(
+                    "errors.tolerance",
+                    tolerance,
+                    "drops no record here: what the target refuses stops its partition alone, with a"
+                    " cause, and nothing behind it is lost",
+                    "remove it, and cure the cause that the partition shows",
+                )
+            )
         required = props.get("exactly.once.support", "").strip().lower() == "required"
         consumer = effective_client_properties(props, "source", "consumer")
         if required and consumer.get("isolation.level") != "read_committed":

@@ -29,6 +29,7 @@ from mm2py_connectors.clients import (
     ReaderEvents,
     ReaderFactory,
     ReaderSession,
+    SourceReader,
     WriterFactory,
     WriterSession,
     open_reader,
@@ -38,11 +39,14 @@ from mm2py_connectors.covered_positions import CoveredPositions
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_partitions
 
-__all__ = ["MirrorSourceTask"]
+__all__ = ["HELD_LAG_S", "MirrorSourceTask"]
 
 log = logging.getLogger(__name__)
 
 LAG_REPORT_S: Final = 1.0
+HELD_LAG_S: Final = 5.0
+"""How often the source is asked where partitions end that are paused: one request per broker."""
+
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
 
@@ -98,6 +102,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
+        self._held: set[TopicPartition] = set()
+        self._end_watch: asyncio.Task[None] | None = None
         self._ending = False
 
     async def start(self) -> None:
@@ -179,12 +185,16 @@ class MirrorSourceTask(BatchSourceTask):
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Leave these out of the next Fetch."""
         self._covered.held(partitions, on=True)
+        self._held.update(partitions)
         if self._reader is not None:
             self._reader.reader.pause(partitions)
+            if self._end_watch is None or self._end_watch.done():
+                self._end_watch = asyncio.create_task(self._watch_ends(self._reader.reader))
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these again."""
         self._covered.held(partitions, on=False)
+        self._held.difference_update(partitions)
         if self._reader is not None:
             self._reader.reader.resume(partitions)
 
@@ -204,10 +214,11 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def stop(self) -> None:
         """Close connections; the last offset syncs get a moment to arrive."""
-        if self._sync_start is not None:
-            self._sync_start.cancel()
-            await asyncio.gather(self._sync_start, return_exceptions=True)
-            self._sync_start = None
+        beside = [it for it in (self._sync_start, self._end_watch) if it is not None]
+        self._sync_start = self._end_watch = None
+        for background in beside:
+            background.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         writer, self._writer = self._writer, None
         if writer is not None:
             if self._syncs is not None and self._syncs.in_flight:
@@ -339,6 +350,19 @@ class MirrorSourceTask(BatchSourceTask):
                 # Read but not acknowledged is lag too; offsets without records count only here.
                 behind += reader.position(source) - (delivered + 1)
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+
+    async def _watch_ends(self, reader: SourceReader) -> None:
+        """Keep the lag of held partitions true: nothing is fetched of them, and without any no poll comes."""
+        while True:
+            await self._context.clock.sleep(HELD_LAG_S)
+            if not self._held:
+                return
+            try:
+                await reader.refresh_ends()
+            except Mm2pyError as error:
+                log.debug("ends of held partitions are not known cause=%s", error)
+                continue
+            self._report_lag()
 
     def _note_renewed(self, source: TopicPartition, records: int) -> None:
         """The first record behind those of the old incarnation ties the position to the new one."""

@@ -112,6 +112,10 @@ class Cursor:
         """Whether it belongs into the next Fetch of its broker."""
         return not self.paused and not self.failed and self.position >= 0
 
+    def ends_at(self, offset: int) -> None:
+        """Note the end that a reader of these records would find, where no Fetch asks for it."""
+        self.high_watermark = self.last_stable_offset = offset
+
     def take(
         self, fetched: FetchedPartition, lease: BufferLease
     ) -> tuple[Verdict, StageResult | None]:

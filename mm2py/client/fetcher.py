@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.api.context import SourceGap
+from mm2py.client.admin import Admin
 from mm2py.client.cluster import Cluster
 from mm2py.client.fetch_cursor import NO_TOPIC_ID, Cursor, Verdict
 from mm2py.client.fetch_losses import FetchLosses
@@ -24,7 +25,7 @@ from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
-from mm2py.types import TopicPartition
+from mm2py.types import LATEST, TopicPartition
 
 __all__ = ["Fetched", "Fetcher"]
 
@@ -198,6 +199,23 @@ class Fetcher:
         parked = self._parked.get(tp)
         position = parked[0].base_offset if parked else cursor.position
         return max(0, end - position)
+
+    async def refresh_ends(self) -> None:
+        """Ask where paused partitions end now, each leader once: no Fetch answer says it.
+
+        Raises:
+            Mm2pyError: the cluster does not answer.
+        """
+        paused = {tp: it for tp, it in self._cursors.items() if it.paused and it.position >= 0}
+        if not paused:
+            return
+        answers = await Admin(self._cluster).list_offsets(
+            dict.fromkeys(paused, LATEST), read_committed=self._read_committed
+        )
+        for tp, answer in answers.items():
+            cursor = paused[tp]
+            if answer.error is None and cursor.paused and not cursor.failed:
+                cursor.ends_at(answer.offset)
 
     def drop(self, tp: TopicPartition) -> None:
         """Give one partition up; nothing of it is returned any more."""

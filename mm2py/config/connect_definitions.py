@@ -46,6 +46,10 @@ class ConfigInfos:
     groups: tuple[str, ...]
     configs: tuple[tuple[ConfigKey | None, ConfigValue | None], ...]
 
+    def errors(self) -> list[str]:
+        """Return all errors, in the order of the keys."""
+        return [e for _, value in self.configs if value is not None for e in value.errors]
+
     def refusal(self) -> str | None:
         """Return the text that refuses the config, None where nothing is wrong.
 
@@ -53,11 +57,10 @@ class ConfigInfos:
         """
         if self.error_count == 0:
             return None
-        errors = [e for _, value in self.configs if value is not None for e in value.errors]
         lines = [
             "Connector configuration is invalid and contains the following"
             f" {self.error_count} error(s):",
-            *errors,
+            *self.errors(),
             "You can also find the above list of errors at the endpoint"
             " `/connector-plugins/{connectorType}/config/validate`",
         ]

@@ -10,7 +10,7 @@ from mm2py.config.findings import Finding, Severity
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.old_names import modern_name
 
-__all__ = ["key_findings"]
+__all__ = ["key_findings", "property_problem"]
 
 _FLOW_KEY: Final = re.compile(r"(.+?)\s*->\s*([^.]+)\.(.+)")
 _CLUSTER_KEY: Final = re.compile(r"([^.]+)\.(bootstrap\.servers)")
@@ -25,6 +25,24 @@ def key_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
     ]
 
 
+def property_problem(catalog: Catalog, name: str) -> str:
+    """Return why a property of a flow's connectors would have no effect, empty where it has one.
+
+    The rule of a file's ``A->B.`` lines, for properties that come another way.
+    """
+    scope = Scope("flow", "", name)
+    if catalog.is_flow_level(name):
+        return ""
+    if name in catalog.worker_options:
+        return (
+            "has no effect on a connector: write it into the file, a worker reads it at its start"
+        )
+    return "; ".join(
+        f"{message}: {remedy}"
+        for _, message, remedy in _dead_name(scope) or _unknown(catalog, scope)
+    )
+
+
 _Verdict = list[tuple[Severity, str, str]]
 
 
@@ -36,17 +54,24 @@ def _verdict(config: MirrorMakerConfig, catalog: Catalog, key: str, value: Value
     scope = catalog.scope(key)
     if catalog.is_old_name(scope.name) and scope.kind != "cluster":
         return _old_name(config, catalog, scope, value)
+    dead = _dead_name(scope)
+    if dead:
+        return dead
+    if scope.kind == "flow":
+        return _flow_key(catalog, scope)
+    if scope.kind == "cluster":
+        return _cluster_key(catalog, scope)
+    return _top_key(config, catalog, scope, value)
+
+
+def _dead_name(scope: Scope) -> _Verdict:
     if scope.name in NEVER_WORKED:
         return _warn(
             f"no release of MirrorMaker 2 reads it: {NEVER_WORKED[scope.name]}", "remove it"
         )
     if scope.name in REMOVED:
         return _warn(f"has no effect any more: {REMOVED[scope.name]}", "remove it")
-    if scope.kind == "flow":
-        return _flow_key(catalog, scope)
-    if scope.kind == "cluster":
-        return _cluster_key(catalog, scope)
-    return _top_key(config, catalog, scope, value)
+    return []
 
 
 def _old_name(config: MirrorMakerConfig, catalog: Catalog, scope: Scope, value: Value) -> _Verdict:

@@ -1,84 +1,123 @@
-"""Changes that people make of flows over ``/flows``: properties, pauses, states, restarts, rollback.
+"""Every change of a flow over ``/flows``: creation, properties, pauses, states, restarts, rollback, deletion.
 
-Flow: request -> every check -> one revision in ``mm2py-flows`` (leader only: ``ForwardError`` elsewhere) -> the
-leader writes what follows into the config topic. A refused change and a dry run have written nothing.
+Flow: request -> ``Change`` (an edit of what is in force, and what the herder has to do) -> ``_apply``: every
+check -> one revision in ``mm2py-flows`` (leader only: ``ForwardError`` elsewhere) -> in force in the config
+topic. A refused change and a dry run have written nothing.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, final
 
+from mm2py.config.java_values import parse_list
 from mm2py.errors import RequestTimedOutError
-from mm2py.flows.connectors import (
-    owners_of,
-    runnable,
-    source_connector,
-    state_of,
-    topics_of,
-    works_of,
-)
-from mm2py.flows.fleet import FlowNode
-from mm2py.flows.graph import copies, new_cycles
-from mm2py.flows.patches import SOURCE, Patches, part_name, patched, without_topic
+from mm2py.flows.graph import FlowNode, copies
 from mm2py.flows.service import FlowParts
-from mm2py.flows.views import ChangeView, change_view, shown_value
+from mm2py.flows.states import FlowWork, assigned_tasks, enabled, read_flow, state_name
+from mm2py.flows.views import ChangeView, change_view, held_name, shown_value
+from mm2py.mirror.filters import DEFAULT_TOPICS, DEFAULT_TOPICS_EXCLUDE
 from mm2py.mirror.flow_overrides import Change as StoredChange
+from mm2py.mirror.flow_overrides import Presence, state_key
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.observability.logging import HIDDEN
+from mm2py.runtime.herder.api import WorkState
 from mm2py.runtime.herder.errors import (
+    AlreadyExistsError,
     BadRequestError,
     ConflictError,
     ForwardError,
+    HerderError,
     NotFoundError,
+    PreconditionFailedError,
     RebalanceExpectedError,
 )
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_edit
-from mm2py.types import FlowName, TaskId, TopicPartition
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
 
-__all__ = ["Change", "ChangeResult", "FlowChanges", "Request", "leading"]
+__all__ = [
+    "SOURCE",
+    "Change",
+    "ChangeResult",
+    "FlowChanges",
+    "Patches",
+    "Request",
+    "created",
+    "deleted",
+    "patched",
+]
+
+SOURCE: Final = "MirrorSourceConnector"
+"""Name of the connector that copies, as the file derives it."""
 
 APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
 
-ENDED_S: Final = 10.0
-"""How long a deletion waits for the tasks of what it deleted; they end in any case."""
+AGAIN_S: Final = 1.0
+"""The leader repeats a write that failed once a second."""
 
-LOOK_S: Final = 0.05
+_TOPICS: Final = "topics"
+_EXCLUDE: Final = "topics.exclude"
+_NO_COPY: Final = {"enabled": "false"}
+_WANTED: Final = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}
+
+Configs = Mapping[str, Mapping[str, str]]
+Patches = Mapping[str, ConnectorConfig]
+"""Connector -> properties; None returns one to what the file has."""
+
 Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 """Has the worker that owns a task restart it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult:
-    """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history."""
+    """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history.
+
+    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused alone.
+    """
 
     flow: str
     action: str
     dry_run: bool
     revision: int | None
     changes: tuple[ChangeView, ...]
+    still_paused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks for a change, of which flow, and whether only to know what it would do."""
+    """Which flow changes, on whose behalf; ``revision`` is the one that must be in force (If-Match)."""
 
     flow: FlowName
     actor: str
     dry_run: bool
+    revision: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+def _unchanged(now: FlowPicture) -> FlowPicture:
+    return now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change: what the history calls it, of what, and the edit."""
+    """One change: its words in the history, and the edit.
+
+    ``states`` (None: not about states) are shown and kept in the history; ``carry_out`` makes them so.
+    """
 
     action: str
     target: str
-    edit: Edit
+    edit: Edit = _unchanged
+    states: Sequence[StoredChange] | None = None
+    carry_out: Callable[[], Awaitable[None]] | None = None
+
+
+Plan = Callable[[FlowNode], Awaitable[Change]]
+"""Makes the change of a flow as it is when its turn has come."""
 
 
 @final
@@ -87,8 +126,64 @@ class FlowChanges:
 
     def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
-        # Two changes that are safe each may close a circle together.
-        self.changing = asyncio.Lock()
+        # Two changes that are safe each may close a circle together: the second sees the first.
+        self._changing = asyncio.Lock()
+
+    # ---- flows that come and go
+
+    def pair(self, source: str, target: str) -> FlowName:
+        """Return the flow between two clusters.
+
+        Raises:
+            BadRequestError: this worker knows no such pair.
+        """
+        flow = FlowName(ClusterAlias(source), ClusterAlias(target))
+        if flow not in self._parts.fleet.pairs:
+            known = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
+            raise BadRequestError(
+                f"No flow {flow} can run here: clusters come from the file; flows of this worker may be"
+                f" {known}"
+            )
+        return flow
+
+    async def create(
+        self, request: Request, patches: Patches, opened: Callable[[Herder], None]
+    ) -> ChangeResult:
+        """Make a flow, or let one copy that sends only heartbeats; ``opened`` gets its herder.
+
+        Raises:
+            AlreadyExistsError: it copies already.
+            HerderError: a refusal, or ``ForwardError`` where another worker leads the flow.
+            ConfigError: a value cannot be used.
+            RetriableError: a cluster is away; nothing was written.
+        """
+        flow, fleet = request.flow, self._parts.fleet
+        if flow not in fleet.nodes:
+            # Nothing may be started for what is refused.
+            draft = self._draft(flow)
+            change = self._creation(flow, draft, patches)
+            planned = await self._checked(request, draft, change)
+            if request.dry_run:
+                return self._result(request, change, None, planned)
+        node = await fleet.open(flow)
+        opened(node.herder)
+        async with self._changing:
+            _need_leader(node)
+            before = node.herder.connectors()
+            result = await self._apply(request, node, self._creation(flow, node.overrides, patches))
+        if not request.dry_run:
+            for name in before:  # its heartbeats may have been paused
+                await node.herder.resume(name, actor=request.actor)
+        return result
+
+    async def delete(self, request: Request) -> ChangeResult:
+        """Delete a flow; its connectors go, positions stay."""
+        edit = deleted(self._parts.fleet.file(request.flow))
+
+        async def plan(_node: FlowNode) -> Change:
+            return Change(action="delete", target=str(request.flow), edit=edit)
+
+        return await self._turn(request, plan)
 
     # ---- what flows copy
 
@@ -99,11 +194,14 @@ class FlowChanges:
             HerderError: a refusal, or ``ForwardError`` where another worker leads the flow.
             ConfigError: a value cannot be used.
         """
-        node = self.led(request.flow)
-        async with self.changing:
-            given = self.checked(request.flow, node.overrides.picture(), patches)
-            change = Change("change", _targets(request.flow, given), patched(given))
-            return await self.apply(request, node, change)
+
+        async def plan(node: FlowNode) -> Change:
+            given = self._allowed(request.flow, node.overrides, node.overrides.picture(), patches)
+            target = next(iter(given)) if len(given) == 1 else str(request.flow)
+            edit = patched(given, self._parts.fleet.file(request.flow))
+            return Change(action="change", target=target, edit=edit)
+
+        return await self._turn(request, plan)
 
     async def remove_topic(self, request: Request, topic: str) -> ChangeResult:
         """Take one source topic out of a flow: from ``topics``, or into ``topics.exclude``.
@@ -111,17 +209,15 @@ class FlowChanges:
         Raises:
             NotFoundError: the flow does not copy it.
         """
-        node = self.led(request.flow)
-        async with self.changing:
+
+        async def plan(node: FlowNode) -> Change:
             name, config = self._source(request.flow, node)
-            self._need_copied(request.flow, node, topic)
-            patch = without_topic(request.flow, config, topic)
+            self._need_copied(request.flow, config, topic)
+            change = patched({name: _without_topic(request.flow, config, topic)}, {})
+            freed = held_edit(TopicPartition(topic, -1), paused=False)
+            return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))
 
-            def edit(now: FlowPicture) -> FlowPicture:
-                freed = held_edit(TopicPartition(topic, -1), paused=False)(now)
-                return patched({name: patch})(freed)
-
-            return await self.apply(request, node, Change("remove-topic", topic, edit))
+        return await self._turn(request, plan)
 
     async def rollback(self, request: Request, revision: int) -> ChangeResult:
         """Make config, pauses and connectors what they were after a revision; 0 is the file.
@@ -130,8 +226,8 @@ class FlowChanges:
             NotFoundError: the history does not reach that revision.
             BadRequestError: there was no such flow then.
         """
-        node = self.led(request.flow)
-        async with self.changing:
+
+        async def plan(node: FlowNode) -> Change:
             store = node.overrides
             then = store.picture_at(revision)
             if then is None:
@@ -144,62 +240,95 @@ class FlowChanges:
                 raise BadRequestError(
                     f"Flow {request.flow} did not exist at revision {revision}; delete it instead"
                 )
-            change = Change("rollback", f"revision {revision}", lambda _: then)
-            return await self.apply(request, node, change)
+            return Change(action="rollback", target=f"revision {revision}", edit=lambda _: then)
+
+        return await self._turn(request, plan)
 
     # ---- whether they do
 
-    async def set_state(self, request: Request, action: str) -> ChangeResult:
-        """Pause, resume or stop every connector of a flow."""
-        node = self.led(request.flow)
-        herder, actor = node.herder, request.actor
-        names = runnable(herder)
-        steps: dict[str, Callable[[str], Awaitable[None]]] = {
-            "pause": lambda name: herder.pause(name, actor=actor),
-            "resume": lambda name: herder.resume(name, actor=actor),
-            "stop": lambda name: herder.stop_connector(name, actor=actor),
-        }
-        words = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}
-        changes = [
-            ChangeView(key=name, before=state_of(herder, name), after=words[action])
-            for name in names
-        ]
-        if not request.dry_run:
-            for name in names:
-                await steps[action](name)
-        return await self._noted(request, node, action, str(request.flow), changes)
+    async def set_state(
+        self, request: Request, action: str, *, all_topics: bool = False
+    ) -> ChangeResult:
+        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts too."""
+
+        async def plan(node: FlowNode) -> Change:
+            herder, actor = node.herder, request.actor
+            steps = {
+                "pause": herder.pause,
+                "resume": herder.resume,
+                "stop": herder.stop_connector,
+            }
+            work = read_flow(herder)
+            states = [
+                _state_change(it.name, state_name(it.state), _WANTED[action])
+                for it in work.connectors
+                if state_name(it.state) != _WANTED[action]
+            ]
+
+            async def carry_out() -> None:
+                for connector in work.connectors:
+                    await steps[action](connector.name, actor=actor)
+
+            return Change(
+                action=action,
+                target=str(request.flow),
+                edit=_nothing_held if all_topics else _unchanged,
+                states=states,
+                carry_out=carry_out,
+            )
+
+        return await self._turn(request, plan)
 
     async def hold(self, request: Request, part: TopicPartition, action: str) -> ChangeResult:
-        """Pause, stop or resume one source topic (partition -1) or partition; the others go on.
+        """Pause, stop or resume one source topic (partition -1) or partition, and no other.
 
         Raises:
-            NotFoundError: the flow does not copy the topic.
+            NotFoundError: the flow does not copy the topic, or it has no such partition.
         """
-        node, paused = self.led(request.flow), action != "resume"
-        async with self.changing:
+
+        async def plan(node: FlowNode) -> Change:
             held = node.overrides.held()
-            if paused:
-                self._need_copied(request.flow, node, part.topic)
+            if action != "resume":
+                name, config = self._source(request.flow, node)
+                self._need_copied(request.flow, config, part.topic)
+                await _need_partition(node.herder, name, part)
             elif part not in held and part._replace(partition=-1) in held:
                 raise BadRequestError(
                     f"Partition {part} is paused with its whole topic; resume topic {part.topic}"
                 )
-            change = Change(action, part_name(part), held_edit(part, paused=paused))
-            return await self.apply(request, node, change)
+            edit = held_edit(part, paused=action != "resume")
+            return Change(action=action, target=held_name(part), edit=edit)
+
+        return await self._turn(request, plan)
 
     async def restart(self, request: Request, *, only_failed: bool) -> ChangeResult:
-        """Restart connectors and tasks of a flow, or those that failed."""
-        node = self.led(request.flow)
-        herder, changes = node.herder, list[ChangeView]()
-        names = [name for name in runnable(herder) if state_of(herder, name) is not None]
-        for name in names:
-            for work, state in works_of(herder, name):
-                if state == "FAILED" or not only_failed:
-                    changes.append(ChangeView(key=work, before=state, after="RESTARTING"))
-        if not request.dry_run:
-            for name in names:
-                await herder.restart(name, only_failed=only_failed, include_tasks=True)
-        return await self._noted(request, node, "restart", str(request.flow), changes)
+        """Restart connectors and tasks of a flow, or those that failed.
+
+        Raises:
+            ConflictError: all of it is stopped, nothing would restart.
+        """
+
+        async def plan(node: FlowNode) -> Change:
+            work = read_flow(node.herder)
+            stopped = [it for it in work.connectors if state_name(it.state) == State.STOPPED]
+            if stopped and len(stopped) == len(work.connectors):
+                raise ConflictError(f"Flow {request.flow} is STOPPED; resume it instead")
+            live = [it for it in work.connectors if it.state is not None and it not in stopped]
+
+            async def carry_out() -> None:
+                for connector in live:
+                    await node.herder.restart(
+                        connector.name, only_failed=only_failed, include_tasks=True
+                    )
+
+            return Change(
+                action="restart",
+                target=str(request.flow),
+                states=_restarts(FlowWork(live).works(), only_failed=only_failed),
+                carry_out=carry_out,
+            )
+
+        return await self._turn(request, plan)
 
     async def restart_part(
         self, request: Request, part: TopicPartition, elsewhere: Elsewhere, *, only_failed: bool
@@ -210,94 +339,162 @@ class FlowChanges:
             NotFoundError: no task has it.
             ConflictError: the tasks are about to change.
         """
-        node = self.led(request.flow)
-        herder, changes = node.herder, list[ChangeView]()
-        name, _ = self._source(request.flow, node)
-        try:
-            tasks = await owners_of(herder, name, part)
-        except RebalanceExpectedError as error:
-            raise ConflictError(error.message) from error
-        if not tasks:
-            raise NotFoundError(f"No task of flow {request.flow} has {part_name(part)}")
-        states = dict(works_of(herder, name))
-        chosen = [it for it in tasks if not only_failed or states.get(str(it)) == "FAILED"]
-        changes = [
-            ChangeView(key=str(it), before=states.get(str(it)), after="RESTARTING") for it in chosen
-        ]
-        for task in () if request.dry_run else chosen:
+
+        async def plan(node: FlowNode) -> Change:
+            herder = node.herder
+            name, _ = self._source(request.flow, node)
             try:
-                await herder.restart_task(task)
-            except ForwardError as error:
-                await elsewhere(error, task)
-        return await self._noted(request, node, "restart", part_name(part), changes)
+                assigned = await assigned_tasks(herder, name)
+            except RebalanceExpectedError as error:
+                raise ConflictError(error.message) from error
+            tasks = {
+                str(task): task
+                for it, task in assigned.items()
+                if it == part or (part.partition < 0 and it.topic == part.topic)
+            }
+            if not tasks:
+                raise NotFoundError(f"No task of flow {request.flow} has {held_name(part)}")
+            known = dict(read_flow(herder).works())
+            states = _restarts(
+                ((name, known.get(name)) for name in sorted(tasks)), only_failed=only_failed
+            )
 
-    # ---- what changes need; also of flows that are made and deleted
+            async def carry_out() -> None:
+                for change in states:
+                    task = tasks[change.key.partition(":")[2]]
+                    try:
+                        await herder.restart_task(task)
+                    except ForwardError as error:
+                        await elsewhere(error, task)
 
-    def led(self, flow: FlowName) -> FlowNode:
+            return Change(
+                action="restart", target=held_name(part), states=states, carry_out=carry_out
+            )
+
+        return await self._turn(request, plan)
+
+    # ---- one way for all of them
+
+    async def _turn(self, request: Request, plan: Plan) -> ChangeResult:
+        self._led(request.flow)  # others are not held up for what is another worker's
+        async with self._changing:
+            node = self._led(request.flow)  # it may have been deleted meanwhile
+            return await self._apply(request, node, await plan(node))
+
+    async def _apply(self, request: Request, node: FlowNode, change: Change) -> ChangeResult:
+        """Check a change, carry it out, record it and wait until it is in force; a dry run only checks."""
+        store = node.overrides
+        planned = await self._checked(request, store, change)
+        revision: int | None = None
+        if not request.dry_run:
+            before = set(store.effective())
+            if change.carry_out is not None:
+                await change.carry_out()
+            revision = await store.edit(
+                change.action,
+                change.target,
+                _expecting(request, store, change.edit),
+                actor=request.actor,
+                notes=change.states,
+            )
+            if planned:
+                await self._in_force(request, node, before)
+        held = change.edit(store.picture()).held if change.action == "resume" else ()
+        paused = tuple(sorted(map(held_name, held))) if change.states is not None else ()
+        return replace(self._result(request, change, revision, planned), still_paused=paused)
+
+    async def _checked(
+        self, request: Request, store: FlowOverridesStore, change: Change
+    ) -> tuple[StoredChange, ...]:
+        """Return what an edit would change; refuse what it makes of the flow."""
+        planned = store.preview(_expecting(request, store, change.edit))
+        after = change.edit(store.picture())
+        before = store.effective()
+        for name, config in after.configs.items() if store.would_be_present(after) else ():
+            if config != before.get(name):
+                errors = (await self._parts.validator.validate(dict(config))).errors()
+                if errors:
+                    raise BadRequestError(f"{name} of {request.flow}: {'; '.join(errors)}")
+        return planned
+
+    def _result(
+        self,
+        request: Request,
+        change: Change,
+        revision: int | None,
+        planned: Sequence[StoredChange],
+    ) -> ChangeResult:
+        secret, mask = self._parts.names_a_secret, self._parts.mask
+        return ChangeResult(
+            flow=str(request.flow),
+            action=change.action,
+            dry_run=request.dry_run,
+            revision=revision,
+            changes=tuple(
+                change_view(request.flow, it, secret, mask)
+                for it in (*planned, *(change.states or ()))
+            ),
+        )
+
+    async def _in_force(self, request: Request, node: FlowNode, before: set[str]) -> None:
+        """Return when the config topic holds what the change has made of the flow."""
+        herder, store, clock = node.herder, node.overrides, self._parts.clock
+        await herder.apply_holds()
+        deadline = clock.monotonic() + APPLIED_S
+        while True:
+            wanted = store.effective()
+            for name in herder.connectors():
+                if name not in wanted and (name in before or not store.present):
+                    with contextlib.suppress(NotFoundError):
+                        await herder.delete(name, actor=request.actor)
+            # The leader's write waits in the herder's queue: an answer from there comes after it.
+            await herder.health()
+            infos = {name: herder.info_now(name) for name in wanted}
+            if all(it is not None and it.config == wanted[n] for n, it in infos.items()):
+                return
+            if clock.monotonic() > deadline:
+                raise RequestTimedOutError(
+                    f"the change of flow {request.flow} is recorded, but the leader has not acted on it"
+                    f" within {APPLIED_S:g} s",
+                    remedy="it will; look at the flow again later",
+                )
+            await clock.sleep(AGAIN_S)
+
+    # ---- what changes need
+
+    def _led(self, flow: FlowName) -> FlowNode:
         """Return a flow that this worker leads; ``ForwardError`` elsewhere."""
         node = self._parts.fleet.nodes.get(flow)
         if node is None or not node.overrides.present:
             raise NotFoundError(f"No flow {flow}")
-        return leading(node)
+        _need_leader(node)
+        return node
 
-    async def plan(
-        self, flow: FlowName, store: FlowOverridesStore, change: Change
-    ) -> tuple[StoredChange, ...]:
-        """Return what an edit would change; refuse what it makes of the flow."""
-        planned = store.preview(change.edit)
-        after = change.edit(store.picture())
-        if not store.present and not store.would_be_present(after):
-            raise NotFoundError(f"No flow {flow}")  # deleted while this one waited for its turn
-        gone: Mapping[str, Mapping[str, str]] = {}
-        configs = after.configs if store.would_be_present(after) else gone
-        await self._check(flow, store.effective(), configs)
-        return planned
+    def _creation(self, flow: FlowName, store: FlowOverridesStore, patches: Patches) -> Change:
+        if store.present and enabled(store.effective().get(SOURCE, _NO_COPY)):
+            raise AlreadyExistsError(f"Flow {flow} exists already")
+        file = self._parts.fleet.file(flow)
+        now = store.picture()
+        edit = created(file, self._allowed(flow, store, created(file, {})(now), patches))
+        if not enabled(edit(now).configs.get(SOURCE, _NO_COPY)):
+            raise BadRequestError(f"enabled: flow {flow} could not be created without it")
+        return Change(action="create", target=str(flow), edit=edit)
 
-    async def apply(self, request: Request, node: FlowNode, change: Change) -> ChangeResult:
-        """Write an edit and wait until it is in force; only plan it for a dry run."""
-        store = node.overrides
-        planned = await self.plan(request.flow, store, change)
-        revision: int | None = None
-        if planned and not request.dry_run:
-            before = set(store.effective())
-            revision = await store.edit(
-                change.action, change.target, change.edit, actor=request.actor
-            )
-            await self._in_force(request, node, before)
-        return self.result(request, change.action, revision, planned)
-
-    def result(
-        self,
-        request: Request,
-        action: str,
-        revision: int | None,
-        planned: Sequence[StoredChange],
-    ) -> ChangeResult:
-        """Return what people see of an edit."""
-        secret, mask = self._parts.names_a_secret, self._parts.mask
-        return ChangeResult(
-            flow=str(request.flow),
-            action=action,
-            dry_run=request.dry_run,
-            revision=revision,
-            changes=tuple(change_view(request.flow, it, secret, mask) for it in planned),
+    def _draft(self, flow: FlowName) -> FlowOverridesStore:
+        """Return the changes of a flow that nothing runs for: none."""
+        store = FlowOverridesStore(
+            MemoryTable(MemoryTopic("none")),
+            self._parts.fleet.file(flow),
+            clock=self._parts.clock,
+            names_a_secret=self._parts.names_a_secret,
+            by_file=False,
         )
+        store.guarded_by(self._parts.fleet.guard(flow))
+        return store
 
-    async def _check(
-        self,
-        flow: FlowName,
-        before: Mapping[str, Mapping[str, str]],
-        after: Mapping[str, Mapping[str, str]],
-    ) -> None:
-        """Refuse configs that cannot be used, and what would copy in a circle."""
-        for name, config in after.items():
-            if config != before.get(name):
-                refusal = (await self._parts.validator.validate(dict(config))).refusal()
-                if refusal is not None:
-                    raise BadRequestError(f"{name} of {flow}: {refusal}")
-        self._need_safe_graph(flow, before.get(SOURCE), after.get(SOURCE))
-
-    def checked(self, flow: FlowName, now: FlowPicture, patches: Patches) -> Patches:
+    def _allowed(
+        self, flow: FlowName, store: FlowOverridesStore, now: FlowPicture, patches: Patches
+    ) -> Patches:
         """Return patches whose ``[hidden]`` texts are what is stored; refuse what may not come from outside."""
         found: dict[str, ConnectorConfig] = {}
         for name, patch in patches.items():
@@ -310,6 +507,15 @@ class FlowChanges:
             refusal = self._parts.remote_refusal(flow, name, given)
             if refusal is not None:
                 raise BadRequestError(refusal)
+            known = {*before, *(store.file_config(name) or {})}
+            unknown = [
+                f"{key} of connector {name} {problem}"
+                for key, text in given.items()
+                if text is not None and key not in known
+                if (problem := self._parts.property_problem(key))
+            ]
+            if unknown:
+                raise BadRequestError("; ".join(unknown))
             found[name] = given
         return found
 
@@ -326,99 +532,138 @@ class FlowChanges:
             )
         return stored
 
-    async def _in_force(self, request: Request, node: FlowNode, before: set[str]) -> None:
-        """Wait until the config topic says what the change has made of the flow."""
-        herder, store, clock = node.herder, node.overrides, self._parts.clock
-        await herder.apply_holds()
-        deadline = clock.monotonic() + APPLIED_S
-        while True:
-            wanted = store.effective()
-            for name in herder.connectors():
-                if name not in wanted and (name in before or not store.present):
-                    with contextlib.suppress(NotFoundError):
-                        await herder.delete(name, actor=request.actor)
-            infos = {name: herder.info_now(name) for name in wanted}
-            if all(it is not None and it.config == wanted[n] for n, it in infos.items()):
-                await self._ended(herder, before - set(wanted))
-                return
-            if clock.monotonic() > deadline:
-                raise RequestTimedOutError(
-                    f"the change of flow {request.flow} is recorded, but the leader has not acted on it"
-                    f" within {APPLIED_S:g} s",
-                    remedy="it will; look at the flow again later",
-                )
-            await clock.sleep(LOOK_S)
-
-    async def _ended(self, herder: Herder, gone: Collection[str]) -> None:
-        """Wait a while for the work of connectors that are gone: their states end after it."""
-        clock = self._parts.clock
-        deadline = clock.monotonic() + ENDED_S
-        while any(state_of(herder, name) is not None for name in gone):
-            if clock.monotonic() > deadline:
-                return
-            await clock.sleep(LOOK_S)
-
-    async def _noted(
-        self,
-        request: Request,
-        node: FlowNode,
-        action: str,
-        target: str,
-        changes: Sequence[ChangeView],
-    ) -> ChangeResult:
-        revision: int | None = None
-        if not request.dry_run:
-            revision = await node.overrides.note(action, target, actor=request.actor)
-        return ChangeResult(
-            flow=str(request.flow),
-            action=action,
-            dry_run=request.dry_run,
-            revision=revision,
-            changes=tuple(changes),
-        )
-
     def _source(self, flow: FlowName, node: FlowNode) -> tuple[str, Mapping[str, str]]:
-        name = source_connector(node.herder)
-        config = None if name is None else node.overrides.picture().configs.get(name)
-        if name is None or config is None:
+        source = read_flow(node.herder).source
+        config = None if source is None else node.overrides.picture().configs.get(source.name)
+        if source is None or config is None:
             raise NotFoundError(f"Flow {flow} has no connector that copies topics")
-        return name, config
+        return source.name, config
 
-    def _need_copied(self, flow: FlowName, node: FlowNode, topic: str) -> None:
-        _, config = self._source(flow, node)
+    def _need_copied(self, flow: FlowName, config: Mapping[str, str], topic: str) -> None:
         if not copies(flow, config, topic):
             raise NotFoundError(f"Flow {flow} does not copy topic {topic}: see its property topics")
 
-    def _need_safe_graph(
-        self, flow: FlowName, old: Mapping[str, str] | None, new: Mapping[str, str] | None
-    ) -> None:
-        if old == new or new is None:
-            return
-        others: dict[FlowName, Mapping[str, str]] = dict(self._parts.elsewhere)
-        topics: set[str] = set()
-        for other, node in self._parts.fleet.nodes.items():
-            name = source_connector(node.herder)
-            if name is not None:
-                topics.update(topics_of(node.herder, name))
-            config = node.overrides.effective().get(SOURCE)
-            if other != flow and config is not None:
-                others[other] = config
-        before = others if old is None else {**others, flow: old}
-        cycles = new_cycles(before, {**others, flow: new}, topics)
-        if cycles:
-            raise BadRequestError(
-                f"The change would copy records in a circle: {cycles[0]}; exclude the topic in one of"
-                " these flows, or use a replication policy that renames topics"
-            )
 
-
-def leading(node: FlowNode) -> FlowNode:
-    """Return a node whose worker leads its flow; ``ForwardError`` elsewhere."""
+def _need_leader(node: FlowNode) -> None:
+    """Raise ``ForwardError`` unless this worker leads the flow."""
     node.herder.member_urls()
     if node.herder.node_snapshot().state == "SUSPENDED":
-        raise ForwardError(None)  # somebody else may lead by now
-    return node
+        raise ForwardError(None)  # another worker may lead by now
 
 
-def _targets(flow: FlowName, patches: Patches) -> str:
-    return next(iter(patches)) if len(patches) == 1 else str(flow)
+async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> None:
+    if part.partition < 0:
+        return
+    try:
+        assigned = await assigned_tasks(herder, name)
+    except HerderError:
+        return  # not known now
+    numbers = [it.partition for it in assigned if it.topic == part.topic]
+    if numbers and part.partition not in numbers:
+        raise NotFoundError(
+            f"Topic {part.topic} has no partition {part.partition}; copied are"
+            f" {min(numbers)} to {max(numbers)}"
+        )
+
+
+# -- edits ------------------------------------------------------------------------------------------
+
+
+def patched(patches: Patches, file: Configs) -> Edit:
+    """Return the edit that changes properties of connectors that there are; None: as in ``file``."""
+
+    def edit(now: FlowPicture) -> FlowPicture:
+        configs = dict(now.configs)
+        for name, patch in patches.items():
+            if name in configs:
+                own = file.get(name, {})
+                given = {key: own.get(key) if it is None else it for key, it in patch.items()}
+                merged = {**configs[name], **given}
+                configs[name] = {key: it for key, it in merged.items() if it is not None}
+        return replace(now, configs=configs)
+
+    return edit
+
+
+def created(file: Configs, patches: Patches) -> Edit:
+    """Return the edit that makes a flow: all connectors of the file, enabled, and the patches."""
+
+    def edit(now: FlowPicture) -> FlowPicture:
+        configs: dict[str, Mapping[str, str]] = {**file, **now.configs}
+        for name in file:
+            if not enabled(configs[name]):
+                configs[name] = {**configs[name], "enabled": "true"}
+        return patched(patches, file)(replace(now, presence=Presence.ADDED, configs=configs))
+
+    return edit
+
+
+def deleted(file: Configs) -> Edit:
+    """Return the edit that ends a flow; its other changes end with it."""
+
+    def edit(_now: FlowPicture) -> FlowPicture:
+        return FlowPicture(presence=Presence.DELETED, configs=file, held=frozenset())
+
+    return edit
+
+
+def _nothing_held(now: FlowPicture) -> FlowPicture:
+    return replace(now, held=frozenset())
+
+
+def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
+    """Return an edit that is refused where another revision is in force than the request expects."""
+
+    def checked(now: FlowPicture) -> FlowPicture:
+        if request.revision not in (None, store.revision):
+            raise PreconditionFailedError(
+                f"Flow {request.flow} is at revision {store.revision}, not {request.revision}: read"
+                " it again, it was changed meanwhile"
+            )
+        return edit(now)
+
+    return checked
+
+
+def _without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Return the patch of a source connector that takes one topic out of its flow.
+
+    Raises:
+        BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
+    """
+    literal = (topic, topic.replace(".", "\\."))
+    items = parse_list(config.get(_TOPICS, DEFAULT_TOPICS))
+    left = [item for item in items if item not in literal]
+    if not left:
+        raise BadRequestError(
+            f"Flow {flow} would copy no topic without {topic}; delete or stop the flow"
+        )
+    patch: dict[str, str] = {}
+    if len(left) != len(items):
+        patch[_TOPICS] = ",".join(left)
+    if copies(flow, {**config, **patch}, topic):
+        excluded = config.get(_EXCLUDE, DEFAULT_TOPICS_EXCLUDE)
+        patch[_EXCLUDE] = f"{excluded},{literal[1]}" if excluded.strip() else literal[1]
+    if copies(flow, {**config, **patch}, topic):
+        raise BadRequestError(
+            f"Topic {topic} cannot be taken out of flow {flow} by its properties {_TOPICS} and"
+            f" {_EXCLUDE}; pause it instead"
+        )
+    return patch
+
+
+# -- states -----------------------------------------------------------------------------------------
+
+
+def _state_change(work: str, before: str, after: str) -> StoredChange:
+    return StoredChange(key=state_key(work), before=before, after=after)
+
+
+def _restarts(
+    works: Iterable[tuple[str, WorkState | None]], *, only_failed: bool
+) -> list[StoredChange]:
+    return [
+        _state_change(name, state_name(state), State.RESTARTING.value)
+        for name, state in works
+        if not only_failed or state_name(state) == State.FAILED
+    ]

@@ -8,21 +8,22 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
-from mm2py.flows.connectors import work_state
+from mm2py.flows.graph import CircleGuard, FlowNode, Sources
+from mm2py.flows.states import read_flow
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
-__all__ = ["FleetParts", "FlowFleet", "FlowNode", "Since"]
+__all__ = ["FleetParts", "FlowFleet", "Since"]
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +34,12 @@ LOOK_FAR: Final = 5
 OPEN_S: Final = 45.0
 """How long a new herder may take until it knows who leads its group; a broker may hold a new group for some."""
 
-OPEN_LOOK_S: Final = 0.05
 SPARE_S: Final = 60.0
 """How long a herder that was started for a creation is kept although there is no such flow yet."""
 
 STOP_S: Final = 20.0
 BY_WORKER: Final = "mm2py"
 """Who completes what a worker that is gone has begun."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowNode:
-    """One flow on this node; ``peers`` asks its other members."""
-
-    herder: Herder
-    overrides: FlowOverridesStore
-    peers: PeerClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +56,8 @@ class FleetParts:
 
     ``pairs`` are all flows that may run here, ``by_file`` those that do without anybody's word. ``build``
     makes one; ``file`` says what the file has of its connectors. ``added`` returns which of some pairs
-    people have added (``RetriableError``: not known now).
+    people have added (``RetriableError``: not known now). ``elsewhere`` has the source connectors' configs
+    of the file's flows that only other processes run.
     """
 
     pairs: Collection[FlowName]
@@ -73,6 +65,7 @@ class FleetParts:
     build: Callable[[FlowName], tuple[Herder, FlowOverridesStore, PeerClient]]
     file: Callable[[FlowName], Mapping[str, Mapping[str, str]]]
     added: Callable[[Sequence[FlowName]], Awaitable[Collection[FlowName]]]
+    elsewhere: Sources = field(default_factory=dict[FlowName, Sequence[Mapping[str, str]]])
 
 
 @final
@@ -100,6 +93,11 @@ class FlowFleet:
         """All flows that may run here."""
         return self._parts.pairs
 
+    @property
+    def elsewhere(self) -> Sources:
+        """Source connectors' configs of the file's flows that only other processes run."""
+        return self._parts.elsewhere
+
     def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
         """Return the connectors' configs as the file says them.
 
@@ -107,6 +105,10 @@ class FlowFleet:
             ConfigError: the file's lines for this flow cannot be run.
         """
         return self._parts.file(flow)
+
+    def guard(self, flow: FlowName) -> CircleGuard:
+        """Return what every change of a flow has to pass."""
+        return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
 
     def since(self, flow: FlowName) -> Since | None:
         """Return the state of a flow's work and since when it is there."""
@@ -152,7 +154,11 @@ class FlowFleet:
                     f"flow {flow} cannot be run now: {cause}",
                     remedy="look whether both clusters can be reached, and try again",
                 )
-            await self._clock.sleep(OPEN_LOOK_S)
+            # Answered behind the first round of its group.
+            with contextlib.suppress(HerderError):
+                await node.herder.health()
+            if not _knows_its_leader(node.herder):
+                await self._clock.sleep(LOOK_S)
         return node
 
     # ---- looking
@@ -208,7 +214,8 @@ class FlowFleet:
             await self._end(flow)
 
     def _note(self, flow: FlowName) -> None:
-        state = work_state(self.nodes[flow].herder)
+        # Without partitions: a snapshot of thousands each second would cost more than an idle flow.
+        state = read_flow(self.nodes[flow].herder).state(())
         there = self._since.get(flow)
         if there is None or there.state != state:
             self._since[flow] = Since(state, self._clock.now_ms())
@@ -221,6 +228,7 @@ class FlowFleet:
 
     def _built(self, flow: FlowName) -> Herder:
         herder, store, peers = self._parts.build(flow)
+        store.guarded_by(self.guard(flow))
         self.herders[flow] = herder
         self.nodes[flow] = FlowNode(herder, store, peers)
         return herder

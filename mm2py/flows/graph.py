@@ -5,25 +5,38 @@ whose names carry their provenance stops cycles by itself. Patterns are tried on
 are known; two patterns that meet only in a name nobody has seen are not found.
 """
 
+import asyncio
+import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_list
-from mm2py.errors import ConfigError
-from mm2py.flows.connectors import enabled
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.flows.states import enabled
 from mm2py.mirror.filters import DEFAULT_TOPICS, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.errors import BadRequestError, ForbiddenError
+from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
-__all__ = ["Cycle", "copies", "new_cycles", "same_name_cycles"]
+__all__ = ["CircleGuard", "Cycle", "FlowNode", "Sources", "copies", "new_cycles", "source_configs"]
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ANY: Final = ("mm2py-sample", "")
 _REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
+REFRESH_S: Final = 5.0
+"""How long the other flows' topics may take to be read before a change is taken without them."""
+
 MOST_NAMES: Final = 5_000
 """Names tried at most: a change over REST must not hold up the event loop."""
 
@@ -51,27 +64,33 @@ class _Edge:
         return self.selection.replicate(topic)
 
 
-def same_name_cycles(
-    configs: Mapping[FlowName, Mapping[str, str]], topics: Collection[str] = ()
-) -> tuple[Cycle, ...]:
-    """Return one cycle per set of flows that close one.
+Configs = Mapping[str, Mapping[str, str]]
+"""Connector -> its config."""
+
+Sources = Mapping[FlowName, Sequence[Mapping[str, str]]]
+"""Flow -> configs of its source connectors."""
+
+
+def source_configs(connectors: Configs) -> Sequence[Mapping[str, str]]:
+    """Return the configs of those connectors that copy records."""
+    return [
+        config
+        for config in connectors.values()
+        if canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
+    ]
+
+
+def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) -> tuple[Cycle, ...]:
+    """Return the cycles that a change would close, one per set of flows; earlier ones are not its fault.
 
     Args:
-        configs: the source connector's config of each flow.
+        before: what is in force.
+        after: what is to be.
         topics: names that are known to exist.
 
     Raises:
         ConfigError: a pattern, filter or policy cannot be used.
     """
-    return _one_each(_circles(configs, _names([configs], topics)))
-
-
-def new_cycles(
-    before: Mapping[FlowName, Mapping[str, str]],
-    after: Mapping[FlowName, Mapping[str, str]],
-    topics: Collection[str] = (),
-) -> tuple[Cycle, ...]:
-    """Return the cycles that a change would close; those that were there before are not its fault."""
     names = _names([after, before], topics)
     wanted = _circles(after, names)
     if not wanted:
@@ -86,8 +105,9 @@ def new_cycles(
 _Circles = dict[tuple[frozenset[FlowName], str], Cycle]
 
 
-def _circles(configs: Mapping[FlowName, Mapping[str, str]], names: Collection[str]) -> _Circles:
-    edges = [edge for flow, config in configs.items() if (edge := _edge(flow, config)) is not None]
+def _circles(sources: Sources, names: Collection[str]) -> _Circles:
+    pairs = ((flow, config) for flow, configs in sources.items() for config in configs)
+    edges = [edge for flow, config in pairs if (edge := _edge(flow, config)) is not None]
     if not edges:
         return {}
     rings: dict[tuple[FlowName, ...], list[tuple[FlowName, ...]]] = {}
@@ -99,7 +119,7 @@ def _circles(configs: Mapping[FlowName, Mapping[str, str]], names: Collection[st
                 f"the topic patterns of all flows need more than {MOST_S:g} s on {len(names)} names",
                 remedy="write them without nested repetitions such as (a+)+",
             )
-        carrying = tuple(edge.flow for edge in edges if edge.carries(topic))
+        carrying = tuple(dict.fromkeys(edge.flow for edge in edges if edge.carries(topic)))
         if carrying not in rings:
             rings[carrying] = list(_rings(carrying))
         for flows in rings[carrying]:
@@ -161,11 +181,9 @@ def _rings(flows: tuple[FlowName, ...]) -> Iterator[tuple[FlowName, ...]]:
             ]
 
 
-def _names(
-    versions: Sequence[Mapping[FlowName, Mapping[str, str]]], topics: Collection[str]
-) -> Collection[str]:
+def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[str]:
     samples: dict[str, None] = {_ANY[0]: None}
-    for config in (config for version in versions for config in version.values()):
+    for config in (it for version in versions for configs in version.values() for it in configs):
         for pattern in parse_list(config.get("topics", DEFAULT_TOPICS)):
             samples.update(dict.fromkeys(_samples(pattern)))
     samples.update(dict.fromkeys(sorted(topics)))
@@ -180,3 +198,83 @@ def _samples(pattern: str) -> Iterator[str]:
             name = name.strip("^$")
             if _NAME.fullmatch(name):
                 yield name
+
+
+# -- the guard of every change -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """One flow on this node; ``peers`` asks its other members."""
+
+    herder: Herder
+    overrides: FlowOverridesStore
+    peers: PeerClient
+
+
+@final
+class CircleGuard:
+    """Refuses changes of one flow that would copy records in a circle; a ``ChangeGuard``.
+
+    Args:
+        flow: the flow that changes.
+        nodes: all flows of this process, by name.
+        elsewhere: source connectors' configs of flows that only other processes run.
+    """
+
+    def __init__(
+        self,
+        flow: FlowName,
+        nodes: Callable[[], Mapping[FlowName, FlowNode]],
+        elsewhere: Sources,
+    ) -> None:
+        self._flow, self._nodes, self._elsewhere = flow, nodes, elsewhere
+
+    def check(self, before: Configs, after: Configs) -> None:
+        """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad pattern."""
+        old, new = source_configs(before), source_configs(after)
+        if old == new or not new:
+            return
+        others: dict[FlowName, Sequence[Mapping[str, str]]] = dict(self._elsewhere)
+        topics: set[str] = set()
+        for other, node in self._nodes().items():
+            for name in node.herder.connectors():
+                with suppress(ForbiddenError):  # topics are not tracked
+                    topics.update(node.herder.topics(name))
+            if other != self._flow:
+                others[other] = source_configs(node.overrides.effective())
+        cycles = new_cycles({**others, self._flow: old}, {**others, self._flow: new}, topics)
+        if cycles:
+            raise BadRequestError(
+                f"The change would copy records in a circle: {cycles[0]}; exclude the topic in one of"
+                " these flows, or use a replication policy that renames topics"
+            )
+
+    async def refresh(self, before: Configs, after: Configs) -> bool:
+        """Read the other flows' changes to their end where a circle is possible; whether to check again.
+
+        Flows may have different leaders: two changes that are safe each may close a circle together.
+        """
+        new = source_configs(after)
+        if source_configs(before) == new or all(_edge(self._flow, it) is None for it in new):
+            return False
+        others = [
+            (name, node.overrides)
+            for name, node in self._nodes().items()
+            if name != self._flow and node.overrides.live
+        ]
+        results = await asyncio.gather(
+            *(store.refresh(REFRESH_S) for _, store in others), return_exceptions=True
+        )
+        for (name, _), result in zip(others, results, strict=True):
+            if isinstance(result, RetriableError):
+                log.warning(
+                    "changes of another flow cannot be read now, a circle with it may be missed"
+                    " flow=%s other=%s cause=%s",
+                    self._flow,
+                    name,
+                    result,
+                )
+            elif isinstance(result, BaseException):
+                raise result
+        return bool(others)

@@ -11,9 +11,13 @@ from typing import Final, Protocol, final
 from urllib.parse import urlsplit
 
 from mm2py.clock import Clock
-from mm2py.flows.fleet import FlowNode, Since
+from mm2py.errors import ConfigError
+from mm2py.flows.fleet import Since
+from mm2py.flows.graph import FlowNode
+from mm2py.flows.states import read_flow
 from mm2py.flows.views import (
     ConfigView,
+    CopyName,
     FlowView,
     HistoryView,
     Members,
@@ -26,11 +30,14 @@ from mm2py.flows.views import (
     shown_value,
     topic_views,
 )
+from mm2py.mirror.flow_overrides import OverrideEntry
+from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import Validator
 from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName
 
 __all__ = ["Fleet", "FlowParts", "FlowService"]
@@ -60,6 +67,10 @@ class Fleet(Protocol):
         """Return the state of a flow's work and since when it is there."""
         ...
 
+    def guard(self, flow: FlowName, /) -> ChangeGuard:
+        """Return what every change of a flow has to pass."""
+        ...
+
     async def open(self, flow: FlowName, /) -> FlowNode:
         """Return a flow of ``pairs``, started if it does not run yet."""
         ...
@@ -70,8 +81,8 @@ class FlowParts:
     """What ``/flows`` needs.
 
     ``remote_refusal(flow, connector, properties)`` says why properties may not come from outside;
-    ``names_a_secret`` looks at a key alone. ``elsewhere`` has the source connectors' configs of the file's
-    flows that other nodes run, for the graph.
+    ``names_a_secret`` looks at a key alone; ``property_problem`` says why a property would have no effect,
+    empty where it has one.
     """
 
     fleet: Fleet
@@ -80,7 +91,7 @@ class FlowParts:
     clock: Clock
     names_a_secret: Callable[[str], bool]
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
-    elsewhere: Mapping[FlowName, Mapping[str, str]]
+    property_problem: Callable[[str], str]
 
 
 @final
@@ -120,16 +131,17 @@ class FlowService:
 
     async def partitions(self, flow: FlowName) -> list[PartitionView]:
         """Return every partition; ``ForwardError`` where another worker leads the flow."""
-        return partition_views(flow, await self._members(flow), self._parts.mask)
+        members = await self._members(flow)
+        return partition_views(flow, members, self._parts.mask, self._copy_name(flow))
 
     async def topics(self, flow: FlowName) -> list[TopicView]:
         """Return lag and rates by topic; ``ForwardError`` where another worker leads the flow."""
-        return topic_views(flow, await self._members(flow))
+        return topic_views(flow, await self._members(flow), self._copy_name(flow))
 
     def topics_here(self, flow: FlowName) -> list[TopicView]:
         """Return lag and rates by topic of this node alone."""
         own = self._node(flow).herder.node_snapshot()
-        return topic_views(flow, Members(snapshots=(own,)))
+        return topic_views(flow, Members(snapshots=(own,)), self._copy_name(flow))
 
     def history(self, flow: FlowName) -> list[HistoryView]:
         """Return who changed what, newest first."""
@@ -145,46 +157,42 @@ class FlowService:
         Raises:
             NotFoundError: the history does not reach that revision.
         """
-        herder = self._node(flow).herder
+        node = self._node(flow)
+        store = node.overrides
         if revision is not None:
-            return self._config_at(flow, revision)
-        infos = (herder.info_now(name) for name in sorted(herder.connectors()))
-        return [self._config_view(flow, it.name, it.config) for it in infos if it is not None]
-
-    def _config_at(self, flow: FlowName, revision: int) -> list[ConfigView]:
-        store = self._node(flow).overrides
-        then = store.picture_at(revision)
-        if then is None:
-            raise NotFoundError(f"Flow {flow} has no revision {revision} that is known")
-        views: list[ConfigView] = []
-        for name, config in sorted(then.configs.items()):
-            file = store.file_config(name) or {}
-            properties = tuple(
-                PropertyView(
-                    key=key,
-                    value=self._shown(key, config.get(key)),
-                    file_value=self._shown(key, file.get(key)),
-                    changed_by=None,
-                    changed_at_ms=None,
-                    revision=None,
-                )
-                for key in sorted({*config, *file})
+            then = store.picture_at(revision)
+            if then is None:
+                raise NotFoundError(f"Flow {flow} has no revision {revision} that is known")
+            return [
+                self._config_view(store.file_config(name) or {}, name, config, {})
+                for name, config in sorted(then.configs.items())
+            ]
+        infos = (node.herder.info_now(name) for name in sorted(node.herder.connectors()))
+        return [
+            self._config_view(
+                store.file_config(it.name) or {}, it.name, it.config, store.overrides(it.name)
             )
-            views.append(ConfigView(connector=name, properties=properties))
-        return views
+            for it in infos
+            if it is not None
+        ]
 
     def _view(self, flow: FlowName, members: Members) -> FlowView:
         node = self._node(flow)
-        view = flow_view(flow, node.herder, members, node.overrides, self._parts.mask)
+        work = read_flow(node.herder)
+        view = flow_view(flow, work, members, node.overrides, self._parts.mask)
         since = self._parts.fleet.since(flow)
         known = since is not None and since.state == view.state
         return replace(view, since_ms=since.at_ms) if since is not None and known else view
 
-    def _config_view(self, flow: FlowName, name: str, config: ConnectorConfig) -> ConfigView:
-        store = self._node(flow).overrides
-        file, changed = store.file_config(name) or {}, store.overrides(name)
+    def _config_view(
+        self,
+        file: Mapping[str, str],
+        name: str,
+        config: ConnectorConfig,
+        changed: Mapping[str, OverrideEntry],
+    ) -> ConfigView:
         properties: list[PropertyView] = []
-        for key in sorted({*config, *changed}):
+        for key in sorted({*config, *changed, *file}):
             entry = changed.get(key)
             properties.append(
                 PropertyView(
@@ -197,6 +205,18 @@ class FlowService:
                 )
             )
         return ConfigView(connector=name, properties=tuple(properties))
+
+    def _copy_name(self, flow: FlowName) -> CopyName:
+        """Return how the flow's policy names copies: tasks report it with the first record only."""
+        source = read_flow(self._node(flow).herder).source
+        if source is None:
+            return lambda _: None
+        config = {key: text for key, text in source.info.config.items() if text is not None}
+        try:
+            policy = policy_from_config({"source.cluster.alias": flow.source, **config})
+        except ConfigError:
+            return lambda _: None
+        return lambda topic: policy.remote_topic(flow.source, topic)
 
     async def _members(self, flow: FlowName) -> Members:
         herder, peers = self._node(flow).herder, self._node(flow).peers

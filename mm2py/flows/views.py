@@ -4,11 +4,12 @@ Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, n
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from mm2py.flows.connectors import enabled, source_connector
+from mm2py.flows.states import ConnectorWork, FlowWork, enabled, state_name
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
@@ -17,16 +18,14 @@ from mm2py.mirror.flow_overrides import (
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
-from mm2py.runtime.herder.api import ConnectorInfo, WorkState
-from mm2py.runtime.herder.errors import NotFoundError
-from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import FlowName, State, TaskId, TopicPartition
+from mm2py.types import FlowName, State, TopicPartition
 
 __all__ = [
     "ChangeView",
     "ConfigView",
     "ConnectorView",
+    "CopyName",
     "ErrorView",
     "FlowView",
     "HistoryView",
@@ -37,15 +36,15 @@ __all__ = [
     "TopicView",
     "change_view",
     "flow_view",
+    "held_name",
     "history_view",
     "partition_views",
     "shown_value",
     "topic_views",
 ]
 
-UNKNOWN_STATE: Final = "UNASSIGNED"
-_NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
-"""States of a node that say more than those of its tasks."""
+MOST_ERRORS: Final = 100
+"""Errors shown of a flow at most; the partitions have all of them."""
 _WHOLE_TOPIC: Final = -1
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -198,137 +197,80 @@ class ConfigView:
 
 def flow_view(
     flow: FlowName,
-    herder: Herder,
+    work: FlowWork,
     members: Members,
     overrides: FlowOverridesStore,
     mask: SecretMask,
 ) -> FlowView:
     """Return everything about one flow."""
-    parts = [it for node in members.snapshots for it in node.partitions]
-    partitions = [it for it in parts if _is_of_topic(it)]
-    # A Java worker may have left connectors here that nobody can run: they say nothing of the flow.
-    infos = (herder.info_now(name) for name in sorted(herder.connectors()))
-    states = {it.name: _states(herder, it) for it in infos if it and it.type != "unknown"}
-    connectors = tuple(_connector(name, work) for name, work in states.items())
-    source = source_connector(herder)
-    copying = None if source is None else herder.info_now(source)
+    nodes = members.snapshots
+    partitions = [it for node in nodes for it in node.partitions if _is_of_topic(it)]
+    wrongs = dict.fromkeys(work.wrongs(nodes))
+    workers = {it.worker_id for _, it in work.works() if it is not None}
     return FlowView(
         flow=str(flow),
         source=flow.source,
         target=flow.target,
-        enabled=copying is not None and enabled(copying.config),
+        enabled=work.source is not None and enabled(work.source.info.config),
         since_ms=None,
         revision=overrides.revision,
-        state=_state(connectors, members.snapshots, parts),
-        workers=_workers(connectors),
+        state=work.state(nodes),
+        workers=tuple(sorted(workers - {""})),
         partitions=len(partitions),
         failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
-        paused=tuple(sorted(_held_name(it) for it in overrides.held())),
+        paused=tuple(sorted(held_name(it) for it in overrides.held())),
         lag_records=_sum(it.lag_records for it in partitions),
         lag_ms=_largest_lag(partitions),
         records_per_s=_rate(it.records_per_s for it in partitions),
         bytes_per_s=_rate(it.bytes_per_s for it in partitions),
-        records_lost=sum(node.records_lost for node in members.snapshots),
-        errors=tuple(_errors(states, parts, mask)),
-        connectors=connectors,
+        records_lost=sum(node.records_lost for node in nodes),
+        errors=tuple(
+            ErrorView(where=where, message=mask.apply(text))
+            for where, text in islice(wrongs, MOST_ERRORS)
+        ),
+        connectors=tuple(_connector(it) for it in work.connectors),
         incomplete=members.incomplete,
     )
 
 
-_States = tuple[WorkState | None, Mapping[int, WorkState | None]]
-"""Of a connector and of the tasks that it is configured to have."""
-
-
-def _states(herder: Herder, info: ConnectorInfo) -> _States:
-    numbers = [task.number for task in info.tasks]
-    try:
-        found = herder.status(info.name)
-    except NotFoundError:
-        return None, dict.fromkeys(numbers)
-    return found.connector, {number: found.tasks.get(number) for number in numbers}
-
-
-def _connector(name: str, work: _States) -> ConnectorView:
-    state, tasks = work
+def _connector(work: ConnectorWork) -> ConnectorView:
     return ConnectorView(
-        name=name,
-        state=UNKNOWN_STATE if state is None else state.state.value,
-        worker="" if state is None else state.worker_id,
+        name=work.name,
+        state=state_name(work.state),
+        worker="" if work.state is None else work.state.worker_id,
         tasks=tuple(
             TaskView(
-                number=number,
-                state=UNKNOWN_STATE if task is None else task.state.value,
-                worker="" if task is None else task.worker_id,
+                number=task.number,
+                state=state_name(state),
+                worker="" if state is None else state.worker_id,
             )
-            for number, task in tasks.items()
+            for task, state in work.tasks.items()
         ),
     )
 
 
-def _state(
-    connectors: Sequence[ConnectorView],
-    snapshots: Sequence[NodeSnapshot],
-    partitions: Sequence[PartitionSnapshot],
-) -> str:
-    """Return the worst state: a flow runs only when all of it does."""
-    nodes = {node.state for node in snapshots}
-    for word in _NOT_AT_WORK:
-        if word in nodes:
-            return word
-    words = [it.state for it in connectors]
-    words += [task.state for it in connectors for task in it.tasks]
-    for word in (State.FAILED, State.RESTARTING, State.UNASSIGNED):
-        if word in words:
-            return word.value
-    whole = {it.state for it in connectors}
-    if len(whole) == 1 and whole != {State.RUNNING.value}:
-        return whole.pop()
-    if any(it.state == State.FAILED for it in partitions):
-        return "DEGRADED"
-    return State.RUNNING.value if connectors else UNKNOWN_STATE
-
-
-def _workers(connectors: Sequence[ConnectorView]) -> tuple[str, ...]:
-    found = {it.worker for it in connectors} | {t.worker for it in connectors for t in it.tasks}
-    return tuple(sorted(found - {""}))
-
-
-def _errors(
-    states: Mapping[str, _States], partitions: Iterable[PartitionSnapshot], mask: SecretMask
-) -> Iterable[ErrorView]:
-    for name, (connector, tasks) in states.items():
-        works = [(name, connector)]
-        works += [(str(TaskId(name, number)), task) for number, task in tasks.items()]
-        for where, work in works:
-            if work is not None and work.state is State.FAILED:
-                yield ErrorView(where=where, message=mask.apply(_plain(work.trace or "")))
-    for it in partitions:
-        if it.state == State.FAILED:
-            yield ErrorView(where=str(it.source), message=mask.apply(it.cause))
-
-
-def _plain(trace: str) -> str:
-    """Return the first line of a trace without the name of the exception."""
-    line = trace.split("\n", 1)[0]
-    name, colon, text = line.partition(": ")
-    return text if colon and " " not in name else line
-
-
-def _held_name(held: TopicPartition) -> str:
+def held_name(held: TopicPartition) -> str:
+    """Return a paused topic or partition as people write it."""
     return held.topic if held.partition == _WHOLE_TOPIC else str(held)
 
 
 # -- partitions and topics --------------------------------------------------------------------------
 
 
-def partition_views(flow: FlowName, members: Members, mask: SecretMask) -> list[PartitionView]:
+CopyName = Callable[[str], str | None]
+"""Source topic -> name of its copy, None where that is not known."""
+
+
+def partition_views(
+    flow: FlowName, members: Members, mask: SecretMask, copy_name: CopyName
+) -> list[PartitionView]:
     """Return every partition of a flow, in order."""
     found = [
         PartitionView(
             flow=str(flow),
             topic=it.source.topic,
             partition=it.source.partition,
-            target_topic=None if it.target is None else it.target.topic,
+            target_topic=copy_name(it.source.topic) if it.target is None else it.target.topic,
             task=it.task,
             worker=node.worker,
             state=it.state,
@@ -345,7 +287,7 @@ def partition_views(flow: FlowName, members: Members, mask: SecretMask) -> list[
     return sorted(found, key=lambda it: (it.topic, it.partition))
 
 
-def topic_views(flow: FlowName, members: Members) -> list[TopicView]:
+def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[TopicView]:
     """Return every topic of a flow, the largest lag in time first."""
     topics: dict[str, list[PartitionSnapshot]] = {}
     for node in members.snapshots:
@@ -355,7 +297,9 @@ def topic_views(flow: FlowName, members: Members) -> list[TopicView]:
         TopicView(
             flow=str(flow),
             topic=topic,
-            target_topic=next((it.target.topic for it in parts if it.target is not None), None),
+            target_topic=next(
+                (it.target.topic for it in parts if it.target is not None), copy_name(topic)
+            ),
             partitions=len(parts),
             failed_partitions=sum(1 for it in parts if it.state == State.FAILED),
             paused_partitions=sum(1 for it in parts if it.state == State.PAUSED),
@@ -431,8 +375,10 @@ def change_view(
             shown_value(key, change.before, names_a_secret, mask),
             shown_value(key, change.after, names_a_secret, mask),
         )
+    elif kind == "state":
+        name = rest
     elif kind == "hold":
-        name = _held_name(parse_hold_key(rest))
+        name = held_name(parse_hold_key(rest))
     else:
         name = rest or str(flow)
     return ChangeView(key=name, before=texts[0], after=texts[1])

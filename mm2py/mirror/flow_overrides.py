@@ -36,11 +36,13 @@ __all__ = [
     "override_key",
     "parse_hold_key",
     "parse_override_key",
+    "state_key",
 ]
 
 FLOWS_VERSION: Final = 1
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_PARTITIONS: Final = range(1 << 31)
 
 
 def flows_topic(source_alias: str) -> str:
@@ -105,7 +107,8 @@ class HoldEntry:
 class Change:
     """One key of the topic, and what was in force under it before and after; None is absent.
 
-    For ``override:`` these are the texts of the property, whether from the file or not.
+    For ``override:`` these are the texts of the property, whether from the file or not. ``state:`` is a
+    connector's or task's state; the topic holds none, it is in the history alone.
     """
 
     key: str
@@ -153,6 +156,11 @@ def hold_key(topic: str, partition: int = -1) -> str:
     return f"hold:{topic}" if partition < 0 else f"hold:{topic}:{partition}"
 
 
+def state_key(work: str) -> str:
+    """Return ``state:<connector or task>``."""
+    return f"state:{work}"
+
+
 def history_key(number: int) -> str:
     """Return ``history:<revision, 12 digits>``."""
     return f"history:{number:012d}"
@@ -169,7 +177,8 @@ def parse_override_key(key: str) -> tuple[str, str]:
 def parse_hold_key(rest: str) -> TopicPartition:
     """Return the partition (-1: the topic) of what stands behind ``hold:``."""
     topic, colon, number = rest.partition(":")
-    if not topic or (colon and not (number.isascii() and number.isdigit() and len(number) < 10)):
+    whole = number.isascii() and number.isdigit() and len(number) <= 10
+    if not topic or (colon and not (whole and int(number) in _PARTITIONS)):
         raise ProtocolError(f"key 'hold:{rest}' names no topic or partition")
     return TopicPartition(topic, int(number) if colon else -1)
 

@@ -265,7 +265,7 @@ class FlowState:
                 configs.pop(rest, None)
             elif kind == "hold":
                 (held.add if change.before == "paused" else held.discard)(parse_hold_key(rest))
-            else:
+            elif kind != "state":
                 self._undo_property(configs, change)
         return FlowPicture(presence=presence, configs=configs, held=frozenset(held))
 

@@ -180,7 +180,10 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """What one node copies of one flow; ``events`` counts the loss ledger by kind."""
+    """What one node copies of one flow; ``events`` counts the loss ledger by kind.
+
+    ``problems`` is what connectors report though they run (a topic that cannot be created), with the cause.
+    """
 
     worker: str
     flow: FlowName
@@ -189,6 +192,7 @@ class NodeSnapshot:
     partitions: tuple[PartitionSnapshot, ...]
     events: Mapping[str, int]
     records_lost: int
+    problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_json(self) -> bytes:
         """Return it for the way to another node."""

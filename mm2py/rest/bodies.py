@@ -6,9 +6,13 @@ to an undecodable body this answers 400; no client depends on the 500.
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Final, NoReturn, cast
 
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 
 from mm2py.runtime.herder.api import JsonScalar, OffsetEntry
@@ -22,10 +26,16 @@ __all__ = [
     "json_object",
     "offset_entries",
     "read_json",
+    "refuse_dry_run",
+    "refuse_unknown",
     "text_of",
 ]
 
 JSON: Final = "application/json"
+UNPROCESSABLE: Final = 422
+FORWARD: Final = "forward"
+"""Query parameter of requests that workers send on to each other."""
+NO_BODY: Final = (b"", b"{}")
 
 NO_OFFSETS: Final = "Partitions / offsets need to be provided for an alter offsets request"
 
@@ -40,29 +50,49 @@ class _Number(str):
     __slots__ = ()
 
 
+class _DuplicateKeyError(ValueError):
+    """An object has one key twice: which of both is meant is not known."""
+
+
 def _constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _DuplicateKeyError(f"key {twice!r} is there twice")
+    return found
 
 
 async def read_json(request: Request, *, numbers_as_written: bool = True) -> object:
     """Return the body's value; numbers are texts unless told otherwise.
 
     Raises:
-        BadRequestError: no body, or not JSON.
+        BadRequestError: no body, not JSON, or an object that has a key twice.
     """
     body = await request.body()
     if not body.strip():
         raise BadRequestError("Request body is empty, a JSON value is needed")
     try:
         value: object = (
-            json.loads(body, parse_int=_Number, parse_float=_Number, parse_constant=_constant)
+            json.loads(
+                body,
+                parse_int=_Number,
+                parse_float=_Number,
+                parse_constant=_constant,
+                object_pairs_hook=_object,
+            )
             if numbers_as_written
-            else json.loads(body, parse_constant=_constant)
+            else json.loads(body, parse_constant=_constant, object_pairs_hook=_object)
         )
         # Half a surrogate pair is JSON, but no text that anybody can store.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8 JSON"
+        known = isinstance(error, json.JSONDecodeError | _DuplicateKeyError)
+        reason = str(error) if known else "not UTF-8 JSON"
         raise BadRequestError(f"Cannot read the request body as JSON: {reason}") from None
     return value
 
@@ -91,6 +121,54 @@ def config_map(value: object) -> dict[str, str | None]:
     """Return a config, its scalars as texts."""
     items = json_object(value, "a config map").items()
     return {key: text_of(item, f"key {key}") for key, item in items}
+
+
+def refuse_dry_run(request: Request) -> None:
+    """Refuse a change in Connect's dialect that asks for a dry run: Connect has none and would change.
+
+    Raises:
+        BadRequestError: any spelling of ``dry_run`` is in the query.
+    """
+    words = {re.sub("[^a-z]", "", key.lower()) for key in request.query_params}
+    if request.method != "GET" and "dryrun" in words:
+        raise BadRequestError(
+            "Kafka Connect's API has no dry run; use /connector-plugins/{plugin}/config/validate, or"
+            " /flows?dry_run=true where this worker runs a mirror maker file"
+        )
+
+
+async def refuse_unknown(request: Request) -> None:
+    """Refuse what a route of ``/flows`` does not take: unknown or repeated query parameters, a body.
+
+    A misspelt ``dry_run`` or ``topic`` must not change more than was meant.
+
+    Raises:
+        HerderError: 422.
+    """
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = set(_query_names(route.dependant))
+    given = [key for key, _ in request.query_params.multi_items()]
+    for key in given:
+        if key not in known and key != FORWARD:
+            near = get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {near[0]}?"
+                if near
+                else f"known: {', '.join(sorted(known)) or 'none'}"
+            )
+            raise HerderError(f"query.{key}: unknown parameter; {hint}", status=UNPROCESSABLE)
+        if given.count(key) > 1:
+            raise HerderError(f"query.{key}: given more than once", status=UNPROCESSABLE)
+    takes_body = "requestBody" in (route.openapi_extra or {})
+    if request.method != "GET" and not takes_body and (await request.body()).strip() not in NO_BODY:
+        raise HerderError("body: this request takes none", status=UNPROCESSABLE)
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (it.alias for it in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_names(inner)
 
 
 def flag(request: Request, name: str) -> bool:

@@ -18,13 +18,23 @@ from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.parts import RestParts
-from mm2py.runtime.herder.errors import ForwardError, HerderError
+from mm2py.runtime.herder.errors import (
+    CONFLICTING_OPERATION,
+    NO_LEADER,
+    STALE_CONFIGURATION,
+    ForwardError,
+    HerderError,
+    WorkerUnreachableError,
+)
 
 __all__ = ["ErrorEdge", "install_handlers", "status_of"]
 
 log = logging.getLogger(__name__)
 
 UNPROCESSABLE: Final = 422
+RETRY_AFTER_S: Final = "1"
+_SOON: Final = frozenset({NO_LEADER, STALE_CONFIGURATION, CONFLICTING_OPERATION})
+"""Refusals that end with the rebalance that is under way."""
 
 
 def status_of(error: Mm2pyError) -> int:
@@ -51,7 +61,9 @@ class _Handlers:
         status = status_of(error)
         # A herder's message is the body's text word for word; others say what to do as well.
         text = error.message if isinstance(error, HerderError) else str(error)
-        return error_response(status, self._parts.mask.apply(text))
+        soon = isinstance(error, RetriableError | WorkerUnreachableError) or text in _SOON
+        headers = {"Retry-After": RETRY_AFTER_S} if soon else {}
+        return error_response(status, self._parts.mask.apply(text), headers)
 
     async def gone(self, request: Request, error: Exception) -> Response:
         del request, error

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mm2py.flows.patches import SOURCE, Patches
+from mm2py.flows.changes import SOURCE, Patches
 from mm2py.rest.bodies import text_of
 from mm2py.runtime.herder.errors import HerderError
 

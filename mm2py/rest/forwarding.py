@@ -28,6 +28,7 @@ from mm2py.runtime.herder.errors import (
     ForwardError,
     HerderError,
     SignatureError,
+    WorkerUnreachableError,
 )
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
@@ -108,7 +109,7 @@ class Forwarder:
         try:
             return await self._client.send(built)
         except httpx.HTTPError as failure:
-            raise HerderError(
+            raise WorkerUnreachableError(
                 "IO Error trying to forward REST request:"
                 f" {type(failure).__name__} at {url}: {failure}"
             ) from failure
@@ -137,6 +138,8 @@ class Forwarder:
         built.headers[FLOW_HEADER] = flow_text(origin.flow)
         if body:
             built.headers["Content-Type"] = "application/json"
+        if "if-match" in request.headers:
+            built.headers["if-match"] = request.headers["if-match"]
         return built
 
 
@@ -161,7 +164,7 @@ def _answer(reply: httpx.Response, request: Request) -> Response:
         raise reply_error(reply)
     if not reply.content:
         return Response(status_code=reply.status_code)
-    headers: dict[str, str] = {}
+    headers = {"ETag": reply.headers["etag"]} if "etag" in reply.headers else {}
     if "location" in reply.headers:
         there = urlsplit(reply.headers["location"])
         headers["Location"] = str(request.base_url).rstrip("/") + there.path

@@ -3,8 +3,10 @@
 Flow: request -> ``endpoint`` (media types, which herders) -> handler(``Call``) -> its connector -> response.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from fastapi import APIRouter
@@ -18,10 +20,11 @@ from mm2py.clock import Clock
 from mm2py.config.secret_names import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
-from mm2py.rest.bodies import check_media_types, flag
+from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
 from mm2py.rest.connector_names import Connector, locate, locate_new
+from mm2py.rest.etags import check_config_tag, config_tag
 from mm2py.rest.raw_path import plain_segment
-from mm2py.runtime.herder.api import Validator
+from mm2py.runtime.herder.api import ConnectorInfo, Validator
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginCatalog
@@ -120,6 +123,10 @@ class RestParts:
     address: str = ""
     version: str = "4.3.1"
     commit: str = ""
+    changing: dict[FlowName | None, asyncio.Lock] = field(
+        default_factory=dict[FlowName | None, asyncio.Lock]
+    )
+    """Held by changes of connectors' configs: what ``If-Match`` compares must stay until it is replaced."""
 
 
 HerderPick = Callable[[Request], Mapping[FlowName | None, Herder]]
@@ -219,17 +226,43 @@ class Call:
         """Whether another worker's signature was verified: that worker has checked the body."""
         return SIGNED_FLOW in self.request.scope
 
+    def tag(self, connector: Connector, info: ConnectorInfo) -> str:
+        """Return the ``ETag`` of a connector's config, the same on all workers of its group."""
+        key = connector.herder.session_key()
+        return config_tag(info.config, b"" if key is None else key.key)
+
+    @asynccontextmanager
+    async def changing(self, connector: Connector) -> AsyncGenerator[None]:
+        """Change a connector's config, one change of a flow at a time, only as ``If-Match`` allows.
+
+        Raises:
+            PreconditionFailedError: another config is in force.
+            ForwardError: another worker leads, and compares.
+        """
+        herder = connector.herder
+        async with self.parts.changing.setdefault(herder.flow, asyncio.Lock()):
+            wanted = self.request.headers.get("if-match")
+            if wanted is not None:
+                herder.member_urls()  # its leader compares
+                info = herder.info_now(connector.own)
+                check_config_tag(wanted, None if info is None else self.tag(connector, info))
+            yield
+
+    def remote_refusal(self, name: str, config: ConnectorConfig) -> str | None:
+        """Return why a connector's config may not come from outside, None where it may."""
+        if self.signed:
+            return None
+        found = self.find(name)
+        flow, own = (None, name) if found is None else (found.herder.flow, found.own)
+        return self.parts.remote_refusal(flow, own, config)
+
     def check_remote(self, name: str, config: ConnectorConfig) -> None:
         """Refuse what a connector's config may not hold when it comes from outside.
 
         Raises:
             BadRequestError: with all reasons.
         """
-        if self.signed:
-            return
-        found = self.find(name)
-        flow, own = (None, name) if found is None else (found.herder.flow, found.own)
-        problem = self.parts.remote_refusal(flow, own, config)
+        problem = self.remote_refusal(name, config)
         if problem is not None:
             raise BadRequestError(problem)
 
@@ -267,6 +300,7 @@ def _serve(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         await check_media_types(request)
+        refuse_dry_run(request)
         return await handler(Call(request, pick(request), parts, prefix, long_names))
 
     return serve

@@ -6,12 +6,13 @@ read back -> the listener. Whether this worker may write (it leads) is decided b
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, RequestTimedOutError
+from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
@@ -31,6 +32,7 @@ from mm2py.types import TopicPartition
 __all__ = [
     "HISTORY_KEPT",
     "WRITE_S",
+    "ChangeGuard",
     "Edit",
     "FlowOverridesStore",
     "held_edit",
@@ -46,6 +48,22 @@ HISTORY_KEPT: Final = 200
 
 Edit = Callable[[FlowPicture], FlowPicture]
 """What is in force -> what is to be."""
+
+
+Configs = Mapping[str, Mapping[str, str]]
+"""Connector -> its config; empty for a flow that does not exist."""
+
+
+class ChangeGuard(Protocol):
+    """Refuses changes because of what other flows do."""
+
+    def check(self, before: Configs, after: Configs) -> None:
+        """Raise an ``Mm2pyError`` for a change that must not be made; called before anything is written."""
+        ...
+
+    async def refresh(self, before: Configs, after: Configs) -> bool:
+        """Read what the other flows are now; return whether the written change must be checked again."""
+        ...
 
 
 def _nothing_secret(key: str) -> bool:
@@ -81,6 +99,7 @@ class FlowOverridesStore:
         self._state = FlowState(connectors, names_a_secret, by_file=by_file)
         self._live = False
         self._changed: Callable[[], None] | None = None
+        self._guard: ChangeGuard | None = None
         # Revisions count up: one change at a time.
         self._writing = asyncio.Lock()
         # Who listens acts on whole changes, not on their first record.
@@ -105,9 +124,17 @@ class FlowOverridesStore:
         """Name who is told of every change read later; the history alone is none."""
         self._changed = changed
 
-    def effective(self) -> Mapping[str, Mapping[str, str]]:
+    def guarded_by(self, guard: ChangeGuard) -> None:
+        """Have every later change checked by ``guard`` too."""
+        self._guard = guard
+
+    def effective(self) -> Configs:
         """Return file and overrides by connector; a flow that is not there has none."""
-        return self._state.picture().configs if self._state.present else {}
+        return self._configs(self._state.picture())
+
+    async def refresh(self, timeout_s: float) -> None:
+        """Read the topic to its end of now; ``RequestTimedOutError``."""
+        await self._table.read_to_end(timeout_s)
 
     def held(self) -> frozenset[TopicPartition]:
         """Return paused source partitions; -1 is a whole topic."""
@@ -179,22 +206,31 @@ class FlowOverridesStore:
         """
         return self._state.changes(self._edited(edit))
 
-    async def edit(self, action: str, target: str, edit: Edit, *, actor: str) -> int | None:
+    async def edit(
+        self,
+        action: str,
+        target: str,
+        edit: Edit,
+        *,
+        actor: str,
+        notes: Sequence[Change] | None = None,
+    ) -> int | None:
         """Write a change and its line of the history; return its revision, None if nothing changes.
+
+        With ``notes``, changes that are not kept here (target states), the line is written in any case.
 
         Raises:
             ConfigError: a secret would have to be written.
             RequestTimedOutError: the outcome is unknown.
         """
         async with self._writing:
-            after = self._edited(edit)
-            changes = self._state.changes(after)
-            if not changes:
-                return None
-            revision = self._next(actor)
-            puts = self._state.puts(after, revision)
-            await self._write(puts, action, target, changes, revision)
-            return revision.number
+            before, after = self._state.picture(), self._edited(edit)
+            # Listeners act on whole changes, and only on those that are kept.
+            with self._news_held():
+                number = await self._record(action, target, after, actor, notes)
+                if number is not None and self._guard is not None:
+                    await self._confirm(self._guard, action, before, after, actor)
+            return number
 
     def refuse_secrets(self, name: str, after: Mapping[str, str]) -> None:
         """Raise ``ConfigError`` for a config that holds a secret which the file does not."""
@@ -231,14 +267,49 @@ class FlowOverridesStore:
             actor=actor,
         )
 
-    async def note(self, action: str, target: str, *, actor: str) -> int:
-        """Write a line of the history that changes nothing here (a target state, a restart)."""
-        async with self._writing:
-            revision = self._next(actor)
-            await self._write({}, action, target, (), revision)
-            return revision.number
-
     # ---- changes as records
+
+    def _configs(self, picture: FlowPicture) -> Configs:
+        return picture.configs if self._state.is_present(picture.presence) else {}
+
+    async def _record(
+        self,
+        action: str,
+        target: str,
+        after: FlowPicture,
+        actor: str,
+        notes: Sequence[Change] | None = None,
+    ) -> int | None:
+        changes = self._state.changes(after)
+        if not changes and notes is None:
+            return None
+        revision = self._next(actor)
+        puts = self._state.puts(after, revision) if changes else {}
+        await self._write(puts, action, target, (*changes, *(notes or ())), revision)
+        return revision.number
+
+    async def _confirm(
+        self, guard: ChangeGuard, action: str, before: FlowPicture, after: FlowPicture, actor: str
+    ) -> None:
+        """Take a written change back where another flow has changed meanwhile."""
+        old, new = self._configs(before), self._configs(after)
+        if not await guard.refresh(old, new):
+            return
+        try:
+            guard.check(old, new)
+        except Mm2pyError:
+            await self._record("undo", action, before, actor)
+            raise
+
+    @contextmanager
+    def _news_held(self) -> Generator[None]:
+        self._holding_news, self._news = True, False
+        try:
+            yield
+        finally:
+            self._holding_news = False
+            if self._news:
+                self._tell()
 
     def _next(self, actor: str) -> Revision:
         return Revision(number=self._state.revision + 1, by=actor, at_ms=self._clock.now_ms())
@@ -249,6 +320,8 @@ class FlowOverridesStore:
         for name, config in after.configs.items():
             if config != before.configs.get(name):
                 self.refuse_secrets(name, config)
+        if self._guard is not None:
+            self._guard.check(self._configs(before), self._configs(after))
         return after
 
     async def _write(
@@ -261,7 +334,6 @@ class FlowOverridesStore:
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
         old = self.history()[HISTORY_KEPT - 1 :]
-        self._holding_news, self._news = True, False
         records: Puts = {
             **puts,
             flow_record_key(line): line,
@@ -282,10 +354,6 @@ class FlowOverridesStore:
                 f" {self._write_s:g} s; whether it was written is unknown",
                 remedy="look whether the change is there, and repeat it if it is not",
             ) from error
-        finally:
-            self._holding_news = False
-            if self._news:
-                self._tell()
 
     # ---- reading
 

@@ -4,9 +4,10 @@ Flow: options -> one request -> what it changed -> with ``--wait`` the flow's st
 ``--dry-run`` shows the same and changes nothing. The leader checks everything; nothing is checked twice here.
 """
 
+import inspect
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Never, final
@@ -28,6 +29,7 @@ from mm2py_workers.output import (
     rows_of,
     say,
     text_of,
+    texts_of,
 )
 from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
 
@@ -38,6 +40,9 @@ __all__ = ["flow_app"]
 
 NO_QUERY: Final[Mapping[str, Never]] = MappingProxyType({})
 POLL_S: Final = 0.5
+SHOWN: Final = 5
+"""Paused topics that are named; the others are counted."""
+
 SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 
 _CHANGES: Final = (
@@ -98,7 +103,7 @@ def set_properties(
     settings: Settings = None,
     *,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="take a property away")
+        list[str] | None, typer.Option(metavar="KEY", help="return a property to the file's value")
     ] = None,
     connector: Connector = SOURCE_CONNECTOR,
     dry_run: DryRun = False,
@@ -114,86 +119,75 @@ def set_properties(
     return change.send("PATCH", flow_path(name), body={"connectors": {connector: properties}})
 
 
-@flow_app.command(
-    "pause",
-    epilog=examples(
-        "mm2py flow pause A/B --wait", "mm2py flow pause A/B --topic orders --partition 3"
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """A command that does something with a flow or a part of it; ``flag`` is its own query parameter."""
+
+    name: str
+    doc: str
+    wait_for: str
+    flag: str = ""
+    option: object = None
+
+    def command(self) -> Callable[..., int]:
+        """Return it as a function with the options of this command."""
+
+        def act(
+            access: Access,
+            flow: FlowArgument,
+            *,
+            topic: Topic = None,
+            partition: Partition = None,
+            flag: bool = False,
+            dry_run: DryRun = False,
+            wait: Wait = False,
+            output: OutputOption = Output.TABLE,
+        ) -> int:
+            wait_for = self.wait_for if wait else ""
+            change = _Change(access, flow, output, dry_run=dry_run, wait_for=wait_for)
+            return change.post(self.name, topic, partition, {self.flag: True} if flag else NO_QUERY)
+
+        signature = inspect.signature(act)
+        parameters = [
+            it.replace(annotation=self.option) if it.name == "flag" else it
+            for it in signature.parameters.values()
+            if it.name != "flag" or self.flag
+        ]
+        vars(act)["__signature__"] = signature.replace(parameters=parameters)
+        act.__name__, act.__doc__ = self.name, self.doc
+        return act
+
+
+for _action, _examples in (
+    (
+        _Action("pause", "Pause a flow, one topic or one partition; positions stay.", "PAUSED"),
+        ("mm2py flow pause A/B --wait", "mm2py flow pause A/B --topic orders --partition 3"),
     ),
-)
-@asks_rest
-def pause_flow(
-    access: Access,
-    flow: FlowArgument,
-    *,
-    topic: Topic = None,
-    partition: Partition = None,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
-) -> int:
-    """Pause a flow, one topic or one partition; positions stay."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="PAUSED" if wait else "")
-    return change.post("pause", topic, partition)
-
-
-@flow_app.command(
-    "resume",
-    epilog=examples("mm2py flow resume A/B --wait", "mm2py flow resume A/B --topic orders"),
-)
-@asks_rest
-def resume_flow(
-    access: Access,
-    flow: FlowArgument,
-    *,
-    topic: Topic = None,
-    partition: Partition = None,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
-) -> int:
-    """Let a flow, one topic or one partition go on."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.post("resume", topic, partition)
-
-
-@flow_app.command("stop", epilog=examples("mm2py flow stop A/B --wait --timeout 30"))
-@asks_rest
-def stop_flow(
-    access: Access,
-    flow: FlowArgument,
-    *,
-    topic: Topic = None,
-    partition: Partition = None,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
-) -> int:
-    """Stop a flow, one topic or one partition: tasks end, positions stay."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="STOPPED" if wait else "")
-    return change.post("stop", topic, partition)
-
-
-@flow_app.command(
-    "restart",
-    epilog=examples(
-        "mm2py flow restart A/B --only-failed", "mm2py flow restart A/B --topic orders"
+    (
+        _Action(
+            "resume", "Resume a flow, one topic or one partition.", "RUNNING", "all_topics",
+            Annotated[
+                bool, typer.Option("--all-topics", help="also what was paused by topic or partition")
+            ],
+        ),
+        ("mm2py flow resume A/B --all-topics --wait", "mm2py flow resume A/B --topic orders"),
     ),
-)
-@asks_rest
-def restart_flow(
-    access: Access,
-    flow: FlowArgument,
-    *,
-    topic: Topic = None,
-    partition: Partition = None,
-    only_failed: Annotated[bool, typer.Option("--only-failed", help="what has failed")] = False,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
-) -> int:
-    """Restart connectors and tasks of a flow, or the tasks of one topic or partition."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.post("restart", topic, partition, {"only_failed": only_failed or None})
+    (
+        _Action(
+            "stop", "Stop a flow, one topic or one partition: tasks end, positions stay.", "STOPPED"
+        ),
+        ("mm2py flow stop A/B --wait --timeout 30",),
+    ),
+    (
+        _Action(
+            "restart", "Restart connectors and tasks of a flow, or the tasks of one topic or partition.",
+            "RUNNING", "only_failed",
+            Annotated[bool, typer.Option("--only-failed", help="what has failed")],
+        ),
+        ("mm2py flow restart A/B --only-failed", "mm2py flow restart A/B --topic orders"),
+    ),
+):  # fmt: skip
+    flow_app.command(_action.name, epilog=examples(*_examples))(asks_rest(_action.command()))
 
 
 @flow_app.command(
@@ -283,6 +277,13 @@ class _Change:
             changes = rows_of(done, "changes")
             printer.rows(done, changes, _CHANGES, "nothing is to be changed")
             say(self._summary(done))
+            still = texts_of(done, "still_paused")
+            if still:
+                more = f" and {len(still) - SHOWN} more" if len(still) > SHOWN else ""
+                say(
+                    f"{text_of(done, 'flow')}: {', '.join(still[:SHOWN])}{more} stay paused, they were"
+                    " paused alone; --all-topics resumes them too"
+                )
             return self._wait(rest) if self.wait_for and not self.dry_run else OK
 
     def _summary(self, done: Row) -> str:

@@ -65,7 +65,8 @@ _FLOWS: Final = (
     Column.count("FAILED", "failed_partitions"),
     Column.count("LOST", "records_lost", wide=True),
     Column.count("REVISION", "revision", wide=True),
-    Column("PAUSED", lambda row: ", ".join(texts_of(row, "paused")), wide=True),
+    Column("PAUSED", lambda row: str(len(texts_of(row, "paused")) or "")),
+    Column("PAUSED TOPICS", lambda row: ", ".join(texts_of(row, "paused")), wide=True),
     Column("WORKERS", lambda row: ", ".join(texts_of(row, "workers")), wide=True),
 )
 _WORK: Final = (

@@ -16,6 +16,7 @@ import typer
 
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py_workers.output import DebugOption, end_with
+from mm2py_workers.worker_place import find_worker
 
 if TYPE_CHECKING:
     import httpx
@@ -37,12 +38,27 @@ _PANEL: Final = "Connection"
 _SHARED: Final[dict[str, tuple[object, object]]] = {
     "url": (
         Annotated[
-            str,
+            _Text,
             typer.Option(
-                envvar="MM2PY_URL", help="REST address of any worker", rich_help_panel=_PANEL
+                envvar="MM2PY_URL",
+                help="REST address of any worker (default: that of --file, or of the only file"
+                f" that runs here, else {DEFAULT_URL})",
+                rich_help_panel=_PANEL,
             ),
         ],
-        DEFAULT_URL,
+        None,
+    ),
+    "file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_FILE",
+                metavar="FILE",
+                help="mirror maker file whose worker on this machine is asked",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
     ),
     "user": (
         Annotated[
@@ -142,7 +158,8 @@ P = ParamSpec("P")
 class Access:
     """Where the API is and who asks; ``transport`` replaces the network in tests."""
 
-    url: str = DEFAULT_URL
+    url: str | None = None
+    file: Path | None = None
     user: str | None = None
     password_file: Path | None = None
     token_file: Path | None = None
@@ -160,32 +177,46 @@ class Access:
             UsageError: the options contradict each other.
             ConfigError: a file of theirs cannot be used.
         """
-        from mm2py_workers.rest_client import RestClient
+        from mm2py_workers.rest_client import Certificates, RestClient
 
-        return RestClient(self)
+        return RestClient(
+            self.base_url(),
+            login=self.login(),
+            token=self.token(),
+            certificates=Certificates(
+                ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
+            ),
+            timeout_s=self.timeout_s,
+            transport=self.transport,
+        )
 
     def base_url(self) -> str:
         """Return the address without a slash at its end.
 
         Raises:
-            UsageError: it is no address, or holds a password.
+            UsageError: it is no address, holds a password, or it is not known which worker is meant.
         """
+        url = self.url
+        if url is None:
+            url = find_worker(self.file) or DEFAULT_URL
+        elif self.file is not None:
+            raise UsageError("--url and --file were both given", remedy="leave one of them out")
         # An address ends up in shell histories and error lines.
-        if "@" in self.url:
+        if "@" in url:
             raise UsageError(
                 "--url holds a user or password", remedy="use --user and --password-file"
             )
         try:
-            parts = urlsplit(self.url)
+            parts = urlsplit(url)
             whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             whole = False
-        if not whole or "?" in self.url or "#" in self.url:
+        if not whole or "?" in url or "#" in url:
             raise UsageError(
-                f"--url {self.url!r} is not an address of a worker",
+                f"--url {url!r} is not an address of a worker",
                 remedy=f"write it like {DEFAULT_URL} or https://worker:8443",
             )
-        return self.url.rstrip("/")
+        return url.rstrip("/")
 
     def token(self) -> str | None:
         """Return the bearer token, if one was given."""

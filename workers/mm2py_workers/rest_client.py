@@ -9,8 +9,10 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final, Self, cast, final
 from urllib.parse import urlsplit
 
@@ -28,9 +30,8 @@ from mm2py.errors import (
     UsageError,
 )
 from mm2py_workers.output import Row
-from mm2py_workers.rest_access import Access
 
-__all__ = ["RestClient"]
+__all__ = ["Certificates", "RestClient"]
 
 CONNECT_S: Final = 5.0
 _NOT_OURS: Final = "is --url the address of a worker of connect-mirror-maker-py?"
@@ -46,25 +47,42 @@ _REFUSALS: Final[dict[int, tuple[type[Mm2pyError], str, str]]] = {
 Query = Mapping[str, str | int | bool | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificates:
+    """PEM files: authorities that are trusted (None: the system's), own certificate and its key."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
 @final
 class RestClient:
     """Asks one worker; a context manager."""
 
-    def __init__(self, access: Access) -> None:
-        """Read credentials and certificates; connects at the first request.
+    def __init__(
+        self,
+        url: str,
+        *,
+        login: tuple[str, str] | None,
+        token: str | None,
+        certificates: Certificates,
+        timeout_s: float,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Read certificates; connects at the first request.
 
         Raises:
-            ConfigError: one of them cannot be used.
+            ConfigError: a credential or certificate cannot be used.
         """
-        self._url = access.base_url()
-        login, token = access.login(), access.token()
+        self._url = url
         self._signed_in = login is not None or token is not None
         try:
-            url = httpx.URL(self._url)
+            address = httpx.URL(self._url)
         except httpx.InvalidURL as error:
             raise UsageError(f"--url {self._url!r} is not an address: {error}") from None
-        self._secure = url.scheme == "https"
-        if not self._secure and (access.ca_file or access.cert_file):
+        self._secure = address.scheme == "https"
+        if not self._secure and (certificates.ca_file or certificates.cert_file):
             raise ConfigError(
                 f"--ca-file and --cert mean nothing for {self._url}", remedy="use https://"
             )
@@ -76,11 +94,13 @@ class RestClient:
         self._http = httpx.Client(
             auth=None if login is None else httpx.BasicAuth(*login),
             headers=headers,
-            timeout=httpx.Timeout(access.timeout_s, connect=min(CONNECT_S, access.timeout_s)),
-            verify=_context(access) if self._secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+            verify=_context(certificates)
+            if self._secure
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             # A proxy cannot reach this machine's own loopback address.
-            trust_env=not _is_loopback(url.host),
-            transport=access.transport,
+            trust_env=not _is_loopback(address.host),
+            transport=transport,
         )
 
     def rows(self, path: str, query: Query | None = None) -> list[Row]:
@@ -254,23 +274,23 @@ class RestClient:
         return ConnectionFailedError(f"TLS with {self._url} failed: {reason or 'no reason given'}")
 
 
-def _context(access: Access) -> ssl.SSLContext:
+def _context(files: Certificates) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=access.ca_file)
+        context = ssl.create_default_context(cafile=files.ca_file)
     except OSError as error:
-        raise ConfigError(f"--ca-file {access.ca_file} cannot be used: {_reason(error)}") from None
-    if access.cert_file is None:
-        if access.key_file is not None:
+        raise ConfigError(f"--ca-file {files.ca_file} cannot be used: {_reason(error)}") from None
+    if files.cert_file is None:
+        if files.key_file is not None:
             raise ConfigError("--key was given without --cert")
         return context
     try:
         # Without a password OpenSSL would ask the terminal itself.
         context.load_cert_chain(
-            access.cert_file, access.key_file, os.environ.get("MM2PY_KEY_PASSWORD", "")
+            files.cert_file, files.key_file, os.environ.get("MM2PY_KEY_PASSWORD", "")
         )
     except OSError as error:
         raise ConfigError(
-            f"--cert {access.cert_file} with --key {access.key_file or 'in the same file'}"
+            f"--cert {files.cert_file} with --key {files.key_file or 'in the same file'}"
             f" cannot be used: {_reason(error)}",
             remedy="an encrypted key needs its password in MM2PY_KEY_PASSWORD",
         ) from None

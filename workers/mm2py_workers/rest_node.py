@@ -7,8 +7,8 @@ Flow: ``RestNode.bind`` -> URL for the groups -> flows run -> ``serve`` -> ``res
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
@@ -39,16 +39,14 @@ STOP_S: Final = 1.0
 class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
-    ``fleet`` has the flows that ``/flows`` shows and changes, ``elsewhere`` what the file says of those that
-    other nodes run; an ordinary worker has none.
+    ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
+    properties; an ordinary worker has no flows.
     """
 
     herders: Mapping[FlowName | None, Herder]
     parts: NodeParts
     fleet: FlowFleet | None = None
-    elsewhere: Mapping[FlowName, Mapping[str, str]] = field(
-        default_factory=dict[FlowName, Mapping[str, str]]
-    )
+    property_problem: Callable[[str], str] = lambda _: ""
 
     @property
     def dedicated(self) -> bool:
@@ -143,6 +141,11 @@ class RestNode:
     def worker_id(self) -> str:
         """``host:port``: this process in statuses; an ordinary worker's is where users reach it."""
         return urlsplit(self._advertised or self.url).netloc
+
+    @property
+    def public_urls(self) -> tuple[str, ...]:
+        """Where users reach it; none while REST is not served."""
+        return () if self._running is None else self._running.public_urls
 
     @cached_property
     def http(self) -> "httpx.AsyncClient":

@@ -116,7 +116,7 @@ def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter |
         clock=served.parts.clock,
         names_a_secret=names_a_secret,
         remote_refusal=refusal,
-        elsewhere=served.elsewhere,
+        property_problem=served.property_problem,
     )
     return router(parts, forward)
 

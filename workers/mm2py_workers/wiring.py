@@ -10,17 +10,20 @@ from itertools import permutations
 from typing import Final, final
 
 from mm2py.clock import Clock
+from mm2py.config.catalog import Catalog
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.config.lint_keys import property_problem
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.override_policy import ALL_OVERRIDES
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet
-from mm2py.flows.patches import SOURCE
+from mm2py.flows.graph import source_configs
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
@@ -39,6 +42,7 @@ from mm2py_workers.flow_wiring import wire_flow
 from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.worker_place import WorkerPlace
 
 __all__ = ["Node", "build_node"]
 
@@ -62,6 +66,7 @@ class Node:
     watch: FlowWatch
     meters: tuple[FlowMeter, ...]
     clock: Clock
+    place: WorkerPlace
 
     @property
     def maker(self) -> MirrorMaker:
@@ -82,9 +87,11 @@ class Node:
         ):
             await self.clock.sleep(REST_LOOKS_S)
         await self.rest.serve(self.served)
+        self.place.open(self.rest.public_urls)
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
+        self.place.close()
         clean = await self.fleet.stop(timeout_s)
         await self.watch.close()
         await self.rest.stop()
@@ -162,20 +169,23 @@ def build_node(
             build=build,
             file=lambda name: plans.of(name).connectors,
             added=watch.added,
+            elsewhere={
+                name: source_configs(plans.of(name).connectors)
+                for name in plans.pairs
+                if name not in pairs and config.flow_enabled(name)
+            },
         ),
         clock=clock,
     )
+    catalog = Catalog(config.definitions, config.option_names, config.clusters)
     served = Served(
         herders=fleet.herders,
         parts=parts,
         fleet=fleet,
-        elsewhere={
-            name: plans.of(name).connectors.get(SOURCE, {})
-            for name in plans.pairs
-            if name not in pairs and config.flow_enabled(name)
-        },
+        property_problem=lambda name: property_problem(catalog, name),
     )
-    return Node(fleet, rest, served, watch, tuple(metrics.flow(name) for name in flows), clock)
+    meters = tuple(metrics.flow(name) for name in flows)
+    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path))
 
 
 @final

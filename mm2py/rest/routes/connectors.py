@@ -132,14 +132,16 @@ async def get_connector(call: Call) -> Response:
     """``GET /connectors/{c}``."""
     connector = call.connector()
     info = await connector.herder.info(connector.own)
-    return json_response(_info_json(call, connector, info))
+    tag = {"ETag": call.tag(connector, info)}
+    return json_response(_info_json(call, connector, info), headers=tag)
 
 
 async def get_config(call: Call) -> Response:
     """``GET /connectors/{c}/config``."""
     connector = call.connector()
     info = await connector.herder.info(connector.own)
-    return json_response(shown(call, connector.shown_config(info.config)))
+    tag = {"ETag": call.tag(connector, info)}
+    return json_response(shown(call, connector.shown_config(info.config)), headers=tag)
 
 
 async def put_config(call: Call) -> Response:
@@ -150,11 +152,14 @@ async def put_config(call: Call) -> Response:
     )
     call.check_remote(name, config)
     connector = call.new(name)
-    put = await connector.herder.put_config(
-        connector.own, connector.own_config(config), actor=call.actor
-    )
-    body = _info_json(call, connector, put.info)
-    return json_response(body, 201, _location(call, name)) if put.created else json_response(body)
+    async with call.changing(connector):
+        put = await connector.herder.put_config(
+            connector.own, connector.own_config(config), actor=call.actor
+        )
+    body, tag = _info_json(call, connector, put.info), {"ETag": call.tag(connector, put.info)}
+    if put.created:
+        return json_response(body, 201, {**tag, **_location(call, name)})
+    return json_response(body, headers=tag)
 
 
 async def patch_config(call: Call) -> Response:
@@ -166,16 +171,19 @@ async def patch_config(call: Call) -> Response:
         patch = _named(patch, name)
     call.check_remote(name, patch)
     connector = call.connector()
-    info = await connector.herder.patch_config(
-        connector.own, connector.own_config(patch), actor=call.actor
-    )
-    return json_response(_info_json(call, connector, info))
+    async with call.changing(connector):
+        info = await connector.herder.patch_config(
+            connector.own, connector.own_config(patch), actor=call.actor
+        )
+    tag = {"ETag": call.tag(connector, info)}
+    return json_response(_info_json(call, connector, info), headers=tag)
 
 
 async def delete(call: Call) -> Response:
     """``DELETE /connectors/{c}``: answered before its tasks have ended."""
     connector = call.connector()
-    await connector.herder.delete(connector.own, actor=call.actor)
+    async with call.changing(connector):
+        await connector.herder.delete(connector.own, actor=call.actor)
     return empty(204)
 
 

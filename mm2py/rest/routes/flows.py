@@ -6,10 +6,11 @@ are forwarded by the application; lists ask each flow's leader and name who did 
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final, final
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +18,6 @@ from starlette.types import Message
 
 from mm2py.flows.changes import ChangeResult, FlowChanges
 from mm2py.flows.changes import Request as Asked
-from mm2py.flows.making import FlowMaking
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.flows.views import (
     ConfigView,
@@ -26,7 +26,8 @@ from mm2py.flows.views import (
     PartitionView,
     TopicView,
 )
-from mm2py.rest.bodies import check_media_types, read_json
+from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
+from mm2py.rest.etags import revision_of, revision_tag
 from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
@@ -47,12 +48,13 @@ _ERRORS: Final = {
     400: "the request is wrong, or the change would be unsafe",
     403: "the caller may only read",
     404: "no such flow or connector",
-    409: "not now: a rebalance is under way, or nobody leads the flow",
+    409: "not now: a rebalance is under way, no leader is known, or the flow is stopped",
+    412: "If-Match names another revision than the flow's",
     415: "the body is not JSON",
     406: "the answer is JSON",
     422: "the request does not fit this description",
     500: "the worker failed",
-    503: "a cluster is away, or the worker is still starting",
+    503: "a cluster or the leader is away, or the worker is still starting (Retry-After)",
 }
 _RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"model": ErrorBody, "description": text} for status, text in _ERRORS.items()
@@ -66,13 +68,6 @@ def _body(model: type[FlowPatch]) -> dict[str, object]:
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
 DryRun = Annotated[bool, Query(description="only say what would change")]
-Topic = Annotated[
-    str | None,
-    Query(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="one source topic only"),
-]
-Number = Annotated[
-    int | None, Query(ge=0, le=(1 << 31) - 1, description="one partition of `topic` only")
-]
 Revision = Annotated[
     int, Query(ge=0, le=(1 << 53) - 1, description="revision of the history; 0 is the file")
 ]
@@ -85,7 +80,9 @@ Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at mos
 def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
     """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
     routes = APIRouter(
-        tags=["flows"], dependencies=[Depends(check_media_types)], responses=_RESPONSES
+        tags=["flows"],
+        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
+        responses=_RESPONSES,
     )
     service = FlowService(parts)
     reads, changes = _Reads(service, forward), _Changes(service, parts, forward)
@@ -94,7 +91,7 @@ def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
         ("/flows/{flow}", reads.flow),
         ("/flows/{flow}/partitions", reads.partitions),
         ("/flows/{flow}/topics", reads.topics),
-        ("/flows/{flow}/lag", reads.lag),
+        ("/flows/{flow}/lag", reads.topics),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
         ("/lag", reads.all_lag),
@@ -112,14 +109,14 @@ def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
         "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=_body(FlowPatch)
     )
     routes.add_api_route("/flows/{flow}", changes.delete, methods=["DELETE"])
-    for path, post in (
-        ("/flows/{flow}/pause", changes.pause),
-        ("/flows/{flow}/resume", changes.resume),
-        ("/flows/{flow}/stop", changes.stop),
-        ("/flows/{flow}/restart", changes.restart),
-        ("/flows/{flow}/rollback", changes.rollback),
+    for action, post in (
+        ("pause", changes.pause),
+        ("resume", changes.resume),
+        ("stop", changes.stop),
+        ("restart", changes.restart),
+        ("rollback", changes.rollback),
     ):
-        routes.add_api_route(path, post, methods=["POST"])
+        routes.add_api_route(f"/flows/{{flow}}/{action}", post, methods=["POST"])
     return routes
 
 
@@ -163,9 +160,11 @@ class _Reads:
         found = await asyncio.gather(*(one(flow) for flow in _visible(self._service, request)))
         return list(found)
 
-    async def flow(self, request: Request, flow: FlowPath) -> FlowView:
+    async def flow(self, request: Request, response: Response, flow: FlowPath) -> FlowView:
         """Describe one flow: state, workers, lag, rates, connectors, tasks, errors."""
-        return await self._service.describe(_named(self._service, request, flow))
+        view = await self._service.describe(_named(self._service, request, flow))
+        response.headers["ETag"] = revision_tag(view.revision)
+        return view
 
     async def partitions(self, request: Request, flow: FlowPath) -> list[PartitionView]:
         """List every source partition of a flow."""
@@ -175,19 +174,18 @@ class _Reads:
         """List the source topics of a flow with lag and rates, the oldest first."""
         return await self._service.topics(_named(self._service, request, flow))
 
-    async def lag(self, request: Request, flow: FlowPath) -> list[TopicView]:
-        """List lag and rates of a flow by topic, the oldest first."""
-        return await self._service.topics(_named(self._service, request, flow))
-
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
         """List who changed what of a flow, newest first."""
         return self._service.history(_named(self._service, request, flow))
 
     async def config(
-        self, request: Request, flow: FlowPath, *, revision: Then = None
+        self, request: Request, response: Response, flow: FlowPath, *, revision: Then = None
     ) -> list[ConfigView]:
         """List every property in force, what the file says, and who changed it; or what was after a revision."""
-        return self._service.config(_named(self._service, request, flow), revision)
+        name = _named(self._service, request, flow)
+        if revision is None:
+            response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
+        return self._service.config(name, revision)
 
     async def all_lag(self, request: Request, top: Rows = MOST_ROWS) -> list[TopicView]:
         """List lag and rates of all flows by topic, the oldest first."""
@@ -221,6 +219,46 @@ class _Reads:
         return bytes(answer.body)
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What every change of a flow is given: its path, whether to change anything, and at which revision."""
+
+    request: Request
+    flow: str
+    dry_run: bool
+    revision: int | None
+
+
+def _given(
+    request: Request,
+    flow: FlowPath,
+    *,
+    dry_run: DryRun = False,
+    if_match: Annotated[
+        str | None, Header(description="ETag of the flow: 412 if it was changed since")
+    ] = None,
+) -> _Given:
+    return _Given(request, flow, dry_run, revision_of(if_match))
+
+
+def _part(
+    topic: Annotated[
+        str | None,
+        Query(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="one source topic only"),
+    ] = None,
+    partition: Annotated[
+        int | None, Query(ge=0, le=(1 << 31) - 1, description="one partition of `topic` only")
+    ] = None,
+) -> TopicPartition | None:
+    if topic is None and partition is not None:
+        raise HerderError("query.partition: topic is needed too", status=UNPROCESSABLE)
+    return None if topic is None else TopicPartition(topic, -1 if partition is None else partition)
+
+
+Given = Annotated[_Given, Depends(_given)]
+Part = Annotated[TopicPartition | None, Depends(_part)]
+
+
 @final
 class _Changes:
     """Everything that changes a flow; the leader does it."""
@@ -228,7 +266,6 @@ class _Changes:
     def __init__(self, service: FlowService, parts: FlowParts, forward: Forwarding) -> None:
         self._service, self._forward = service, forward
         self._changes = FlowChanges(parts)
-        self._making = FlowMaking(parts, self._changes)
 
     async def create(
         self, request: Request, response: Response, *, dry_run: DryRun = False
@@ -239,121 +276,89 @@ class _Changes:
         that was deleted, begins to copy; positions that are there count.
         """
         new = flow_creation(await read_json(request))
-        flow = self._making.pair(new.source, new.target)
+        flow = self._changes.pair(new.source, new.target)
         if request.scope.get(SIGNED_FLOW, flow) != flow:
             raise NotFoundError(f"No flow {flow}")
 
-        def tell(herder: Herder) -> None:
+        def opened(herder: Herder) -> None:
             request.state.herder = herder
 
         asked = Asked(flow, signed_in(request), dry_run)
-        result = await self._making.create(asked, new.patches, tell)
+        result = await self._changes.create(asked, new.patches, opened)
         response.status_code = OK if dry_run else CREATED
         return result
 
-    async def delete(
-        self,
-        request: Request,
-        flow: FlowPath,
-        *,
-        topic: Topic = None,
-        partition: Number = None,
-        dry_run: DryRun = False,
-    ) -> ChangeResult:
+    async def delete(self, given: Given, part: Part) -> ChangeResult:
         """Delete a flow, or take one topic out of it; positions stay."""
-        asked = self._asked(request, flow, dry_run=dry_run)
-        part = _part(topic, partition)
         if part is None:
-            return await self._making.delete(asked)
+            return await self._changes.delete(self._asked(given))
         if part.partition >= 0:
             raise BadRequestError(
                 f"Partition {part} cannot be taken out of a flow alone; pause it instead"
             )
-        return await self._changes.remove_topic(asked, part.topic)
+        return await self._changes.remove_topic(self._asked(given), part.topic)
 
-    async def patch(
-        self, request: Request, flow: FlowPath, *, dry_run: DryRun = False
-    ) -> ChangeResult:
+    async def patch(self, given: Given) -> ChangeResult:
         """Change topics, excludes, rates or any other property of a flow's connectors.
 
         The change is kept in Kafka: it survives a restart of all nodes and wins over the properties file.
         """
-        patches = flow_patch(await read_json(request))
-        return await self._changes.patch(self._asked(request, flow, dry_run=dry_run), patches)
+        patches = flow_patch(await read_json(given.request))
+        return await self._changes.patch(self._asked(given), patches)
 
-    async def rollback(
-        self, request: Request, flow: FlowPath, revision: Revision, *, dry_run: DryRun = False
-    ) -> ChangeResult:
+    async def rollback(self, given: Given, revision: Revision) -> ChangeResult:
         """Make properties and pauses what they were after a revision of the history; 0 is the file."""
-        asked = self._asked(request, flow, dry_run=dry_run)
-        return await self._changes.rollback(asked, revision)
+        return await self._changes.rollback(self._asked(given), revision)
 
-    async def pause(
-        self,
-        request: Request,
-        flow: FlowPath,
-        *,
-        topic: Topic = None,
-        partition: Number = None,
-        dry_run: DryRun = False,
-    ) -> ChangeResult:
+    async def pause(self, given: Given, part: Part) -> ChangeResult:
         """Pause a flow, one topic or one partition; positions stay."""
-        asked = self._asked(request, flow, dry_run=dry_run)
-        return await self._set(asked, "pause", _part(topic, partition))
+        return await self._set(given, "pause", part)
+
+    async def stop(self, given: Given, part: Part) -> ChangeResult:
+        """Stop a flow: its tasks end, positions stay. One topic or partition is held as if paused."""
+        return await self._set(given, "stop", part)
 
     async def resume(
         self,
-        request: Request,
-        flow: FlowPath,
+        given: Given,
+        part: Part,
         *,
-        topic: Topic = None,
-        partition: Number = None,
-        dry_run: DryRun = False,
+        all_topics: Annotated[
+            bool, Query(description="also what was paused by topic or partition")
+        ] = False,
     ) -> ChangeResult:
-        """Let a flow, one topic or one partition go on."""
-        asked = self._asked(request, flow, dry_run=dry_run)
-        return await self._set(asked, "resume", _part(topic, partition))
-
-    async def stop(
-        self,
-        request: Request,
-        flow: FlowPath,
-        *,
-        topic: Topic = None,
-        partition: Number = None,
-        dry_run: DryRun = False,
-    ) -> ChangeResult:
-        """Stop a flow: its tasks end, positions stay. One topic or partition is held as if paused."""
-        asked = self._asked(request, flow, dry_run=dry_run)
-        return await self._set(asked, "stop", _part(topic, partition))
+        """Resume a flow, one topic or one partition; `still_paused` names what was paused alone."""
+        if part is not None and all_topics:
+            raise HerderError("query.all_topics: not with topic", status=UNPROCESSABLE)
+        return await self._set(given, "resume", part, all_topics=all_topics)
 
     async def restart(
         self,
-        request: Request,
-        flow: FlowPath,
+        given: Given,
+        part: Part,
         *,
-        topic: Topic = None,
-        partition: Number = None,
         only_failed: Annotated[bool, Query(description="only what has failed")] = False,
-        dry_run: DryRun = False,
     ) -> ChangeResult:
         """Restart the connectors and tasks of a flow, or the tasks that have one topic or partition."""
-        asked = self._asked(request, flow, dry_run=dry_run)
-        part = _part(topic, partition)
+        asked = self._asked(given)
         if part is None:
             return await self._changes.restart(asked, only_failed=only_failed)
 
         async def elsewhere(error: ForwardError, task: TaskId) -> None:
-            await self._restart_there(request, asked.flow, error, task)
+            await self._restart_there(given.request, asked.flow, error, task)
 
         return await self._changes.restart_part(asked, part, elsewhere, only_failed=only_failed)
 
-    def _asked(self, request: Request, flow: str, *, dry_run: bool) -> Asked:
-        return Asked(_named(self._service, request, flow), signed_in(request), dry_run)
+    def _asked(self, given: _Given) -> Asked:
+        flow = _named(self._service, given.request, given.flow)
+        return Asked(flow, signed_in(given.request), given.dry_run, given.revision)
 
-    async def _set(self, asked: Asked, action: str, part: TopicPartition | None) -> ChangeResult:
+    async def _set(
+        self, given: _Given, action: str, part: TopicPartition | None, *, all_topics: bool = False
+    ) -> ChangeResult:
+        asked = self._asked(given)
         if part is None:
-            return await self._changes.set_state(asked, action)
+            return await self._changes.set_state(asked, action, all_topics=all_topics)
         return await self._changes.hold(asked, part, action)
 
     async def _restart_there(
@@ -365,12 +370,6 @@ class _Changes:
         scope = {**request.scope, "method": "POST", "path": path, "query_string": b""}
         herder = self._service.flows()[flow].herder
         await self._forward.send(error, Request(scope, _no_body), herder)
-
-
-def _part(topic: str | None, partition: int | None) -> TopicPartition | None:
-    if topic is None and partition is not None:
-        raise HerderError("query.partition: topic is needed too", status=UNPROCESSABLE)
-    return None if topic is None else TopicPartition(topic, -1 if partition is None else partition)
 
 
 def _why(error: ForwardError, failure: Exception) -> str:

@@ -3,10 +3,13 @@
 Flow: call -> catalog or validator -> JSON without secrets.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from starlette.responses import Response
 
+from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.rest.answers import json_response
 from mm2py.rest.bodies import config_map, read_json
 from mm2py.rest.dialect_models import infos_json, key_json, plugin_json
@@ -59,9 +62,32 @@ async def validate(call: Call) -> Response:
     """``PUT /connector-plugins/{plugin}/config/validate``: 200 also where there are errors."""
     plugin = _plugin(call)
     config = config_map(await read_json(call.request))
-    call.check_remote(config.get("name") or "", config)
-    infos = await call.parts.validator.validate(config, plugin=plugin)
-    return json_response(infos_json(infos, call.parts.mask))
+    name = config.get("name") or ""
+    refused = {
+        key: refusal
+        for key, text in config.items()
+        if (refusal := call.remote_refusal(name, {key: text})) is not None
+    }
+    # What may not come from outside is not even looked at: that would load code or read files.
+    allowed = {key: text for key, text in config.items() if key not in refused}
+    infos = await call.parts.validator.validate(allowed, plugin=plugin)
+    return json_response(infos_json(_with_refusals(infos, refused), call.parts.mask))
+
+
+def _with_refusals(infos: ConfigInfos, refused: Mapping[str, str]) -> ConfigInfos:
+    """Return the outcome with each refusal as the error of its key, where user interfaces show it."""
+    configs: list[tuple[ConfigKey | None, ConfigValue | None]] = []
+    count, left = infos.error_count, dict(refused)
+    for definition, value in infos.configs:
+        refusal = None if value is None else left.pop(value.name, None)
+        if value is None or refusal is None:
+            configs.append((definition, value))
+            continue
+        count += 1 - len(value.errors)
+        # The value is not shown: what was refused may be a secret that a provider would put in.
+        configs.append((definition, replace(value, value=None, errors=(refusal,))))
+    configs += [(None, ConfigValue(name=k, value=None, errors=(it,))) for k, it in left.items()]
+    return replace(infos, error_count=count + len(left), configs=tuple(configs))
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

@@ -257,8 +257,15 @@ class AssignedWork:
         for name, connector in self._connectors.items():
             if connector.status.cause is not None:
                 found.append(f"{name}: {connector.status.cause}")
-            found += [f"{name}: {what}: {cause}" for what, cause in connector.problems().items()]
-        return found
+        return found + [f"{where}: {cause}" for where, cause in self.reported().items()]
+
+    def reported(self) -> Mapping[str, str]:
+        """What connectors report though they run, with the cause."""
+        return {
+            f"{name}: {what}": cause
+            for name, connector in self._connectors.items()
+            for what, cause in connector.problems().items()
+        }
 
     def state(self) -> State:
         """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""

@@ -8,6 +8,8 @@
     |-- BadRequestError            400
     |-- ForbiddenError             403
     |-- ConflictError              409, try again
+    |-- PreconditionFailedError    412
+    |-- WorkerUnreachableError     503, try again
     |-- SignatureError             400, 403 or 503
     |-- RebalanceExpectedError     500
     |-- HerderTimeoutError         500
@@ -35,8 +37,10 @@ __all__ = [
     "HerderFailedError",
     "HerderTimeoutError",
     "NotFoundError",
+    "PreconditionFailedError",
     "RebalanceExpectedError",
     "SignatureError",
+    "WorkerUnreachableError",
 ]
 
 STALE_CONFIGURATION: Final = (
@@ -105,6 +109,18 @@ class ConflictError(HerderError):
     """Not now: stale configuration or fencing."""
 
     status = 409
+
+
+class PreconditionFailedError(HerderError):
+    """``If-Match`` names another revision or config than the one in force."""
+
+    status = 412
+
+
+class WorkerUnreachableError(HerderError):
+    """The worker that has to answer cannot be reached; its group may not know yet that it is gone."""
+
+    status = 503
 
 
 class SignatureError(HerderError):

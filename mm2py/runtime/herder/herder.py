@@ -8,6 +8,7 @@ same herder with a membership of one; there requests wait for a round instead of
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from mm2py.clock import Clock
@@ -158,8 +159,9 @@ class Herder:
         return self._parts.config.snapshot().session_key
 
     def node_snapshot(self) -> NodeSnapshot:
-        """Return lag and rates of the partitions that this node copies."""
-        return self._parts.meter.node_snapshot(self._parts.worker_id)
+        """Return lag and rates of the partitions that this node copies, and what connectors report."""
+        snapshot = self._parts.meter.node_snapshot(self._parts.worker_id)
+        return replace(snapshot, problems=self._life.work.reported())
 
     def member_urls(self) -> tuple[str, ...]:
         """Return where all members listen; leader only."""

@@ -4,7 +4,7 @@ Flow: config -> placeholders resolved -> keys of Connect and of the connector, o
 connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
@@ -12,6 +12,7 @@ from mm2py.api.connector import ConnectorFactory
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.connect_values import Definition, check_value, invalid
 from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
+from mm2py.config.later_parts import later_connector
 from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy, override_key
 from mm2py.config.providers import provider_placeholders
@@ -25,6 +26,7 @@ from mm2py.runtime.plugins.plugins import Plugins
 __all__ = ["ConfigValidator"]
 
 _ENDING: Final = "Connector"
+_BOUNDARY: Final = "transaction.boundary"
 _NULL: Final = "Null value can not be supplied as the configuration value."
 _VERSIONS: Final = {
     f"{which}.converter.plugin.version": f"{which}.converter"
@@ -96,6 +98,7 @@ class ConfigValidator:
         definitions = {it.key.name: it for it in checked_keys(factory)}
         found = _each(definitions.values(), props)
         _check_version(factory, props, found)
+        _check_boundary(factory, props, found)
         found.undefined += [
             ConfigValue(name=name, value=None, errors=(_NULL,))
             for name, value in props.items()
@@ -116,7 +119,7 @@ class ConfigValidator:
         return ConfigInfos(
             name=config["connector.class"] or "",
             error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
-            groups=_groups(definitions.values()),
+            groups=_groups([it.key for it in definitions.values()] + _converter_keys(texts)),
             configs=_masked(configs, self._mask.extended(secrets), provided),
         )
 
@@ -137,7 +140,7 @@ class ConfigValidator:
             there = ", ".join(it.java_class for it in self._plugins.factories()) or "(none)"
             raise BadRequestError(
                 "Failed to find any class that implements Connector and which name matches"
-                f" {wanted}, available connectors are: {there}"
+                f" {wanted}, available connectors are: {there}{later_connector(wanted)}"
             ) from error
 
     def _resolved(self, config: _Props) -> _Props:
@@ -233,6 +236,21 @@ def _check_version(factory: ConnectorFactory, props: _Props, found: _Findings) -
         )
 
 
+def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+    boundary = (props.get(_BOUNDARY) or "").strip().lower()
+    defines: object = getattr(factory, "defines_transaction_boundaries", False)
+    if boundary == "connector" and _BOUNDARY in found.values and not defines:
+        found.add(
+            _BOUNDARY,
+            "The connector does not support connector-defined transaction boundaries with the given"
+            " configuration. Please configure it to use a different transaction boundary definition.",
+        )
+
+
+def _converter_keys(texts: Mapping[str, str]) -> list[ConfigKey]:
+    return [key for key, _ in _converters(texts) if key is not None]
+
+
 def _converters(texts: Mapping[str, str]) -> _Configs:
     """Return the keys of the converters that a connector has of its own, under their prefix."""
     entries: _Configs = []
@@ -251,8 +269,8 @@ def _converters(texts: Mapping[str, str]) -> _Configs:
     return entries
 
 
-def _groups(definitions: Collection[Definition]) -> tuple[str, ...]:
-    names: Sequence[str | None] = [it.key.group for it in definitions]
+def _groups(keys: Collection[ConfigKey]) -> tuple[str, ...]:
+    names = (it.group for it in keys)
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 

@@ -42,6 +42,7 @@ class HeldPartitions:
         self.full: dict[TopicPartition, TopicPartition] = {}
         """Source -> target of those whose target cannot drain; always the same object."""
         self._wanted: frozenset[TopicPartition] = frozenset()
+        self._all = False
         self._paused: set[TopicPartition] = set()
 
     @property
@@ -75,11 +76,17 @@ class HeldPartitions:
         """Take the complete set of the flow's pauses; ``look`` acts on it."""
         self._wanted = wanted
 
+    def pause_all(self, *, paused: bool) -> None:
+        """Pause every partition, or only those of ``pause``; ``look`` acts on it."""
+        self._all = paused
+
     def look(self, partitions: Collection[TopicPartition]) -> None:
         """Hold and release so that of the task's ``partitions`` exactly the paused ones stand."""
         wanted = self._wanted
         paused = {
-            p for p in partitions if p in wanted or p._replace(partition=WHOLE_TOPIC) in wanted
+            p
+            for p in partitions
+            if self._all or p in wanted or p._replace(partition=WHOLE_TOPIC) in wanted
         }
         new, over = paused - self._paused, self._paused - paused
         self._paused = paused

@@ -145,6 +145,9 @@ class WorkerTask:
     def pause(self, *, paused: bool) -> None:
         """Stop polling, or go on; a task paused before its start opens nothing until it goes on (Connect)."""
         self._paused = paused
+        self._holds.pause_all(paused=paused)
+        if self._polls:
+            self._look_at_holds()
         self._room.set()
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:

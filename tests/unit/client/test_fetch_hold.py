@@ -3,6 +3,7 @@
 from mm2py.testing.delay_proxy import DelayProxy
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, eventually, fetching
 
+LIST_OFFSETS = 2
 LONG_MS = 60_000
 """Longer than any test: an idle long poll that is waited for shows as a timeout of the test."""
 
@@ -20,6 +21,21 @@ async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones
         rig.fetcher.resume([FIRST])
         rig.fill(FIRST, range(1, 2))
         await rig.until(lambda: rig.read[FIRST] == [0, 1])
+
+
+async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> None:
+    async with fetching(max_wait_ms=LONG_MS) as rig:
+        rig.fill(FIRST, range(2))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 2)
+        asked = rig.broker.count(LIST_OFFSETS)
+        await rig.fetcher.refresh_ends()
+        assert rig.broker.count(LIST_OFFSETS) == asked, "nothing is paused"
+        rig.fetcher.pause([FIRST])
+        rig.fill(FIRST, range(2, 9))
+        await rig.fetcher.refresh_ends()
+        assert rig.fetcher.lag(FIRST) == 7
+        assert rig.broker.count(LIST_OFFSETS) == asked + 1
 
 
 async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twice() -> None:

@@ -123,6 +123,8 @@ class FakeReader:
         self.answers: list[list[tuple[TopicPartition, list[RecordBatch]]]] = []
         self.asked: list[tuple[int, int]] = []
         self.closed = 0
+        self.ends_asked = 0
+        self.ends: dict[TopicPartition, int] = {}
 
     async def assign(
         self,
@@ -163,6 +165,11 @@ class FakeReader:
 
     def lag(self, tp: TopicPartition) -> int:
         return self.lags.get(tp, -1)
+
+    async def refresh_ends(self) -> None:
+        self.ends_asked += 1
+        for tp in self.paused:
+            self.lags[tp] = self.ends.get(tp, -1)
 
     def drop(self, tp: TopicPartition) -> None:
         self.dropped.append(tp)

@@ -10,7 +10,7 @@ from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_connectors.mirror_source_task import MirrorSourceTask
+from mm2py_connectors.mirror_source_task import HELD_LAG_S, MirrorSourceTask
 from tests.unit.connectors.mirror_fakes import FakeReader, FakeTaskContext, Lease, Region, a_batch
 
 T0, T1, DASH = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("a-b", 2)
@@ -167,6 +167,23 @@ async def test_hold_and_release_reach_the_reader() -> None:
         bench.task.hold([T0, T1])
         bench.task.release([T0])
         assert bench.reader.paused == {T1}
+
+
+async def test_the_lag_of_held_partitions_grows_without_a_poll_and_costs_nothing_without_any() -> (
+    None
+):
+    bench = Bench()
+    async with running(bench):
+        bench.task.hold([T0])
+        bench.reader.ends[T0] = 70
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert bench.context.lags[T0][0] == 70
+        bench.task.release([T0])
+        await bench.context.clock.advance(10 * HELD_LAG_S)
+        assert bench.reader.ends_asked == 1
+        bench.task.hold([T0])
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert bench.reader.ends_asked == 2
 
 
 async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:

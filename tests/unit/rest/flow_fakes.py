@@ -9,7 +9,8 @@ import httpx
 from starlette.types import ASGIApp
 
 from mm2py.config.connect_definitions import ConfigInfos
-from mm2py.flows.fleet import FlowNode, Since
+from mm2py.flows.fleet import Since
+from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
@@ -151,6 +152,10 @@ def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig
     return "source.cluster.* is the file's" if "source.cluster.x" in given else None
 
 
+def property_problem(name: str) -> str:
+    return "is not known: did you mean topics?" if name == "topiks" else ""
+
+
 @dataclass
 class Rig:
     """Two flows of one worker, which leads both."""
@@ -166,8 +171,8 @@ class Rig:
     files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
         default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
     )
-    elsewhere: dict[FlowName, Mapping[str, str]] = field(
-        default_factory=dict[FlowName, Mapping[str, str]]
+    elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = field(
+        default_factory=dict[FlowName, Sequence[Mapping[str, str]]]
     )
     opened: list[FlowName] = field(default_factory=list[FlowName])
     _app: ASGIApp | None = None
@@ -202,6 +207,7 @@ class Rig:
         herder.snapshot = snapshot("worker:8083", name, partition("t", 0, 7))
         herder.store = store
         store.listen(herder.derive)
+        store.guarded_by(self.guard(name))
         self.herders[name], self.stores[name], self.topics[name] = herder, store, topic
         return herder
 
@@ -220,6 +226,9 @@ class Rig:
 
     def file(self, name: FlowName) -> Mapping[str, Mapping[str, str]]:
         return self.files[name]
+
+    def guard(self, name: FlowName) -> CircleGuard:
+        return CircleGuard(name, lambda: self.nodes, self.elsewhere)
 
     def since(self, name: FlowName) -> Since | None:
         return Since("RUNNING", 5)
@@ -240,7 +249,7 @@ class Rig:
             clock=FakeClock(),
             names_a_secret=names_a_secret,
             remote_refusal=remote_refusal,
-            elsewhere=self.elsewhere,
+            property_problem=property_problem,
         )
 
     @property

@@ -16,7 +16,8 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import ConfigModel
 from mm2py.config.override_policy import override_policy
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
-from mm2py.flows.fleet import FlowNode, Since
+from mm2py.flows.fleet import Since
+from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.service import FlowParts
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import public_app
@@ -98,6 +99,7 @@ class _Fleet:
     """The one flow of the file, which can be deleted and added."""
 
     node: FlowNode
+    elsewhere: Sources
 
     @property
     def nodes(self) -> Mapping[FlowName, FlowNode]:
@@ -113,6 +115,9 @@ class _Fleet:
     def since(self, flow: FlowName) -> Since | None:
         return None
 
+    def guard(self, flow: FlowName) -> CircleGuard:
+        return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
+
     async def open(self, flow: FlowName) -> FlowNode:
         return self.node
 
@@ -125,7 +130,7 @@ def _plain(config: ConnectorConfig) -> dict[str, str]:
 class PaperWorker:
     """One worker of the dedicated mode, or an ordinary one; a context manager."""
 
-    def __init__(self, *, dedicated: bool) -> None:
+    def __init__(self, *, dedicated: bool, elsewhere: Sources | None = None) -> None:
         self.dedicated = dedicated
         self._runner = asyncio.Runner()
         cluster = Cluster()
@@ -170,14 +175,16 @@ class PaperWorker:
             remote_refusal=self._refusal,
         )
         if overrides is not None:
+            fleet = _Fleet(FlowNode(self.herder, overrides, _Itself(self.herder)), elsewhere or {})
+            overrides.guarded_by(fleet.guard(FLOW))
             flows = FlowParts(
-                fleet=_Fleet(FlowNode(self.herder, overrides, _Itself(self.herder))),
+                fleet=fleet,
                 validator=validator,
                 mask=node.parts.mask,
                 clock=_Turns(),
                 names_a_secret=names_a_secret,
                 remote_refusal=self._refusal,
-                elsewhere={},
+                property_problem=lambda _: "",
             )
             parts = replace(parts, flows=router(flows, parts.forward))
         self._overrides = overrides

@@ -198,7 +198,6 @@ def test_a_config_that_may_not_come_from_outside_is_a_400_before_the_herder() ->
         ("POST", "/connectors", {"name": "c", "config": some}),
         ("PUT", "/connectors/c/config", some),
         ("PATCH", "/connectors/c/config", some),
-        ("PUT", f"/connector-plugins/{SOURCE}/config/validate", {"name": "c"}),
     ]:
         reply = ask(public_app(parts), method, target, body=body)
         assert (reply.status, reply.message) == (400, "not c")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mm2py.flows.changes import FlowChanges, Request
-from mm2py.flows.making import FlowMaking
 from mm2py.rest.app import internal_app
 from mm2py.runtime.herder.errors import ForwardError
 from mm2py.types import TaskId, TopicPartition
@@ -89,7 +88,7 @@ def test_a_flow_that_would_close_a_circle_is_not_created(rig: Rig) -> None:
 
 def test_a_circle_with_a_flow_that_other_nodes_run_is_refused(rig: Rig) -> None:
     same = {"replication.policy.class": IDENTITY}
-    rig.elsewhere[BA] = {"topics": ".*", **same}
+    rig.elsewhere[BA] = [{"topics": ".*", **same}]
     reply = rig.ask("PATCH", "/flows/A->B", body={"config": same})
     assert (reply.status, "in a circle" in reply.message) == (400, True)
 
@@ -207,10 +206,9 @@ def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> Non
 
 async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:
     changes = FlowChanges(rig.flow_parts)
-    making = FlowMaking(rig.flow_parts, changes)
     asked = Request(AB, "anna", dry_run=False)
     done = await asyncio.gather(
-        making.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
+        changes.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
         return_exceptions=True,
     )  # fmt: skip
     assert not isinstance(done[0], BaseException)

@@ -181,6 +181,7 @@ def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) ->
             {"key": f"{NAME}.tasks.max", "before": None, "after": "4"},
             {"key": f"{NAME}.topics", "before": ".*", "after": "orders.*"},
         ],
+        "still_paused": [],
     }
     assert rig.herders[AB].configs[NAME]["tasks.max"] == "4"
     (line,) = rig.ask("GET", "/flows/A->B/history").json
@@ -192,12 +193,19 @@ def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) ->
     assert by_key["connector.class"]["changed_by"] is None
 
 
-def test_null_removes_a_property_and_numbers_stay_as_written(rig: Rig) -> None:
-    content = b'{"connectors": {"MirrorSourceConnector": {"topics": null, "x": 1.50, "y": true}}}'
+def test_null_returns_a_property_to_the_file_and_numbers_stay_as_written(rig: Rig) -> None:
+    rig.add(AB, topics="orders")
+    changed = {"config": {"topics": "other", "z": "1"}}
+    assert rig.ask("PATCH", "/flows/A->B", body=changed).status == 200
+    content = (
+        b'{"connectors": {"MirrorSourceConnector":'
+        b' {"topics": null, "x": 1.50, "y": true, "z": null}}}'
+    )
     headers = {"Content-Type": "application/json"}
     assert rig.ask("PATCH", "/flows/A->B", content=content, headers=headers).status == 200
     stored = rig.herders[AB].configs[NAME]
-    assert (stored["x"], stored["y"], "topics" in stored) == ("1.50", "true", False)
+    assert (stored["x"], stored["y"], stored["topics"]) == ("1.50", "true", "orders")
+    assert ("z" in stored, set(rig.stores[AB].overrides(NAME))) == (False, {"x", "y"})
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(rig: Rig) -> None:

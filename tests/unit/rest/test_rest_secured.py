@@ -129,7 +129,6 @@ def test_a_config_of_a_request_is_judged_before_the_herder_sees_it(
         ("POST", "/connectors", {"name": "c", "config": config}),
         ("PUT", "/connectors/c/config", config),
         ("PATCH", "/connectors/c/config", more),
-        ("PUT", f"/connector-plugins/{SOURCE}/config/validate", config),
     ):
         reply = request(settings, herder, "ann", method, prefix + path, body=body)
         assert reply.status == 400

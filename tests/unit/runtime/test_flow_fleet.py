@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.flows.changes import created, deleted
 from mm2py.flows.fleet import FleetParts, FlowFleet
-from mm2py.flows.patches import created, deleted
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import ForwardError
@@ -18,10 +18,10 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Leader, Peers
-from tests.unit.rest.rest_fakes import flow
+from tests.unit.rest.rest_fakes import SOURCE, flow
 
 AC = flow("A", "C")
-FILE = {NAME: {"name": NAME, "topics": "x", "enabled": "false"}}
+FILE = {NAME: {"name": NAME, "connector.class": SOURCE, "topics": "x", "enabled": "false"}}
 
 
 class Runner(Leader):

@@ -1,9 +1,11 @@
 """Which sets of flows copy a topic in a circle."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from mm2py.errors import ConfigError
-from mm2py.flows.graph import new_cycles, same_name_cycles
+from mm2py.flows.graph import Cycle, new_cycles
 from mm2py.types import ClusterAlias, FlowName
 
 IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
@@ -18,8 +20,14 @@ def same(topics: str, **more: str) -> dict[str, str]:
     return {"replication.policy.class": IDENTITY, "topics": topics, **more}
 
 
-def flows(**configs: dict[str, str]) -> dict[FlowName, dict[str, str]]:
-    return {flow("->".join(name)): config for name, config in configs.items()}
+def flows(**configs: dict[str, str]) -> dict[FlowName, list[dict[str, str]]]:
+    return {flow("->".join(name)): [config] for name, config in configs.items()}
+
+
+def same_name_cycles(
+    configs: dict[FlowName, list[dict[str, str]]], topics: Sequence[str] = ()
+) -> tuple[Cycle, ...]:
+    return new_cycles({}, configs, topics)
 
 
 def test_two_flows_that_keep_names_close_a_circle_where_their_topics_meet() -> None:
@@ -84,7 +92,7 @@ def test_a_known_topic_shows_where_odd_patterns_meet() -> None:
 
 def test_only_circles_that_a_change_closes_are_its_fault() -> None:
     before = flows(AB=same(".*"), BA=same(".*"), BC=same("t"))
-    after = {**before, flow("C->B"): same("t")}
+    after = {**before, flow("C->B"): [same("t")]}
     assert [set(cycle.flows) for cycle in new_cycles(before, after)] == [
         {flow("B->C"), flow("C->B")}
     ]

@@ -42,6 +42,19 @@ async def test_a_paused_task_commits_what_it_sent_and_polls_no_more() -> None:
     await stage.host.close()
 
 
+async def test_a_paused_task_holds_its_partitions_and_reads_them_again() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    task = stage.tasks[0]
+    task.rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":2}')
+    await stage.host.pause_task(FIRST, paused=True)
+    held = list(task.held)
+    await stage.host.pause_task(FIRST, paused=False)
+    assert held == task.released == [ORDERS]
+    await stage.host.close()
+
+
 async def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on() -> None:
     stage = HostStage()
     await stage.host.start_task(spec_of(0, paused=True))

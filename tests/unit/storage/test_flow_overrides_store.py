@@ -131,7 +131,7 @@ async def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
         other, told = on(topic), list[int]()
         await other.start()
         other.listen(lambda: told.append(1))
-        await store.note("restart", "A->B", actor="anna")
+        await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
         await asyncio.sleep(0)
         assert told == []
         await change(store, topics="x")
@@ -144,12 +144,12 @@ async def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
 async def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> None:
     async with started() as (store, topic):
         for _ in range(HISTORY_KEPT + 3):
-            await store.note("restart", "A->B", actor="anna")
+            await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
         assert len(store.history()) == HISTORY_KEPT
         again = on(topic)
         await again.start()
         assert again.history() == store.history()
-        await again.note("restart", "A->B", actor="anna")
+        await again.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
         assert again.history()[0].revision.number == HISTORY_KEPT + 4
         await again.stop()
 
@@ -182,4 +182,4 @@ async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> Non
     store = FlowOverridesStore(_SilentTable(), FILE, clock=FakeClock(), write_s=0.01)
     await store.start()
     with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
-        await store.note("restart", "A->B", actor="anna")
+        await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")

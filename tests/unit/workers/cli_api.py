@@ -12,6 +12,7 @@ import httpx
 from typer.testing import CliRunner
 
 from mm2py_workers.cli import app
+from mm2py_workers.worker_place import STATE_DIR
 
 __all__ = ["FLOW", "PATH", "TOPIC", "Ended", "FakeApi", "Turns", "refusal"]
 
@@ -93,7 +94,9 @@ class FakeApi:
     def run(self, *words: str, env: Mapping[str, str] | None = None, typed: str = "") -> Ended:
         """Run one command line against this API."""
         transport = httpx.MockTransport(self._answer)
-        ended = CliRunner().invoke(app, list(words), obj=transport, env=env, input=typed)
+        # Workers that happen to run on this machine are not asked.
+        alone = {STATE_DIR: "/nonexistent", **(env or {})}
+        ended = CliRunner().invoke(app, list(words), obj=transport, env=alone, input=typed)
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
         return Ended(ended.exit_code, ended.stdout, ended.stderr)

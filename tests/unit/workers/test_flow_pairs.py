@@ -42,6 +42,6 @@ async def test_flows_to_the_chosen_targets_may_be_added(
     )  # fmt: skip
     assert sorted(map(str, node.fleet.nodes)) == runs
     assert sorted(map(str, node.fleet.pairs)) == may
-    assert sorted(map(str, node.served.elsewhere)) == elsewhere
+    assert sorted(map(str, node.fleet.elsewhere)) == elsewhere
     assert all(node.fleet.file(pair) for pair in node.fleet.pairs)
     assert await node.stop(1)

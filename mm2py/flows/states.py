@@ -1,0 +1,174 @@
+"""Connectors and tasks of one flow and their states: the one reading that views, changes and the fleet share.
+
+Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one word for the flow and what is
+wrong with it. Reads only.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.observability.metrics import NodeSnapshot
+from mm2py.runtime.herder.api import ConnectorInfo, WorkState
+from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.herder.herder import Herder
+from mm2py.types import State, TaskId, TopicPartition
+
+__all__ = [
+    "DEGRADED",
+    "ConnectorWork",
+    "FlowWork",
+    "assigned_tasks",
+    "enabled",
+    "read_flow",
+    "state_name",
+]
+
+DEGRADED: Final = "DEGRADED"
+"""The flow works, but not all of it does."""
+
+_NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
+"""States of a node that are more exact than those of its tasks."""
+_BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
+_STUCK: Final = frozenset({"FAILED", "HELD"})
+_ASSIGNED: Final = "task.assigned.partitions"
+_NO_SOURCE: Final = (
+    "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
+    " /connectors), or roll the flow back"
+)
+_NO_TASKS: Final = (
+    "has no tasks, nothing is copied: no topic of the source fits topics={}, or the source has not"
+    " been read yet"
+)
+
+
+def enabled(config: Mapping[str, str | None]) -> bool:
+    """Tell whether a source connector with this config copies topics."""
+    return parse_boolean_leniently(config.get("enabled"), absent=True)
+
+
+def state_name(work: WorkState | None) -> str:
+    """Return the state of a connector or task, UNASSIGNED while it has none."""
+    return State.UNASSIGNED.value if work is None else work.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorWork:
+    """A connector with its state and those of the tasks that it is configured to have."""
+
+    info: ConnectorInfo
+    state: WorkState | None
+    tasks: Mapping[TaskId, WorkState | None]
+
+    @property
+    def name(self) -> str:
+        """Name of the connector."""
+        return self.info.name
+
+    @property
+    def copies(self) -> bool:
+        """Whether it is a source connector."""
+        return canonical_class(self.info.config.get("connector.class") or "") == (
+            MIRROR_SOURCE_CONNECTOR
+        )
+
+    def works(self) -> Iterator[tuple[str, WorkState | None]]:
+        """Return name and state of the connector and of its tasks."""
+        yield self.name, self.state
+        for task, state in self.tasks.items():
+            yield str(task), state
+
+
+@dataclass(frozen=True, slots=True)
+class FlowWork:
+    """The connectors of a flow whose class is installed: a Java worker may have left others."""
+
+    connectors: Sequence[ConnectorWork]
+
+    @property
+    def source(self) -> ConnectorWork | None:
+        """The connector that copies records, None where there is none."""
+        return next((it for it in self.connectors if it.copies), None)
+
+    def works(self) -> Iterator[tuple[str, WorkState | None]]:
+        """Return name and state of every connector and task."""
+        for connector in self.connectors:
+            yield from connector.works()
+
+    def state(self, nodes: Sequence[NodeSnapshot]) -> str:
+        """Return the worst state: a flow runs only when all of it does."""
+        at_nodes = {node.state for node in nodes}
+        words = {state_name(state) for _, state in self.works()}
+        for word, there in (
+            *((word, at_nodes) for word in _NOT_AT_WORK),
+            *((word, words) for word in _BAD),
+        ):
+            if word in there:
+                return word
+        whole = {state_name(it.state) for it in self.connectors}
+        if len(whole) == 1 and whole != {State.RUNNING.value}:
+            return whole.pop()
+        if not whole:
+            return State.UNASSIGNED.value
+        return DEGRADED if any(self.wrongs(nodes)) else State.RUNNING.value
+
+    def wrongs(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
+        """Return what is wrong with what (a connector, task, partition or topic)."""
+        for where, work in self.works():
+            if work is not None and work.state is State.FAILED:
+                yield where, _plain(work.trace or "")
+        yield from self._idle()
+        for node in nodes:
+            yield from node.problems.items()
+            for part in node.partitions:
+                if part.state in _STUCK:
+                    yield str(part.source), part.cause
+
+    def _idle(self) -> Iterator[tuple[str, str]]:
+        source = self.source
+        if source is None:
+            if self.connectors:
+                yield "flow", _NO_SOURCE
+        elif not source.tasks and state_name(source.state) == State.RUNNING.value:
+            config = source.info.config
+            if enabled(config):
+                yield source.name, _NO_TASKS.format(config.get("topics") or ".*")
+
+
+def read_flow(herder: Herder) -> FlowWork:
+    """Return what a herder knows now of its connectors and tasks."""
+    infos = (herder.info_now(name) for name in sorted(herder.connectors()))
+    return FlowWork([_read(herder, it) for it in infos if it is not None and it.type != "unknown"])
+
+
+def _read(herder: Herder, info: ConnectorInfo) -> ConnectorWork:
+    try:
+        found = herder.status(info.name)
+    except NotFoundError:
+        return ConnectorWork(info, None, dict.fromkeys(info.tasks))
+    tasks = {task: found.tasks.get(task.number) for task in info.tasks}
+    return ConnectorWork(info, found.connector, tasks)
+
+
+async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, TaskId]:
+    """Return which task of a connector has which source partition.
+
+    Raises:
+        HerderError: the tasks are not known now.
+    """
+    found: dict[TopicPartition, TaskId] = {}
+    for task, config in await herder.task_configs(name):
+        for item in (config.get(_ASSIGNED) or "").split(","):
+            topic, dash, number = item.strip().rpartition("-")
+            if dash and number.isdigit():
+                found[TopicPartition(topic, int(number))] = task
+    return found
+
+
+def _plain(trace: str) -> str:
+    """Return the first line of a trace without the name of the exception."""
+    line = trace.split("\n", 1)[0]
+    name, colon, text = line.partition(": ")
+    return text if colon and " " not in name else line

@@ -1,0 +1,54 @@
+"""``ETag`` and ``If-Match``: a change that is refused where another one came first.
+
+Flow: revision of a flow, or the text of a connector's config -> tag; a request's ``If-Match`` -> 412 or go.
+"""
+
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from mm2py.runtime.herder.errors import PreconditionFailedError
+
+__all__ = ["check_config_tag", "config_tag", "revision_of", "revision_tag"]
+
+ANY: Final = "*"
+
+
+def revision_tag(revision: int) -> str:
+    """Return the tag of a flow at a revision."""
+    return f'"{revision}"'
+
+
+def revision_of(if_match: str | None) -> int | None:
+    """Return the revision that ``If-Match`` names, None where any will do.
+
+    Raises:
+        PreconditionFailedError: it names something else.
+    """
+    if if_match is None or if_match.strip() == ANY:
+        return None
+    text = if_match.strip().strip('"')
+    if not (text.isascii() and text.isdigit()):
+        raise PreconditionFailedError(f"If-Match: {if_match!r} is no revision of a flow")
+    return int(text)
+
+
+def config_tag(config: Mapping[str, str | None], key: bytes) -> str:
+    """Return the tag of a connector's config as it is stored.
+
+    Configs may hold passwords: ``key``, known to workers only, keeps readers from trying some against it.
+    """
+    # Over all flows a connector has a longer name.
+    items = sorted((name, text) for name, text in config.items() if name != "name")
+    text = json.dumps(items).encode()
+    return f'"{hmac.digest(key, text, "sha256").hex()[:32]}"'
+
+
+def check_config_tag(if_match: str, tag: str | None) -> None:
+    """Raise ``PreconditionFailedError`` unless the config in force (None: no connector) has a wanted tag."""
+    wanted = {it.strip() for it in if_match.split(",")}
+    if tag is None or not wanted & {ANY, tag}:
+        raise PreconditionFailedError(
+            "The config is not the one that If-Match names: read it again, it was changed meanwhile"
+        )

@@ -1,0 +1,195 @@
+"""``/flows`` shows what is true: a flow that does not copy all it should is DEGRADED and says why."""
+
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from mm2py.mirror.flow_overrides import HistoryEntry
+from mm2py.runtime.herder.api import ConnectorInfo
+from mm2py.runtime.herder.errors import ForwardError
+from mm2py.types import State
+from tests.unit.rest.flow_fakes import AB, NAME, Leader, Rig, partition, snapshot
+from tests.unit.rest.paper_worker import CONFIG, PaperWorker
+from tests.unit.rest.rest_fakes import state
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.add(AB, topics="orders.*")
+    return rig
+
+
+def flow_of(rig: Rig) -> tuple[str, list[str]]:
+    found = rig.ask("GET", "/flows/A->B").json
+    return found["state"], [f"{it['where']}: {it['message']}" for it in found["errors"]]
+
+
+def test_a_topic_that_cannot_be_created_degrades_its_flow(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    assert herder.snapshot is not None
+    problem = {f"{NAME}: topic t waits": "INVALID_REPLICATION_FACTOR canary-value"}
+    herder.snapshot = replace(herder.snapshot, problems=problem)
+    assert flow_of(rig) == (
+        "DEGRADED",
+        [f"{NAME}: topic t waits: INVALID_REPLICATION_FACTOR [hidden]"],
+    )
+
+
+def test_a_held_partition_degrades_its_flow(rig: Rig) -> None:
+    stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
+    assert flow_of(rig) == ("DEGRADED", ["t-0: broker 2 is away"])
+
+
+def without_tasks(herder: Leader) -> None:
+    def info_now(name: str) -> ConnectorInfo | None:
+        found = herder.configs.get(name)
+        return None if found is None else ConnectorInfo(name, found, (), "source")
+
+    herder.info_now = info_now  # type: ignore[method-assign] # a connector without tasks
+
+
+def test_a_flow_without_tasks_is_degraded_unless_only_its_heartbeats_run(rig: Rig) -> None:
+    without_tasks(rig.herders[AB])
+    degraded, (error,) = flow_of(rig)
+    assert (degraded, "has no tasks" in error, "topics=orders.*" in error) == (
+        "DEGRADED",
+        True,
+        True,
+    )
+    rig.herders[AB].configs[NAME]["enabled"] = "false"
+    assert flow_of(rig) == ("RUNNING", [])
+
+
+def test_a_flow_without_its_source_connector_is_degraded(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    herder.configs = {"MirrorHeartbeatConnector": {"connector.class": "x"}}
+    herder.states = {"MirrorHeartbeatConnector": state("MirrorHeartbeatConnector")}
+    degraded, (error,) = flow_of(rig)
+    assert (degraded, "no MirrorSourceConnector" in error) == ("DEGRADED", True)
+
+
+def test_the_copy_of_a_topic_is_named_before_its_first_record(rig: Rig) -> None:
+    idle = partition("orders", 0, 0, target=None)
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, idle)
+    for rows in ("topics", "partitions"):
+        assert [it["target_topic"] for it in rig.ask("GET", f"/flows/A->B/{rows}").json] == [
+            "A.orders"
+        ]
+
+
+# -- changes
+
+
+def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(rig: Rig) -> None:
+    rig.ask("POST", "/flows/A->B/pause")
+    line = rig.stores[AB].history()[0]
+    assert isinstance(line, HistoryEntry)
+    assert [(it.key, it.before, it.after) for it in line.changes] == [
+        (f"state:{NAME}", "RUNNING", "PAUSED")
+    ]
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
+    assert rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
+    assert rig.herders[AB].configs[NAME]["topics"] == "orders.*"
+
+
+def test_a_stopped_flow_is_not_restarted(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    stopped = replace(state(NAME).connector, state=State.STOPPED)
+    herder.states[NAME] = replace(state(NAME), connector=stopped, tasks={})
+    reply = rig.ask("POST", "/flows/A->B/restart")
+    assert (reply.status, reply.message) == (409, "Flow A->B is STOPPED; resume it instead")
+    assert ("restart", NAME, False, True) not in herder.calls
+
+
+def test_a_partition_that_the_topic_does_not_have_cannot_be_paused(rig: Rig) -> None:
+    rig.herders[AB].assigned = {0: "orders-0,orders-1"}
+    reply = rig.ask("POST", "/flows/A->B/pause?topic=orders&partition=99")
+    assert (reply.status, "has no partition 99" in reply.message) == (404, True)
+    assert rig.ask("POST", "/flows/A->B/pause?topic=orders&partition=1").status == 200
+
+
+def test_a_resumed_flow_names_what_stays_paused_and_resumes_it_on_request(rig: Rig) -> None:
+    rig.ask("POST", "/flows/A->B/pause?topic=orders")
+    assert rig.ask("POST", "/flows/A->B/resume?dry_run=true").json["still_paused"] == ["orders"]
+    assert rig.ask("POST", "/flows/A->B/resume").json["still_paused"] == ["orders"]
+    reply = rig.ask("POST", "/flows/A->B/resume?all_topics=true").json
+    assert (reply["still_paused"], rig.stores[AB].held()) == ([], frozenset())
+    assert {"key": "orders", "before": "paused", "after": "running"} in reply["changes"]
+    assert rig.ask("POST", "/flows/A->B/resume?topic=orders&all_topics=true").status == 422
+
+
+def test_an_unknown_property_is_refused_with_the_near_one(rig: Rig) -> None:
+    reply = rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}})
+    assert (reply.status, "did you mean topics?" in reply.message) == (400, True)
+    assert rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": None}}).status == 200
+    rig.add(AB, topiks="from the file")
+    assert rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
+
+
+# -- revisions
+
+
+def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(rig: Rig) -> None:
+    tag = rig.ask("GET", "/flows/A->B").headers["etag"]
+    assert tag == rig.ask("GET", "/flows/A->B/config").headers["etag"] == '"0"'
+    body = {"config": {"tasks.max": 2}}
+    first = rig.ask("PATCH", "/flows/A->B", body=body, headers={"If-Match": tag})
+    assert (first.status, rig.ask("GET", "/flows/A->B").headers["etag"]) == (200, '"1"')
+    for method, path, given in (
+        ("PATCH", "", {"config": {"tasks.max": 3}}),
+        ("POST", "/pause", None),
+        ("POST", "/pause?topic=orders", None),
+        ("POST", "/rollback?revision=0", None),
+        ("DELETE", "", None),
+    ):
+        reply = rig.ask(method, f"/flows/A->B{path}", body=given, headers={"If-Match": tag})
+        assert (reply.status, "at revision 1, not 0" in reply.message) == (412, True), path
+    assert rig.stores[AB].revision == 1
+    assert [call for call in rig.herders[AB].calls if call[0] == "pause"] == []
+    assert rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "*"}).status == 200
+    assert rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "x"}).status == 412
+
+
+def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(rig: Rig) -> None:
+    path = f"/A/B/connectors/{NAME}/config"
+    tag = rig.ask("GET", path).headers["etag"]
+    assert tag == rig.ask("GET", f"/connectors/A-%3EB.{NAME}/config").headers["etag"]
+    config = rig.ask("GET", path).json
+    done = rig.ask("PUT", path, body={**config, "tasks.max": "2"}, headers={"If-Match": tag})
+    assert (done.status, done.headers["etag"] != tag) == (200, True)
+    for method, given in (("PUT", config), ("PATCH", {"tasks.max": "3"})):
+        assert rig.ask(method, path, body=given, headers={"If-Match": tag}).status == 412
+    target = f"/A/B/connectors/{NAME}"
+    assert rig.ask("DELETE", target, headers={"If-Match": tag}).status == 412
+    assert rig.herders[AB].configs[NAME]["tasks.max"] == "2"
+    latest = rig.ask("GET", path).headers["etag"]
+    assert rig.ask("DELETE", target, headers={"If-Match": latest}).status == 204
+
+
+def test_a_refusal_that_ends_with_the_rebalance_says_when_to_retry(rig: Rig) -> None:
+    rig.herders[AB].elsewhere = ForwardError(None)
+    reply = rig.ask("POST", "/flows/A->B/pause")
+    assert (reply.status, reply.headers["retry-after"]) == (409, "1")
+
+
+def test_validate_answers_200_with_the_error_at_the_key_that_may_not_come_from_outside() -> None:
+    with PaperWorker(dedicated=True) as worker:
+        given = {
+            **CONFIG,
+            "topics": "${env:CANARY}",
+            "producer.override.ssl.engine.factory.class": "x.Y",
+        }
+        path = f"/A/B/connector-plugins/{NAME}/config/validate"
+        reply = worker.send(httpx.Request("PUT", f"http://worker{path}", json=given))
+    assert (reply.status_code, reply.json()["error_count"]) == (200, 2)
+    errors = {
+        it["value"]["name"]: it["value"]["errors"]
+        for it in reply.json()["configs"]
+        if it["value"] and it["value"]["errors"]
+    }
+    assert "uses a config provider" in errors["topics"][0]
+    assert "would load code" in errors["producer.override.ssl.engine.factory.class"][0]
+    assert "CANARY" not in reply.text

@@ -1,0 +1,70 @@
+"""What validation refuses because clients or connectors would, at the key it is about."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.runtime.herder.errors import BadRequestError
+from tests.unit.runtime.test_validation import GOOD, _validator  # pyright: ignore[reportPrivateUsage]
+
+
+def infos_of(changes: Mapping[str, str | None]) -> ConfigInfos:
+    return asyncio.run(_validator().validate({**GOOD, **changes}))
+
+
+def entry(infos: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue]:
+    return next((key, it) for key, it in infos.configs if it is not None and it.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("acks", "bogus"), ("compression.type", "nope"), ("buffer.memory", "-5"), ("linger.ms", "x")],
+)
+def test_a_client_override_that_the_client_would_refuse_is_an_error_at_its_key(
+    name: str, text: str
+) -> None:
+    infos = infos_of({f"producer.override.{name}": text})
+    _, value = entry(infos, f"producer.override.{name}")
+    assert infos.error_count == 1
+    assert text in value.errors[0]
+
+
+def test_overrides_have_the_defaults_and_importance_of_javas_producer() -> None:
+    names = {"acks": "all", "compression.type": "zstd", "metric.reporters": "x"}
+    infos = infos_of({f"producer.override.{name}": text for name, text in names.items()})
+    found = {name: entry(infos, f"producer.override.{name}")[0] for name in names}
+    assert {name: (key.default_value, key.importance) for name, key in found.items() if key} == {
+        "acks": ("all", "LOW"),
+        "compression.type": ("none", "HIGH"),
+        "metric.reporters": ("org.apache.kafka.common.metrics.JmxReporter", "LOW"),
+    }
+    assert infos.error_count == 0
+
+
+def test_a_mirror_defines_no_transaction_boundaries() -> None:
+    _, value = entry(infos_of({"transaction.boundary": "connector"}), "transaction.boundary")
+    assert "does not support connector-defined transaction boundaries" in value.errors[0]
+    assert entry(infos_of({"transaction.boundary": "poll"}), "transaction.boundary")[1].errors == ()
+
+
+def test_groups_of_a_connectors_own_converter_come_last() -> None:
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    groups = infos_of({"value.converter": converter}).groups
+    assert set(groups[-2:]) == {"Serialization", "Schemas"}
+    assert "Schemas" not in infos_of({}).groups
+
+
+def test_a_mirror_does_not_promise_to_drop_records() -> None:
+    _, value = entry(infos_of({"errors.tolerance": "all"}), "errors.tolerance")
+    assert "drops no record here" in value.errors[0]
+
+
+def test_a_connector_of_a_later_part_is_named_as_such() -> None:
+    name = "org.apache.kafka.connect.mirror.MirrorCheckpointConnector"
+    with pytest.raises(BadRequestError, match="comes with a later version of mm2py"):
+        infos_of({"connector.class": name})
+    with pytest.raises(BadRequestError) as caught:
+        infos_of({"connector.class": "org.x.Other"})
+    assert "later version" not in caught.value.message

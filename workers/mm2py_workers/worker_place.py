@@ -1,0 +1,157 @@
+"""Where the workers of this machine and user serve REST, so that commands ask the worker of their file.
+
+Flow: worker -> ``WorkerPlace.open`` (one small JSON file per process, locked while it lives) -> command ->
+``find_worker`` -> address. A file whose lock is free was left by a killed worker and is ignored.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Final, cast, final
+from urllib.parse import urlsplit
+
+from mm2py.errors import UsageError
+
+__all__ = ["STATE_DIR", "WorkerPlace", "find_worker"]
+
+log = logging.getLogger(__name__)
+
+STATE_DIR: Final = "MM2PY_STATE_DIR"
+"""Environment variable: a directory that worker and commands share, instead of the user's own."""
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]", "::1")
+_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - addresses that are replaced, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    file: str
+    url: str
+
+
+@final
+class WorkerPlace:
+    """The entry of one worker process.
+
+    Args:
+        file: its mirror maker file.
+        environ: where directories are named.
+    """
+
+    def __init__(self, file: str, environ: Mapping[str, str] = os.environ) -> None:
+        self._file = str(Path(file).resolve())
+        self._environ = environ
+        self._open: TextIOWrapper | None = None
+        self._path: Path | None = None
+
+    def open(self, urls: Sequence[str]) -> None:
+        """Write where this process serves users; what cannot be written is logged, no more."""
+        directory = _directory(self._environ)
+        name = f"{sha256(self._file.encode()).hexdigest()[:16]}-{os.getpid()}.json"
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not urls or not _is_ours(directory):
+                return
+            self._path = directory / name
+            self._open = self._path.open("w", encoding="utf-8")
+            fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            json.dump({"file": self._file, "pid": os.getpid(), "url": _nearest(urls)}, self._open)
+            self._open.flush()
+        except OSError as error:
+            log.info("commands need --url to find this worker cause=%s", error)
+
+    def close(self) -> None:
+        """Remove the entry; safe without ``open``."""
+        opened, self._open = self._open, None
+        if opened is not None and self._path is not None:
+            self._path.unlink(missing_ok=True)
+            opened.close()
+
+
+def find_worker(file: Path | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the address of the worker of ``file``, or of the only file that workers here run.
+
+    Raises:
+        UsageError: no worker of ``file`` runs here, or workers of several files do.
+    """
+    places = list(_places(_directory(environ)))
+    if file is not None:
+        wanted = str(file.resolve())
+        mine = next((it for it in places if it.file == wanted), None)
+        if mine is None:
+            raise UsageError(
+                f"no worker of {file} runs here", remedy="start it, or give its address with --url"
+            )
+        return mine.url
+    by_file = {it.file: it.url for it in places}
+    if len(by_file) > 1:
+        known = ", ".join(f"{name} at {url}" for name, url in sorted(by_file.items()))
+        raise UsageError(
+            f"workers of several files run here: {known}", remedy="choose one with --file or --url"
+        )
+    return next(iter(by_file.values()), None)
+
+
+def _directory(environ: Mapping[str, str]) -> Path:
+    named = environ.get(STATE_DIR)
+    if named:
+        return Path(named)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return (
+        Path(runtime) / "mm2py" if runtime else Path(tempfile.gettempdir()) / f"mm2py-{os.getuid()}"
+    )
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether only this user writes there: an entry leads commands, and their passwords, to an address."""
+    found = directory.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _places(directory: Path) -> Iterator[_Place]:
+    try:
+        if not _is_ours(directory):
+            return
+        paths = sorted(directory.glob("*.json"))
+    except OSError:
+        return
+    for path in paths:
+        place = _read(path)
+        if place is not None:
+            yield place
+
+
+def _read(path: Path) -> _Place | None:
+    try:
+        with path.open(encoding="utf-8") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass  # its worker lives
+            else:
+                return None
+            found: object = json.load(opened)
+    except (OSError, ValueError):
+        return None
+    members = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    file, url = members.get("file"), members.get("url")
+    return _Place(file, url) if isinstance(file, str) and isinstance(url, str) else None
+
+
+def _nearest(urls: Sequence[str]) -> str:
+    """Return the address for commands of this machine."""
+    for url in urls:
+        if urlsplit(url).hostname in _LOOPBACK:
+            return url
+    parts = urlsplit(urls[0])
+    if parts.hostname in _ANY:
+        return parts._replace(netloc=f"localhost:{parts.port}").geturl()
+    return urls[0]
