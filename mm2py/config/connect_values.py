@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2py.config.connect_definitions import ConfigKey, ConfigValue
-from mm2py.config.java_regex import JavaPattern
+from mm2py.config.java_regex import MAX_PATTERN_CHARS, JavaPattern
 from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError
@@ -197,7 +197,13 @@ def clear_text(name: str, value: JavaValue) -> str:
 
 def compiles(name: str, value: JavaValue) -> str:
     """Lists of patterns; Java finds a wrong one only when the connector starts."""
-    for pattern in value if isinstance(value, tuple) else ():
+    patterns = value if isinstance(value, tuple) else ()
+    length = sum(map(len, patterns)) + len(patterns) - 1
+    if length > MAX_PATTERN_CHARS:
+        # The connector joins them with `|`.
+        reason = f"{length} characters together, at most {MAX_PATTERN_CHARS} are allowed"
+        return invalid(name, f"of {len(patterns)} patterns", f"Invalid regex: {reason}")
+    for pattern in patterns:
         try:
             JavaPattern(pattern)
         except ConfigError as error:

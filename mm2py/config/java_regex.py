@@ -15,10 +15,12 @@ from mm2py.config.java_regex_scan import Scanner, literal, refuse
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError
 
-__all__ = ["MATCH_TIMEOUT_S", "JavaPattern", "PatternList", "translate"]
+__all__ = ["MATCH_TIMEOUT_S", "MAX_PATTERN_CHARS", "JavaPattern", "PatternList", "translate"]
 
 MATCH_TIMEOUT_S: Final = 0.1
 MAX_PATTERN_CHARS: Final = 65_536
+MAX_GROUPS: Final = 2_000
+"""Compiling takes the square of their number: 0.1 s here, 20 s for 30,000."""
 
 _UNICODE_SET: Final = r"\p{"
 _ANCHORS: Final = {
@@ -84,14 +86,19 @@ def translate(text: str) -> str:
         ConfigError: Java refuses the pattern, or it cannot be expressed.
     """
     if len(text) > MAX_PATTERN_CHARS:
-        raise ConfigError(f"pattern of {len(text)} characters is too long")
+        raise ConfigError(
+            f"pattern of {len(text)} characters is too long, at most {MAX_PATTERN_CHARS} are allowed"
+        )
     return _Translator(text).run()
 
 
 def _joined(items: tuple[str, ...]) -> JavaPattern:
+    whole = "|".join(items)
     try:
-        return JavaPattern("|".join(items))
+        return JavaPattern(whole)
     except ConfigError:
+        if len(whole) > MAX_PATTERN_CHARS:
+            raise
         for item in items:
             # Java joins before it compiles; this only finds the item to name in the message.
             try:
@@ -122,6 +129,7 @@ class _Translator:
     def __init__(self, text: str) -> None:
         self._scan = Scanner(text)
         self._ignores_case = False
+        self._opened = 0
         self._groups = 0
         self._closed: set[int] = set()
         self._names: dict[str, int] = {}
@@ -197,6 +205,9 @@ class _Translator:
         scan = self._scan
         if depth > 50:
             raise refuse(scan, "groups nested more than 50 deep")
+        self._opened += 1
+        if self._opened > MAX_GROUPS:
+            raise refuse(scan, f"more than {MAX_GROUPS} groups")
         opening, number = self._opening()
         if opening.endswith(")"):
             return opening, False

@@ -11,6 +11,7 @@ from typing import Final
 
 __all__ = [
     "MAX_CONFIG_BYTES",
+    "MAX_KEYS",
     "MAX_KEY_CHARS",
     "MAX_NAME_CHARS",
     "MAX_VALUE_BYTES",
@@ -22,6 +23,7 @@ MAX_KEY_CHARS: Final = 255
 MAX_VALUE_BYTES: Final = 512 * 1024
 """2,000 topic names of the longest kind."""
 
+MAX_KEYS: Final = 2_000
 MAX_CONFIG_BYTES: Final = 900_000
 """Of a connector's config as JSON."""
 
@@ -35,6 +37,8 @@ def limit_problem(name: str, config: Mapping[str, str | None]) -> str:
             f"The name of a connector has {len(name)} characters, at most {MAX_NAME_CHARS} are"
             f" allowed: {_start(name)}"
         )
+    if len(config) > MAX_KEYS:
+        return f"A configuration has {len(config)} keys, at most {MAX_KEYS} are allowed"
     for key, value in config.items():
         if len(key) > MAX_KEY_CHARS:
             return (

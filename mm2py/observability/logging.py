@@ -68,9 +68,7 @@ class SecretMask:
         if not new:
             return
         self._secrets |= new
-        # The longest first: one secret may contain another.
-        ordered = sorted(self._secrets, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(_secret_pattern, ordered)))
+        self._pattern = None
 
     def extended(self, secrets: Iterable[str]) -> "SecretMask":
         """Return a mask that hides these too, for the answer to one request; this one does not change.
@@ -85,7 +83,14 @@ class SecretMask:
         """Return ``text`` without secrets."""
         if self._outer is not None:
             text = self._outer.apply(text)
-        return self._pattern.sub(HIDDEN, text) if self._pattern else text
+        if self._pattern is None:
+            self._pattern = self._compiled()
+        return self._pattern.sub(HIDDEN, text) if self._secrets else text
+
+    def _compiled(self) -> re.Pattern[str]:
+        # The longest first: one secret may contain another.
+        ordered = sorted(self._secrets, key=len, reverse=True)
+        return re.compile("|".join(map(_secret_pattern, ordered)))
 
 
 def _parts(secret: str) -> Iterator[str]:

@@ -87,3 +87,10 @@ def test_a_pattern_of_absurd_length_is_refused() -> None:
 def test_groups_nested_too_deep_are_refused_and_not_a_stack_overflow() -> None:
     with pytest.raises(ConfigError, match="nested"):
         JavaPattern("(" * 5_000 + ")" * 5_000)
+
+
+def test_a_pattern_of_very_many_groups_is_refused_before_it_is_compiled() -> None:
+    JavaPattern("|".join(f"(t{number})" for number in range(2_000)))
+    for group in ("()", "(?:a)", "(?=a)"):
+        with pytest.raises(ConfigError, match="more than 2000 groups"):
+            JavaPattern(group * 2_001)

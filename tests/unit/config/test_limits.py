@@ -73,6 +73,7 @@ def test_what_is_too_long_is_refused_with_its_size_and_the_limit() -> None:
     assert limit_problem("c" * MAX_NAME_CHARS, {"k" * MAX_KEY_CHARS: "v" * MAX_VALUE_BYTES}) == ""
     assert "256 characters, at most 255" in limit_problem("c" * 256, {})
     assert "256 characters, at most 255" in limit_problem("c", {"k" * 256: None})
+    assert "2001 keys, at most 2000" in limit_problem("c", {f"k{n}": "" for n in range(2001)})
     longer = limit_problem("c", {"x.note": "é" * (MAX_VALUE_BYTES // 2 + 1)})
     assert longer == "The value of x.note has 524290 bytes, at most 524288 are allowed"
 

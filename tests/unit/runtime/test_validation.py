@@ -313,3 +313,11 @@ def test_secrets_of_a_validated_config_are_hidden_in_its_answer_alone() -> None:
 def test_a_config_that_fits_no_record_is_refused_with_size_and_limit() -> None:
     with pytest.raises(BadRequestError, match=r"would have \d+ bytes, at most 900000 fit a record"):
         _infos({"a.note": "x" * 500_000, "b.note": "y" * 500_000})
+
+
+@pytest.mark.parametrize("topics", ["," * 500_000, "a," * 250_000, "${" + ":" * 500_000])
+def test_a_list_of_patterns_that_is_too_long_is_refused_before_any_is_compiled(topics: str) -> None:
+    infos = _infos({"topics": topics})
+    error = _errors(infos)[-1]
+    assert "characters together, at most 65536 are allowed" in error
+    assert len(error) < 300
