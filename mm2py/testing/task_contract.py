@@ -46,7 +46,7 @@ async def ended(context: FakeTaskContext, call: Awaitable[T]) -> T:
     return future.result()
 
 
-def _plain(position: Mapping[str, str | int]) -> bool:
+def _plain(position: Mapping[str, object]) -> bool:
     """Whether a position can be stored: flat JSON."""
     flat = all(isinstance(value, str | int) for value in position.values())
     return flat and json.loads(json.dumps(dict(position))) == dict(position)
