@@ -12,7 +12,7 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.several_workers import Answer, Workers, assert_nothing_lost
 from tests.integration.traffic import Load
 
@@ -23,9 +23,6 @@ RATE: Final = 1_000
 NAMES: Final = ("one", "two", "three")
 MARK: Final = "refresh.topics.interval.seconds"
 """A property whose change starts the connector and its tasks anew."""
-
-NO_HOSTS: Final = {"task.host.processes": "0"}
-"""Half of the processes: it is the group that is tested here."""
 
 GONE: Final = "IO Error trying to forward REST request"
 
@@ -39,9 +36,7 @@ def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: Cr
 
 @pytest.fixture
 def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
-    return write_flow(
-        tmp_path, region_a, region_b, topic, {"tasks.max": "3", **NO_HOSTS, **SHORT_SESSION}
-    )
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3"})
 
 
 def test_every_worker_takes_changes_for_the_leader_and_the_owners(flow: Flow, topic: str) -> None:

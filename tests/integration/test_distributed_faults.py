@@ -12,7 +12,7 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, write_flow
+from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.several_workers import Workers, assert_nothing_lost
 from tests.integration.traffic import Load, assert_equal, committed_positions, wait_for_copy
 
@@ -34,7 +34,7 @@ def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: Cr
 
 @pytest.fixture
 def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
-    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3", **SHORT_SESSION})
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3"})
 
 
 @pytest.mark.parametrize("killed", ["the leader", "a follower"])

@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mm2py.errors import Mm2pyError
+from mm2py.testing.group_coordinator import MemoryGroup
 from mm2py.types import TargetState, TaskId
 from tests.property.effort import examples
-from tests.unit.client.group_coordinator import MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
 from tests.unit.runtime.herder_stage import Stage
 

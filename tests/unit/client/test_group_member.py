@@ -23,7 +23,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.testing.clock import FakeClock
-from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
+from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
 
 SESSION_S = 6.0
 OFFERS = (GroupProtocol("p", b"meta"),)

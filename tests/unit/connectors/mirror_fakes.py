@@ -2,30 +2,26 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from mm2py.api.context import PartitionState, SourceGap
-from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.api.records import SourcePartition
 from mm2py.client.admin import ConfigOp, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, ServerError
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord
 from mm2py.protocol.topics import NewTopic
-from mm2py.testing.clock import FakeClock
+from mm2py.testing.contexts import FakeTaskContext
+from mm2py.testing.reader import FakeReader
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
 
 __all__ = [
     "FakeAdmin",
-    "FakeConnectorContext",
-    "FakeReader",
     "FakeSession",
-    "FakeTaskContext",
     "FakeWriter",
     "Lease",
+    "MirrorTaskContext",
     "Region",
-    "a_batch",
 ]
 
 
@@ -110,74 +106,6 @@ class FakeAdmin:
         return self.acl_answers or [None] * len(acls)
 
 
-class FakeReader:
-    def __init__(self, events: ReaderEvents) -> None:
-        self.events = events
-        self.positions: dict[TopicPartition, int] = {}
-        self.lags: dict[TopicPartition, int] = {}
-        self.topic_ids: dict[TopicPartition, bytes] = {}
-        self.unread: dict[TopicPartition, int] = {}
-        self.paused: set[TopicPartition] = set()
-        self.dropped: list[TopicPartition] = []
-        self.last_gaps: list[SourceGap] = []
-        self.answers: list[list[tuple[TopicPartition, list[RecordBatch]]]] = []
-        self.asked: list[tuple[int, int]] = []
-        self.closed = 0
-        self.ends_asked = 0
-        self.ends: dict[TopicPartition, int] = {}
-
-    async def assign(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        topic_ids: Mapping[TopicPartition, bytes] | None = None,
-    ) -> None:
-        self.positions = dict(positions)
-        self.topic_ids = dict(topic_ids or {})
-
-    def incarnation(self, tp: TopicPartition) -> bytes:
-        return self.topic_ids.get(tp, bytes(16))
-
-    async def look_back(self) -> None:
-        for gap in self.last_gaps:
-            self.events.on_gap(gap)
-
-    def waiting(self, tp: TopicPartition) -> int:
-        return self.unread.get(tp, 0)
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self.paused |= set(partitions)
-
-    def resume(self, partitions: Collection[TopicPartition]) -> None:
-        self.paused -= set(partitions)
-
-    async def fetch(
-        self, *, max_wait_ms: int, max_bytes: int
-    ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
-        self.asked.append((max_wait_ms, max_bytes))
-        fetched = self.answers.pop(0) if self.answers else []
-        for tp, batches in fetched:
-            self.positions[tp] = batches[-1].last_offset + 1
-        return fetched
-
-    def position(self, tp: TopicPartition) -> int:
-        return self.positions.get(tp, -1)
-
-    def lag(self, tp: TopicPartition) -> int:
-        return self.lags.get(tp, -1)
-
-    async def refresh_ends(self) -> None:
-        self.ends_asked += 1
-        for tp in self.paused:
-            self.lags[tp] = self.ends.get(tp, -1)
-
-    def drop(self, tp: TopicPartition) -> None:
-        self.dropped.append(tp)
-
-    async def close(self) -> None:
-        self.closed += 1
-
-
 class FakeWriter:
     """Acknowledges at once."""
 
@@ -249,60 +177,14 @@ class Region:
         return session
 
 
-class FakeConnectorContext:
-    def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.reconfigurations = 0
-        self.failures: list[Exception] = []
+class MirrorTaskContext(FakeTaskContext):
+    """Lent to a task of cluster A; positions by partition."""
 
-    def request_reconfiguration(self) -> None:
-        self.reconfigurations += 1
-
-    def fail(self, error: Exception) -> None:
-        self.failures.append(error)
-
-
-class FakeTaskContext:
     def __init__(self, stored: Mapping[TopicPartition, int] | None = None) -> None:
-        self.clock = FakeClock()
-        self.task_id = "MirrorSourceConnector-0"
-        self.stored = dict(stored or {})
-        self.states: list[tuple[TopicPartition, PartitionState, str]] = []
-        self.gaps: list[SourceGap] = []
-        self.lags: dict[TopicPartition, tuple[int, int]] = {}
-        self.lag_reports = 0
-        self.covered: list[tuple[TopicPartition, int]] = []
-        self.known_ids: dict[TopicPartition, bytes] = {}
-        self.ids: list[tuple[TopicPartition, bytes, bool]] = []
-
-    async def committed_offsets(
-        self, partitions: Sequence[SourcePartition]
-    ) -> Sequence[SourceOffset | None]:
-        keys = [TopicPartition(str(p["topic"]), int(p["partition"])) for p in partitions]
-        return [{"offset": self.stored[tp]} if tp in self.stored else None for tp in keys]
-
-    def partition_state(
-        self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
-    ) -> None:
-        self.states.append((partition, state, str(cause) if cause else ""))
-
-    def report_gap(self, gap: SourceGap) -> None:
-        self.gaps.append(gap)
-
-    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        return self.known_ids
-
-    def report_incarnation(
-        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
-    ) -> None:
-        self.ids.append((partition, topic_id, stored))
-
-    def report_covered(self, partition: TopicPartition, offset: int) -> None:
-        self.covered.append((partition, offset))
-
-    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
-        self.lag_reports += 1
-        self.lags[partition] = (lag_records, newest_ms)
+        super().__init__("MirrorSourceConnector-0")
+        for tp, offset in (stored or {}).items():
+            where: SourcePartition = {"cluster": "A", "partition": tp.partition, "topic": tp.topic}
+            self.store(where, {"offset": offset})
 
 
 class Lease:
@@ -314,17 +196,3 @@ class Lease:
 
     def release(self) -> None:
         self.released += 1
-
-
-def a_batch(first: int, count: int, lease: Lease | None = None) -> RecordBatch:
-    return RecordBatch(
-        bytearray(100),
-        base_offset=first,
-        last_offset=first + count - 1,
-        count=count,
-        max_timestamp=1_700_000_000_000,
-        leader_epoch=0,
-        attributes=0,
-        runs=((first, count),),
-        lease=lease,
-    )

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Mapping
 
 from mm2py.clock import Clock
+from mm2py.testing.contexts import FakeConnectorContext
 from mm2py_connectors.clients import BYTE_RATE, ReaderEvents, ReaderSession
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
-from tests.unit.connectors.mirror_fakes import FakeConnectorContext, FakeTaskContext, Region
+from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region
 
 CONFIG = {
     "name": "MirrorSourceConnector",
@@ -61,7 +62,7 @@ async def test_a_task_gives_its_part_to_its_reader() -> None:
         "task.assigned.partitions": "t-0",
     }
     task = MirrorSourceTask(
-        config, FakeTaskContext(None), readers=readers, writers=region.open_writer
+        config, MirrorTaskContext(None), readers=readers, writers=region.open_writer
     )
     await task.start()
     await task.stop()

@@ -8,8 +8,9 @@ from mm2py.errors import ConnectionFailedError
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
+from mm2py.testing.contexts import FakeConnectorContext
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
-from tests.unit.connectors.mirror_fakes import FakeConnectorContext, FakeTaskContext, Region
+from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region
 
 CONFIG = {
     "name": "MirrorHeartbeatConnector",
@@ -105,7 +106,7 @@ async def test_one_record_comes_after_each_interval_with_javas_bytes() -> None:
 
 async def test_stop_ends_the_wait() -> None:
     connector = MirrorHeartbeatConnector(CONFIG)
-    context = FakeTaskContext()
+    context = MirrorTaskContext()
     task = connector.open_task(CONFIG, context)
     assert isinstance(task, MirrorHeartbeatTask)
 

@@ -10,9 +10,10 @@ from mm2py.errors import ConfigError, ConnectionFailedError, UnsupportedVersionE
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
+from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
-from tests.unit.connectors.mirror_fakes import FakeConnectorContext, Region
+from tests.unit.connectors.mirror_fakes import Region
 
 CONFIG = {
     "name": "MirrorSourceConnector",

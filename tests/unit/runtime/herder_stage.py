@@ -8,7 +8,7 @@ from mm2py.client.group_member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.herder import Herder
-from tests.unit.client.group_coordinator import MemoryCoordinator, MemoryGroup
+from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 
 __all__ = ["FILE", "Stage"]

@@ -65,6 +65,7 @@ class MemoryGroup:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["MemoryGroup", None]:
+        """Let time pass for the group while the block runs."""
         ticker = asyncio.create_task(self._tick())
         try:
             yield self
@@ -92,6 +93,7 @@ class MemoryGroup:
         self.complete()
 
     def remove(self, who: str) -> None:
+        """Take a member out."""
         member = self.members.pop(who, None)
         if member is None:
             return
@@ -101,6 +103,7 @@ class MemoryGroup:
         self.rebalance()
 
     def rebalance(self) -> None:
+        """Begin a round."""
         if self.state == "PreparingRebalance":
             return
         self.first = self.state == "Empty"
@@ -110,6 +113,7 @@ class MemoryGroup:
                 member.syncs.set_result(SyncResult(REBALANCE_IN_PROGRESS, "", b""))
 
     def complete(self) -> None:
+        """End the round in which everybody has joined."""
         if self.state != "PreparingRebalance":
             return
         if any(member.joins is None for member in self.members.values()):
@@ -130,6 +134,7 @@ class MemoryGroup:
                 waiter.set_result(self.answer(who))
 
     def common(self) -> set[str]:
+        """Return the protocols that every member offers."""
         names = [{offer.name for offer in m.offers} for m in self.members.values()]
         return set[str].intersection(*names) if names else set()
 
@@ -141,6 +146,7 @@ class MemoryGroup:
         return votes.most_common(1)[0][0]
 
     def answer(self, who: str) -> JoinResult:
+        """Answer the join of one member."""
         listed = (
             tuple(
                 JoinedMember(
@@ -170,6 +176,7 @@ class MemoryCoordinator:
 
     @property
     def group_id(self) -> str:
+        """Name of the group."""
         return "g"
 
     def _reach(self, call: str) -> None:
@@ -184,6 +191,7 @@ class MemoryCoordinator:
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
     ) -> JoinResult:
+        """Join; the answer comes when the round is complete."""
         self._reach("join")
         group = self.group
         if not member_id:
@@ -225,6 +233,7 @@ class MemoryCoordinator:
     async def sync(
         self, member_id: str, generation: int, protocol: str, assignments: Mapping[str, bytes]
     ) -> SyncResult:
+        """Return this member's part of the leader's plan."""
         self._reach("sync")
         group = self.group
         code = self._code(member_id, generation)
@@ -247,6 +256,7 @@ class MemoryCoordinator:
         return SyncResult(NONE, protocol, member.assignment)
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
+        """Return an error code."""
         self._reach("heartbeat")
         await self.beat_gate.wait()
         if isinstance(self.beat_answer, Exception):
@@ -259,12 +269,14 @@ class MemoryCoordinator:
         return code
 
     async def leave(self, member_id: str, timeout_s: float) -> None:
+        """Leave the group."""
         self.calls.append("leave")
         if not self.cut:
             self.group.remove(member_id)
             self.group.complete()
 
     async def describe(self) -> DescribedGroup:
+        """Return the state as an admin client sees it."""
         self._reach("describe")
         group = self.group
         name = group.protocol if group.state == "Stable" else ""

@@ -1,0 +1,87 @@
+"""What the runtime lends to connectors and tasks, in memory: for tests of connectors, ours and others'.
+
+Flow: a test stores positions -> the task reads them in ``start`` -> what the task reports is kept in lists.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from mm2py.api.context import PartitionState, SourceGap
+from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.testing.clock import FakeClock
+from mm2py.types import TopicPartition
+
+__all__ = ["FakeConnectorContext", "FakeTaskContext"]
+
+
+class FakeConnectorContext:
+    """A ``ConnectorContext`` with a fake clock; counts and keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.reconfigurations = 0
+        self.failures: list[Exception] = []
+
+    def request_reconfiguration(self) -> None:
+        """Count it."""
+        self.reconfigurations += 1
+
+    def fail(self, error: Exception) -> None:
+        """Keep the error."""
+        self.failures.append(error)
+
+
+class FakeTaskContext:
+    """A ``TaskContext`` with a fake clock; ``store`` sets a position as the runtime does."""
+
+    def __init__(self, task_id: str = "connector-0") -> None:
+        self.clock = FakeClock()
+        self.task_id = task_id
+        self.states: list[tuple[TopicPartition, PartitionState, str]] = []
+        self.gaps: list[SourceGap] = []
+        self.lags: dict[TopicPartition, tuple[int, int]] = {}
+        self.lag_reports = 0
+        self.covered: list[tuple[TopicPartition, int]] = []
+        self.known_ids: dict[TopicPartition, bytes] = {}
+        self.ids: list[tuple[TopicPartition, bytes, bool]] = []
+        self._positions: dict[str, SourceOffset] = {}
+
+    def store(self, partition: SourcePartition, offset: SourceOffset) -> None:
+        """Set the stored position of a source partition."""
+        self._positions[json.dumps(dict(partition), sort_keys=True)] = dict(offset)
+
+    async def committed_offsets(
+        self, partitions: Sequence[SourcePartition]
+    ) -> Sequence[SourceOffset | None]:
+        """Return what was stored, None where nothing is."""
+        keys = [json.dumps(dict(partition), sort_keys=True) for partition in partitions]
+        return [self._positions.get(key) for key in keys]
+
+    def partition_state(
+        self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
+    ) -> None:
+        """Keep a state."""
+        self.states.append((partition, state, str(cause) if cause else ""))
+
+    def report_gap(self, gap: SourceGap) -> None:
+        """Keep a gap."""
+        self.gaps.append(gap)
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return ``known_ids``."""
+        return self.known_ids
+
+    def report_incarnation(
+        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
+    ) -> None:
+        """Keep a topic id."""
+        self.ids.append((partition, topic_id, stored))
+
+    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+        """Keep a covered position."""
+        self.covered.append((partition, offset))
+
+    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+        """Keep the newest lag of a partition."""
+        self.lag_reports += 1
+        self.lags[partition] = (lag_records, newest_ms)

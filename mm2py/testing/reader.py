@@ -1,0 +1,143 @@
+"""Readers of a source in memory: one that answers what the test says, one that holds logs."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from mm2py.api.context import SourceGap
+from mm2py.protocol.record_batch import BufferLease, RecordBatch
+from mm2py.types import TopicPartition
+
+__all__ = ["Events", "FakeReader", "LogsReader", "a_batch"]
+
+Fetched = list[tuple[TopicPartition, list[RecordBatch]]]
+
+
+class Events(Protocol):
+    """What a reader reports to."""
+
+    @property
+    def on_gap(self) -> Callable[[SourceGap], None]:
+        """Takes a loss."""
+        ...
+
+    @property
+    def on_failed(self) -> Callable[[TopicPartition, Exception], None]:
+        """Takes a partition that cannot be read."""
+        ...
+
+    @property
+    def on_stalled(self) -> Callable[[TopicPartition, Exception | None], None]:
+        """Takes a stall and, with None, its end."""
+        ...
+
+
+def a_batch(
+    first: int,
+    count: int = 1,
+    lease: BufferLease | None = None,
+) -> RecordBatch:
+    """Return a batch with these offsets whose bytes mean nothing."""
+    return RecordBatch(
+        bytearray(100),
+        base_offset=first,
+        last_offset=first + count - 1,
+        count=count,
+        max_timestamp=1_700_000_000_000,
+        leader_epoch=0,
+        attributes=0,
+        runs=((first, count),),
+        lease=lease,
+    )
+
+
+class FakeReader:
+    """Answers ``answers`` in turn, whatever it is asked, and keeps what it was told."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.positions: dict[TopicPartition, int] = {}
+        self.lags: dict[TopicPartition, int] = {}
+        self.topic_ids: dict[TopicPartition, bytes] = {}
+        self.unread: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.dropped: list[TopicPartition] = []
+        self.last_gaps: list[SourceGap] = []
+        self.answers: list[Fetched] = []
+        self.asked: list[tuple[int, int]] = []
+        self.closed = 0
+
+    async def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    ) -> None:
+        """Start at these positions."""
+        self.positions = dict(positions)
+        self.topic_ids = dict(topic_ids or {})
+
+    def incarnation(self, tp: TopicPartition) -> bytes:
+        """Return the topic id, zeros where none is known."""
+        return self.topic_ids.get(tp, bytes(16))
+
+    async def look_back(self) -> None:
+        """Report ``last_gaps``."""
+        for gap in self.last_gaps:
+            self.events.on_gap(gap)
+
+    def waiting(self, tp: TopicPartition) -> int:
+        """Return how many records are fetched and not taken."""
+        return self.unread.get(tp, 0)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it."""
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it."""
+        self.paused -= set(partitions)
+
+    async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> Fetched:
+        """Return the next answer, empty where there is none."""
+        self.asked.append((max_wait_ms, max_bytes))
+        fetched = self._next(max_bytes)
+        for tp, batches in fetched:
+            self.positions[tp] = batches[-1].last_offset + 1
+        return fetched
+
+    def _next(self, max_bytes: int) -> Fetched:
+        return self.answers.pop(0) if self.answers else []
+
+    def position(self, tp: TopicPartition) -> int:
+        """Return where a partition is, -1 if it is not read."""
+        return self.positions.get(tp, -1)
+
+    def lag(self, tp: TopicPartition) -> int:
+        """Return ``lags``, -1 where it is not known."""
+        return self.lags.get(tp, -1)
+
+    def drop(self, tp: TopicPartition) -> None:
+        """Note it."""
+        self.dropped.append(tp)
+
+    async def close(self) -> None:
+        """Count it."""
+        self.closed += 1
+
+
+class LogsReader(FakeReader):
+    """Reads logs of batches from the assigned positions; leaves paused and dropped partitions alone."""
+
+    def __init__(
+        self, events: Events, logs: Mapping[TopicPartition, Sequence[RecordBatch]]
+    ) -> None:
+        super().__init__(events)
+        self._logs = logs
+
+    def _next(self, max_bytes: int) -> Fetched:
+        for tp, position in self.positions.items():
+            if tp not in self.paused and tp not in self.dropped:
+                for batch in self._logs.get(tp, ()):
+                    if batch.base_offset >= position:
+                        return [(tp, [batch])]
+        return []
