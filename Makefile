@@ -7,7 +7,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 20000
 TEST_PROCESSES ?= 2
-FUZZED := $(addprefix tests/property/test_,sender_lane.py protocol_splice.py protocol_fuzz.py)
+FUZZED := $(addprefix tests/property/test_,sender_lane.py protocol_splice.py protocol_fuzz.py \
+	control_plane_model.py)
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +39,7 @@ test-docker: setup  ## the image's steps in a clean environment; the compose fil
 chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k wan" narrows it
 	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING tests/chaos $(PYTEST_ARGS)
 
-fuzz: setup  ## sender, splice and codecs with FUZZ_EXAMPLES=20000 random examples each
+fuzz: setup  ## sender, splice, codecs and control plane with FUZZ_EXAMPLES=20000 random examples each
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -q --timeout=0 $(FUZZED) $(PYTEST_ARGS)
 
 demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work

@@ -127,8 +127,8 @@ class _Worker:
             status.put_topic(TopicUse(topic, task.connector, task.number, self.clock.now_ms()))
 
         return HerderParts(
+            node=node,
             flow=None,
-            worker_id=node.worker_id,
             cluster_id=lambda: cluster.cluster_id,
             clusters={f"cluster at {cluster.settings.addresses}": cluster.connect},
             prepare=prepare,
@@ -140,19 +140,14 @@ class _Worker:
                 _source_of,
                 lambda source: self._host(source, watcher, connections, offsets, on_topic),
             ),
-            plugins=node.plugins,
-            catalog=node.catalog,
-            validator=node.validator,
             peers=node.peers(None),
             overrides=None,
             resolve=_resolver(self.file, node.mask),
             editor=OffsetEditor(offsets, node.plugins.find),
             meter=self.meter(),
-            loggers=node.loggers,
             settings=self.file.worker,
             auto_restart=parse_boolean_leniently(self.file.props.get(AUTO_RESTART), absent=True),
             close=cluster.close,
-            mask=node.mask,
         )
 
     def _host(

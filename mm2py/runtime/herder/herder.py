@@ -107,7 +107,7 @@ class Herder:
     @property
     def worker_id(self) -> str:
         """Name of this worker in statuses."""
-        return self._parts.worker_id
+        return self._parts.node.worker_id
 
     @property
     def cluster_id(self) -> str:
@@ -159,7 +159,7 @@ class Herder:
 
     def node_snapshot(self) -> NodeSnapshot:
         """Return lag and rates of the partitions that this node copies."""
-        return self._parts.meter.node_snapshot(self._parts.worker_id)
+        return self._parts.meter.node_snapshot(self._parts.node.worker_id)
 
     def member_urls(self) -> tuple[str, ...]:
         """Return where all members listen; leader only."""
@@ -317,7 +317,7 @@ class Herder:
         async def check() -> None:
             self._need_leader()
             config = self._configured(name)
-            if self._parts.catalog.connector_type(config) == "sink":
+            if self._parts.node.catalog.connector_type(config) == "sink":
                 raise BadRequestError(f"Connector {name} is not a source connector")
             if name in self._parts.config.snapshot().pending_fencing:
                 raise BadRequestError(
@@ -450,7 +450,7 @@ class Herder:
             )
         wanted = {**config, "name": name}
         refuse_too_large(name, wanted)
-        refusal = (await self._parts.validator.validate(wanted)).refusal()
+        refusal = (await self._parts.node.validator.validate(wanted)).refusal()
         if refusal is not None:
             raise BadRequestError(refusal)
         return wanted

@@ -73,7 +73,7 @@ class HerderLoop:
         self._eager = parts.settings.connect_protocol.strip().lower() == "eager"
         self._signal: asyncio.Task[Rejoin | Lost] | None = None
         self.duties = LeaderDuties(parts, queue, clock=clock)
-        self.news = ConfigNews(queue, parts.loggers, parts.config)
+        self.news = ConfigNews(queue, parts.node.loggers, parts.config)
         self.started = False
         """The first turn is over, the round included."""
 
