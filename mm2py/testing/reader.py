@@ -65,6 +65,8 @@ class FakeReader:
         self.answers: list[Fetched] = []
         self.asked: list[tuple[int, int]] = []
         self.closed = 0
+        self.ends_asked = 0
+        self.ends: dict[TopicPartition, int] = {}
 
     async def assign(
         self,
@@ -115,6 +117,12 @@ class FakeReader:
     def lag(self, tp: TopicPartition) -> int:
         """Return ``lags``, -1 where it is not known."""
         return self.lags.get(tp, -1)
+
+    async def refresh_ends(self) -> None:
+        """Set the lag of paused partitions from ``ends``."""
+        self.ends_asked += 1
+        for tp in self.paused:
+            self.lags[tp] = self.ends.get(tp, -1)
 
     def drop(self, tp: TopicPartition) -> None:
         """Note it."""

@@ -204,6 +204,11 @@ class PaperHost(ObedientHost):
         self.terms[spec.id] = self._worker.permit.term
         await super().start_task(spec)
 
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        # A task writes until the target has acknowledged what is under way.
+        await asyncio.sleep(self._worker.world.loop.random.choice((0, 0.01, 1)))
+        await super().stop_task(task, timeout_s)
+
     def say(self, task: TaskId, state: State, cause: Exception | None = None) -> None:
         super().say(task, state, cause)
         self._worker.world.look()
@@ -438,7 +443,7 @@ class Play:
         number = world.submitted
         try:
             if what == "put":
-                words = " ".join(str(p) for p in range(self.random.randrange(4)))
+                words = " ".join(self.random.sample("0123", self.random.randrange(4)))
                 config = CONFIG | {"work": words, "change": str(number)}
                 await herder.put_config(name, config, actor="t")
                 if number > world.acknowledged.get(name, (0, ""))[0]:

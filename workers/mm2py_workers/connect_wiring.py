@@ -132,8 +132,8 @@ class _Worker:
             await cluster.close()
 
         return HerderParts(
+            node=node,
             flow=None,
-            worker_id=node.worker_id,
             cluster_id=lambda: cluster.cluster_id,
             clusters={f"cluster at {cluster.settings.addresses}": cluster.connect},
             prepare=prepare,
@@ -145,19 +145,14 @@ class _Worker:
                 _source_of,
                 lambda source: self._host(source, watcher, tables, offsets, on_topic),
             ),
-            plugins=node.plugins,
-            catalog=node.catalog,
-            validator=node.validator,
             peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
             resolve=_resolver(self.file, node.mask),
             editor=OffsetEditor(offsets, node.plugins.find),
             meter=self.meter(),
-            loggers=node.loggers,
             settings=self.file.worker,
             auto_restart=parse_boolean_leniently(self.file.props.get(AUTO_RESTART), absent=True),
             close=close,
-            mask=node.mask,
         )
 
     def _host(

@@ -94,8 +94,8 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         stores.status.put_topic(TopicUse(topic, task.connector, task.number, clock.now_ms()))
 
     parts = HerderParts(
+        node=node,
         flow=plan.name,
-        worker_id=node.worker_id,
         cluster_id=lambda: cluster.cluster_id,
         clusters={
             f"target cluster {target} at {settings.addresses}": cluster.connect,
@@ -116,19 +116,14 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             permit=permit,
             target_name=f"target cluster {target}",
         ),
-        plugins=node.plugins,
-        catalog=node.catalog,
-        validator=node.validator,
         peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
         overrides=overrides,
         resolve=plan.resolve,
         editor=OffsetEditor(stores.offsets, node.plugins.find),
         meter=meter,
-        loggers=node.loggers,
         settings=plan.worker,
         auto_restart=plan.auto_restart,
         close=close,
-        mask=node.mask,
     )
     return WiredFlow(parts, overrides)
 

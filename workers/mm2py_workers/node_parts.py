@@ -9,12 +9,8 @@ from dataclasses import dataclass
 from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.observability.loggers import LoggerRegistry
-from mm2py.observability.logging import SecretMask
-from mm2py.runtime.herder.api import PeerClient, Validator
+from mm2py.runtime.herder.api import HerderNode, PeerClient
 from mm2py.runtime.hosts.pool import HostPool
-from mm2py.runtime.plugins.catalog import PluginCatalog
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 
@@ -39,8 +35,8 @@ class FlowPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeParts:
-    """What all flows of a process share; ``url`` is where other workers reach it.
+class NodeParts(HerderNode):
+    """What a process adds to what its herders share; ``url`` is where other workers reach it.
 
     ``peers`` asks them, with the algorithm that Java's form of a signature has; ``verification`` are those accepted.
     ``file_texts`` gives a connector's config as its file says it, which a remote config may repeat. Without a
@@ -48,12 +44,6 @@ class NodeParts:
     """
 
     url: str
-    worker_id: str
-    plugins: Plugins
-    catalog: PluginCatalog
-    validator: Validator
-    loggers: LoggerRegistry
-    mask: SecretMask
     peers: Callable[[FlowName | None, str], PeerClient]
     verification: Callable[[FlowName | None], Collection[str]]
     file_texts: Callable[[FlowName | None, str], Mapping[str, str]]

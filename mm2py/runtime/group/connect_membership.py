@@ -41,7 +41,7 @@ _REPORT_S: Final = 10.0
 
 _FOLLOWER_LAG_S: Final = 0.3
 """When a delay is over only the leader's join starts a round: a follower whose metadata is the same gets the
-old assignment again. A little later it finds the round begun, and need not wait for a heartbeat to say so."""
+old assignment again. A little later it finds the round begun, and need not wait for a heartbeat."""
 
 _FREE: Final = frozenset({"Empty", "Dead"})
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -54,9 +54,9 @@ def _everything(_: str) -> bool:
 
 @final
 class ConnectMembership:
-    """The ``WorkerMembership`` of real groups; used by one task, properties by anybody.
+    """The ``WorkerMembership`` of real groups; used by one task, properties by any.
 
-    ``url`` is what other workers reach us at. ``runnable`` says of a connector's class whether it is to be
+    ``url`` is what other workers reach us at. ``runnable`` decides by a connector's class whether it is to be
     assigned at all (the dedicated mode leaves out what it does not have).
     """
 
@@ -179,7 +179,7 @@ class ConnectMembership:
         return self._lost(over) if over else Rejoin(next(reasons[task] for task in done))
 
     async def until_ours(self) -> None:
-        """Leave, and wait until nobody foreign is in the group."""
+        """Leave, and wait until the group has no foreign member."""
         await self.leave()
         reported_at = self._clock.monotonic()
         named = False  # a group that is just being decided may turn out to be ours
@@ -212,7 +212,7 @@ class ConnectMembership:
         return self._member.coordinator.group_id
 
     async def _look_from_outside(self) -> None:
-        """Join only what is empty, ours, or just being decided (then the answer tells)."""
+        """Join only what is empty, ours, or just being decided (then the answer shows it)."""
         group = await self._member.coordinator.describe()
         if _foreign(group):
             raise self._foreign_members(group)
@@ -222,12 +222,12 @@ class ConnectMembership:
             joined = await self._member.join(self._offers(owned, config_offset))
             if not is_ours(joined.protocol):
                 raise self._foreign_members(await self._described())
-            told: Mapping[str, bytes] = {}
+            plan: Mapping[str, bytes] = {}
             if joined.leads:
-                told = await self._leader.plan(joined)
+                plan = await self._leader.plan(joined)
             else:
                 self._leader.forget()
-            data = await self._member.sync(joined, told)
+            data = await self._member.sync(joined, plan)
             if data is not None:
                 break
         if joined.leads:

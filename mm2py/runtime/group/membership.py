@@ -1,6 +1,6 @@
-"""Membership of a worker in its group: rounds of assignment, and who leads.
+"""Membership of a worker in its group: rounds of assignment, and the leader.
 
-Flow: ``rejoin`` -> one ``Round`` -> the herder starts and stops work -> ``signal`` says when the next round is
+Flow: ``rejoin`` -> one ``Round`` -> the herder starts and stops work -> ``signal`` returns when the next round is
 due or the membership is over. It starts and stops no work itself.
 """
 
@@ -37,7 +37,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """A new round is due: somebody joined or left, one was requested, or a delay is over."""
+    """A new round is due: a worker joined or left, one was requested, or a delay is over."""
 
     reason: str
 
@@ -66,7 +66,7 @@ class WorkerMembership(Protocol):
         ...
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
-        """Take part in one round; heartbeats go on meanwhile.
+        """Take part in one round; heartbeats continue meanwhile.
 
         Raises:
             MembershipLostError: the membership is over, and ``owned`` may have another owner.
@@ -76,7 +76,7 @@ class WorkerMembership(Protocol):
         ...
 
     async def until_ours(self) -> None:
-        """Leave, and wait until nobody foreign is in the group; says so every 10 s."""
+        """Leave, and wait until the group has no foreign member; logs them every 10 s."""
         ...
 
     async def signal(self) -> Rejoin | Lost:

@@ -1,7 +1,7 @@
-"""The leader's part of a round: from what all members said to what each of them is told.
+"""The leader's part of a round: from the metadata of all members to the assignment of each.
 
 Flow: metadata of all members -> config snapshot that is new enough -> ``assign`` -> bytes per member.
-Remembers the last completed plan, for the next round and for who asks where something runs. No group I/O.
+Remembers the last completed plan, for the next round and for requests that need the owner of some work. No group I/O.
 """
 
 import logging
@@ -72,9 +72,9 @@ class RoundLeader:
         Raises:
             ProtocolError: a member's metadata is not Connect's.
         """
-        views = {who: _view(decode_metadata(data)) for who, data in joined.members.items()}
+        views = {member: _view(decode_metadata(data)) for member, data in joined.members.items()}
         version = version_of(joined.protocol)
-        self._urls = {who: view.url for who, view in views.items()}
+        self._urls = {member: view.url for member, view in views.items()}
         needed = max(view.config_offset for view in views.values())
         snapshot = await self._snapshot_at(needed)
         if snapshot is None:
@@ -97,11 +97,11 @@ class RoundLeader:
                 version, joined.leader_id, self._url, needed, error=CONFIG_MISMATCH
             )
             return dict.fromkeys(views, encode_assignment(refusal))
-        told = Assignment(version, joined.leader_id, self._url, snapshot.offset)
+        base = Assignment(version, joined.leader_id, self._url, snapshot.offset)
         work = configured_work(snapshot, self._runnable)
         return {
-            who: encode_assignment(assignment)
-            for who, assignment in self._dealt(told, joined.generation, views, work).items()
+            member: encode_assignment(assignment)
+            for member, assignment in self._dealt(base, joined.generation, views, work).items()
         }
 
     def completed(self) -> None:
@@ -109,7 +109,7 @@ class RoundLeader:
         self._state = self._planned
 
     def forget(self) -> None:
-        """Somebody else leads, or nobody: what was remembered says nothing any more."""
+        """This worker does not lead any more: the last plan is stale."""
         self._state = self._planned = FRESH
         self._urls, self._owners = {}, {}
 
@@ -120,9 +120,9 @@ class RoundLeader:
             if isinstance(work, TaskId)
             else Work(connectors=frozenset({work}))
         )
-        for who, owned in self._owners.items():
+        for member, owned in self._owners.items():
             if owned & wanted:
-                return self._urls.get(who)
+                return self._urls.get(member)
         return None
 
     def member_urls(self) -> tuple[str, ...]:
@@ -130,14 +130,14 @@ class RoundLeader:
         return tuple(sorted(self._urls.values()))
 
     def _dealt(
-        self, told: Assignment, generation: int, views: Mapping[str, MemberView], work: Work
+        self, base: Assignment, generation: int, views: Mapping[str, MemberView], work: Work
     ) -> dict[str, Assignment]:
-        if told.version == 0:
+        if base.version == 0:
             self._owners = assign_eager(views, work)
             self._planned = AssignorState(previous_generation=generation)
             return {
-                who: replace(told, assigned=connector_tasks(owned))
-                for who, owned in self._owners.items()
+                member: replace(base, assigned=connector_tasks(owned))
+                for member, owned in self._owners.items()
             }
         plan = assign(
             self._state,
@@ -157,13 +157,13 @@ class RoundLeader:
             plan.delay_ms,
         )
         return {
-            who: replace(
-                told,
-                assigned=connector_tasks(plan.assigned[who]),
-                revoked=connector_tasks(plan.revoked[who]),
+            member: replace(
+                base,
+                assigned=connector_tasks(plan.assigned[member]),
+                revoked=connector_tasks(plan.revoked[member]),
                 delay_ms=plan.delay_ms,
             )
-            for who in views
+            for member in views
         }
 
     async def _snapshot_at(self, offset: int) -> ConfigSnapshot | None:

@@ -4,7 +4,7 @@ Flow: composition root -> ``HerderParts`` -> ``mm2py.runtime.herder.herder.Herde
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from mm2py.config.connect_definitions import ConfigInfos
@@ -25,6 +25,7 @@ __all__ = [
     "ConnectorInfo",
     "ConnectorState",
     "Health",
+    "HerderNode",
     "HerderParts",
     "JsonScalar",
     "OffsetEditing",
@@ -179,17 +180,28 @@ class OffsetEditing(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HerderNode:
+    """What all herders of a process share; ``mask`` hides secrets in traces of statuses."""
+
+    worker_id: str
+    plugins: Plugins
+    catalog: PluginCatalog
+    validator: Validator
+    loggers: LoggerRegistry
+    mask: SecretMask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HerderParts:
     """The real objects of one herder, built by the composition root.
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened. ``overrides`` is None on an ordinary worker. ``mask``
-    hides secrets in traces of statuses.
+    placeholders; ``close`` closes what was opened. ``overrides`` is None on an ordinary worker.
     """
 
+    node: HerderNode
     flow: FlowName | None
-    worker_id: str
     cluster_id: Callable[[], str]
     clusters: Mapping[str, Callable[[], Awaitable[None]]]
     prepare: Callable[[], Awaitable[None]]
@@ -198,16 +210,11 @@ class HerderParts:
     offsets: OffsetStore
     membership: WorkerMembership
     hosts: Callable[[TaskWatcher], TaskHost]
-    plugins: Plugins
-    catalog: PluginCatalog
-    validator: Validator
     peers: PeerClient
     overrides: Overrides | None
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     editor: OffsetEditing
     meter: FlowMeter
-    loggers: LoggerRegistry
     settings: WorkerConfig
     auto_restart: bool
     close: Callable[[], Awaitable[None]]
-    mask: SecretMask = field(default_factory=SecretMask)

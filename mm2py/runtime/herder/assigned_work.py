@@ -178,12 +178,17 @@ class AssignedWork:
 
     def repair_states(self) -> None:
         """Write states again where others are published, as by a worker that had the work before."""
-        shown: list[tuple[str | TaskId, Status]] = list(self.connector_status().items())
-        shown += self.task_status().items()
+        shown: list[tuple[str | TaskId, Status]] = [
+            *self.connector_status().items(),
+            *self.task_status().items(),
+        ]
         for work, status in shown:
             stored = self._parts.status.get(work)
             there = None if stored is None else (stored.state, stored.worker_id)
-            if status.state is State.UNASSIGNED or there == (status.state, self._parts.worker_id):
+            if status.state is State.UNASSIGNED or there == (
+                status.state,
+                self._parts.node.worker_id,
+            ):
                 continue
             log.warning(
                 "published state is not that of the work here, it is repaired work=%s", work
@@ -220,7 +225,7 @@ class AssignedWork:
         await self.start(chosen, snapshot)
 
     async def set_target(self, name: str, target: TargetState) -> None:
-        """Start, pause or stop a connector that runs here; its tasks here pause and go on."""
+        """Start, pause or stop a connector that runs here; its tasks here pause and resume."""
         self._note_target(name, target)
         if name in self._connectors:
             self._connectors[name].set_target(target)
@@ -252,7 +257,7 @@ class AssignedWork:
         return {task: status for task, status in states if status is not None}
 
     def problems(self) -> Sequence[str]:
-        """What is wrong now, one line each: failed connectors and tasks, and what connectors tell."""
+        """What is wrong now, one line each: failed connectors and tasks, and problems that connectors report."""
         found = [f"task {task}: {s.cause}" for task, s in self.task_status().items() if s.cause]
         for name, connector in self._connectors.items():
             if connector.status.cause is not None:
@@ -284,7 +289,9 @@ class AssignedWork:
         self._note_target(name, target)
 
         def changed(status: Status) -> None:
-            if self._connectors.get(name) is connector:  # else it was cut off, and says so too late
+            if (
+                self._connectors.get(name) is connector
+            ):  # else it was cut off, and reports that too late
                 self._put(name, status)
                 self._on_change()
 
@@ -303,11 +310,11 @@ class AssignedWork:
             connector.start()
 
     def _rates(self) -> Mapping[TopicPartition, float]:
-        seen = self._parts.meter.node_snapshot(self._parts.worker_id).partitions
+        seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions
         return {each.source: each.bytes_per_s for each in seen if each.bytes_per_s >= 0}
 
     def _build(self, config: Mapping[str, str]) -> Connector:
-        return self._parts.plugins.find(config.get("connector.class", ""))(config)
+        return self._parts.node.plugins.find(config.get("connector.class", ""))(config)
 
     def _note_target(self, name: str, target: TargetState) -> None:
         if target is TargetState.PAUSED:
@@ -397,11 +404,11 @@ class AssignedWork:
         if self._permit.term != self._term:
             return  # the work was lost with its membership: another worker's states count
         if status.cause is not None:
-            trace = self._parts.mask.apply(trace_of(status.cause))
+            trace = self._parts.node.mask.apply(trace_of(status.cause))
         stored = StoredStatus(
             state=status.state,
             trace=trace,
-            worker_id=self._parts.worker_id,
+            worker_id=self._parts.node.worker_id,
             generation=self._parts.membership.generation,
             version=self._version_of(work) if status.state is State.RUNNING else None,
         )
@@ -415,7 +422,7 @@ class AssignedWork:
 
     def _version(self, config: ConnectorConfig) -> str | None:
         try:
-            factory: object = self._parts.plugins.find(config.get("connector.class") or "")
+            factory: object = self._parts.node.plugins.find(config.get("connector.class") or "")
         except ConfigError:
             return None
         version: object = getattr(factory, "plugin_version", None)

@@ -108,7 +108,7 @@ class Herder:
     @property
     def worker_id(self) -> str:
         """Name of this worker in statuses."""
-        return self._parts.worker_id
+        return self._parts.node.worker_id
 
     @property
     def cluster_id(self) -> str:
@@ -160,7 +160,7 @@ class Herder:
 
     def node_snapshot(self) -> NodeSnapshot:
         """Return lag and rates of the partitions that this node copies, and what connectors report."""
-        snapshot = self._parts.meter.node_snapshot(self._parts.worker_id)
+        snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         return replace(snapshot, problems=self._life.work.reported())
 
     def member_urls(self) -> tuple[str, ...]:
@@ -319,7 +319,7 @@ class Herder:
         async def check() -> None:
             self._need_leader()
             config = self._configured(name)
-            if self._parts.catalog.connector_type(config) == "sink":
+            if self._parts.node.catalog.connector_type(config) == "sink":
                 raise BadRequestError(f"Connector {name} is not a source connector")
             if name in self._parts.config.snapshot().pending_fencing:
                 raise BadRequestError(
@@ -452,7 +452,7 @@ class Herder:
             )
         wanted = {**config, "name": name}
         refuse_too_large(name, wanted)
-        refusal = (await self._parts.validator.validate(wanted)).refusal()
+        refusal = (await self._parts.node.validator.validate(wanted)).refusal()
         if refusal is not None:
             raise BadRequestError(refusal)
         return wanted

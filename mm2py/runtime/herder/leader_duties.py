@@ -1,8 +1,7 @@
 """What the leader of a group does beside assigning: derived configs, leftover states, the session key.
 
 Flow: a round -> ``enter`` -> states of what is gone become tombstones; on winning leadership configs that
-differ from file and overrides are written at once, so that no connector starts with what the file said
-once. A session key where one is due, and later changes, run in the queue. What cannot be written fails no flow:
+differ from file and overrides are written at once, so that no connector starts with an older config. A session key where one is due, and later changes, run in the queue. What cannot be written fails no flow:
 the stored configs stay in force, and ``problems`` names the cause.
 """
 
@@ -44,7 +43,7 @@ class LeaderDuties:
         return [f"{what} cannot be written: {cause}" for what, cause in self._failed.items()]
 
     async def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
-        """Note who leads since a round, and do what falls to the leader; this may write to the config topic."""
+        """Note which worker leads after a round, and do the leader's duties; this may write to the config topic."""
         won = outcome.leader and not self._leads
         self._leads = outcome.leader
         if not outcome.leader:
@@ -70,7 +69,7 @@ class LeaderDuties:
         self._failed.clear()
 
     def derive_again(self) -> None:
-        """Write what file and overrides say now, where this worker leads and the topic differs."""
+        """Write what file and overrides define now, where this worker leads and the topic differs."""
         if self._leads:
             self._plan("derived configs", self._write_derived)
 
@@ -90,7 +89,7 @@ class LeaderDuties:
         parts = self._parts
         gone = StoredStatus(
             state=State.DESTROYED,
-            worker_id=parts.worker_id,
+            worker_id=parts.node.worker_id,
             generation=parts.membership.generation,
         )
         parts.status.put(work, gone)

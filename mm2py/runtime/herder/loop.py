@@ -76,7 +76,7 @@ class HerderLoop:
         self._watches: list[Callable[[], None]] = []
         self._signal: asyncio.Task[Rejoin | Lost] | None = None
         self.duties = LeaderDuties(parts, queue, clock=clock)
-        self.news = ConfigNews(queue, parts.loggers, parts.config)
+        self.news = ConfigNews(queue, parts.node.loggers, parts.config)
         self.started = False
         """The first turn is over, the round included."""
 

@@ -1,7 +1,7 @@
 """Stored positions of a connector, read and changed by hand (kcr 1.9 and 2.3).
 
 Flow: entries -> the connector's own check (``check_offsets``) -> records of the offset store -> the message of
-the answer. That the connector is STOPPED, and who may ask, is the herder's business.
+the answer. The herder checks that the connector is STOPPED and that the caller may ask.
 """
 
 import logging
@@ -118,7 +118,7 @@ class OffsetEditor:
         try:
             factory = self._find(config.get("connector.class", ""))
             check = cast("CheckOffsets | None", getattr(factory, "check_offsets", None))
-            # Java's SourceConnector says false where a connector has no say of its own.
+            # Java's SourceConnector returns false where a connector does not override it.
             return check is not None and check(config, positions)
         except ConfigError as error:
             # Java answers 500; the caller can mend it.

@@ -141,7 +141,7 @@ class TaskPublication:
 
     def _task_class(self, raw: ConnectorConfig) -> str | None:
         try:
-            java_class = self._parts.plugins.find(raw.get("connector.class") or "").java_class
+            java_class = self._parts.node.plugins.find(raw.get("connector.class") or "").java_class
         except ConfigError:
             return None
         stem, found, rest = java_class.rpartition("Connector")

@@ -29,7 +29,7 @@ def connector_state(name: str, parts: HerderParts) -> ConnectorState | None:
         name,
         work_state(connector),
         {number: work_state(tasks[number]) for number in sorted(tasks)},
-        parts.catalog.connector_type(parts.config.snapshot().connectors.get(name, {})),
+        parts.node.catalog.connector_type(parts.config.snapshot().connectors.get(name, {})),
     )
 
 
@@ -39,7 +39,9 @@ def connector_info(name: str, parts: HerderParts) -> ConnectorInfo | None:
     config = snapshot.connectors.get(name)
     if config is None:
         return None
-    return ConnectorInfo(name, config, snapshot.tasks(name), parts.catalog.connector_type(config))
+    return ConnectorInfo(
+        name, config, snapshot.tasks(name), parts.node.catalog.connector_type(config)
+    )
 
 
 def plan_restart(request: RestartRequest, state: ConnectorState) -> Work:

@@ -1,4 +1,4 @@
-"""One connector of this node: started, paused or stopped as its target state says.
+"""One connector of this node: started, paused or stopped as its target state demands.
 
 Flow: ``start`` -> connector's loops -> ``request_reconfiguration`` -> ``task_configs`` -> ``apply``.
 Start and publication are tried again without end; FAILED is final but for STOPPED. A connector that fails
@@ -34,8 +34,8 @@ ApplyTasks = Callable[[TaskConfigs], Awaitable[None]]
 
 
 @runtime_checkable
-class _TellsProblems(Protocol):
-    """A connector that knows what is wrong while it runs."""
+class _ReportsProblems(Protocol):
+    """A connector that reports what is wrong while it runs."""
 
     def problems(self) -> Mapping[str, str]: ...
 
@@ -49,9 +49,9 @@ class WorkerConnector:
         config: complete config; ``resolve`` makes it what the connector gets, at each start.
         apply: takes the task configs after each (re)configuration; what it raises is tried again with
             growing pauses (250 ms to 60 s), a ``ConfigError`` fails the connector.
-        on_status: told each change of state.
+        on_status: called at each change of state.
         target: the state it is to have; ``set_target`` changes it.
-        rates: tells bytes per second by source partition.
+        rates: returns bytes per second by source partition.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class WorkerConnector:
         self._rates = rates
         self._clock = clock
         self._on_status = on_status
-        self._lifecycle = Lifecycle("connector", self._said)
+        self._lifecycle = Lifecycle("connector", self._status_changed)
         self._settled = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -99,9 +99,9 @@ class WorkerConnector:
         return self.status.state
 
     def problems(self) -> Mapping[str, str]:
-        """What is wrong though the connector runs, with the cause; none where it cannot tell."""
+        """What is wrong though the connector runs, with the cause; none where it does not report any."""
         connector: object = self._connector
-        return connector.problems() if isinstance(connector, _TellsProblems) else {}
+        return connector.problems() if isinstance(connector, _ReportsProblems) else {}
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""
@@ -112,7 +112,7 @@ class WorkerConnector:
         return self._rates()
 
     def fail(self, error: Exception) -> None:
-        """Make the connector FAILED; its tasks go on with what they have (Connect's rule)."""
+        """Make the connector FAILED; its tasks continue with what they have (Connect's rule)."""
         self._lifecycle.to(State.FAILED, error)
 
     def set_target(self, target: TargetState) -> None:
@@ -142,7 +142,7 @@ class WorkerConnector:
             await asyncio.wait({running}, timeout=1.0)
             self._lifecycle.to(State.UNASSIGNED)
 
-    def _said(self, status: Status) -> None:
+    def _status_changed(self, status: Status) -> None:
         self._settled.set()
         self._on_status(status)
 

@@ -137,7 +137,7 @@ class PaperWorker:
         node = cluster.node("n1")
         plugins = Plugins([EntryPoint(NAME, f"{__name__}:PaperMirror", "mm2py.connectors")])
         validator = ConfigValidator(
-            plugins, resolve=_plain, policy=override_policy("All"), mask=node.parts.mask
+            plugins, resolve=_plain, policy=override_policy("All"), mask=node.parts.node.mask
         )
         offsets = MemoryOffsetBackingStore()
         overrides = None
@@ -152,9 +152,12 @@ class PaperWorker:
         self.herder = Herder(
             replace(
                 node.parts,
-                plugins=plugins,
-                catalog=InstalledPlugins(plugins),
-                validator=validator,
+                node=replace(
+                    node.parts.node,
+                    plugins=plugins,
+                    catalog=InstalledPlugins(plugins),
+                    validator=validator,
+                ),
                 overrides=overrides,
                 offsets=offsets,
                 editor=OffsetEditor(offsets, plugins.find),
@@ -168,7 +171,7 @@ class PaperWorker:
             catalog=InstalledPlugins(plugins),
             validator=validator,
             loggers=FakeLoggers(),
-            mask=node.parts.mask,
+            mask=node.parts.node.mask,
             clock=cluster.clock,
             forward=Forwarder(http_client(), cluster.clock),
             names_a_secret=names_a_secret,
@@ -180,7 +183,7 @@ class PaperWorker:
             flows = FlowParts(
                 fleet=fleet,
                 validator=validator,
-                mask=node.parts.mask,
+                mask=node.parts.node.mask,
                 clock=_Turns(),
                 names_a_secret=names_a_secret,
                 remote_refusal=self._refusal,

@@ -21,7 +21,7 @@ from mm2py.observability.metrics import FlowMeter, NodeSnapshot
 from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.group.round_leader import missed_commit
-from mm2py.runtime.herder.api import HerderParts, OffsetEntry
+from mm2py.runtime.herder.api import HerderNode, HerderParts, OffsetEntry
 from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
@@ -488,8 +488,15 @@ class Node:
             "status_storage_topic": "s",
         }
         self.parts = HerderParts(
+            node=HerderNode(
+                worker_id=f"{name}:8083",
+                plugins=a_plugin(),
+                catalog=FakeCatalog(),
+                validator=FakeValidator(),
+                loggers=self.loggers,
+                mask=SecretMask(["geheim-123"]),
+            ),
             flow=FLOW,
-            worker_id=f"{name}:8083",
             cluster_id=lambda: "cluster",
             clusters={
                 "target cluster B at b1:9092": lambda: self._step("target"),
@@ -501,19 +508,14 @@ class Node:
             offsets=self.offsets,
             membership=self.membership,
             hosts=self._host,
-            plugins=a_plugin(),
-            catalog=FakeCatalog(),
-            validator=FakeValidator(),
             peers=self.peers,
             overrides=self.overrides,
             resolve=resolve or _plain,
             editor=self.editor,
             meter=self.meter,
-            loggers=self.loggers,
             settings=WorkerConfig.model_validate(keys | settings),
             auto_restart=auto_restart,
             close=lambda: self._step("close"),
-            mask=SecretMask(["geheim-123"]),
         )
         self.herder = Herder(self.parts, clock=cluster.clock)
         self.life: asyncio.Task[None] | None = None
