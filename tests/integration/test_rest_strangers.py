@@ -7,7 +7,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -58,7 +58,7 @@ def pump(lines: list[socket.socket], until_s: float) -> None:
 
 
 @contextmanager
-def strangers(address: tuple[str, int], pair: str) -> Iterator[list[socket.socket]]:
+def strangers(address: tuple[str, int], pair: str) -> Generator[list[socket.socket]]:
     """Open idle connections, and twelve unfinished bodies of each kind; yields those with bodies."""
     lines: list[socket.socket] = []
     bodies: list[socket.socket] = []
@@ -104,7 +104,9 @@ def test_a_flood_on_the_internal_listener_costs_neither_memory_nor_answers_nor_t
     with Mirror(flow.file, program=LIMITED) as worker, httpx.Client(timeout=10) as client:
         line = worker.wait_for_log(r"rest listens public=", START_S)
         worker.wait_ready(START_S)
-        public, internal = re.findall(r"=(http\S+)", line)
+        found = re.search(r"public=(\S+) internal=(\S+)", line)
+        assert found
+        public, internal = str(found[1]), str(found[2])
         where = urlsplit(internal)
         assert where.hostname
         assert where.port

@@ -193,5 +193,9 @@ def test_a_connection_is_turned_away_when_no_descriptor_is_left() -> None:
 def test_connections_take_a_small_share_of_the_descriptors(
     soft: int, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    def limits(which: int) -> tuple[int, int]:
+        assert which == resource.RLIMIT_NOFILE
+        return soft, soft
+
+    monkeypatch.setattr(resource, "getrlimit", limits)
     assert connection_limit() == limit
