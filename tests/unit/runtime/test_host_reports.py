@@ -82,9 +82,10 @@ def test_no_log_call_raises_into_its_caller() -> None:
         logger.info("password=%s", "hunter2")
         await until(lambda: len(worker.lines) == 4)
         assert worker.lines == [
-            "INFO plugin log line cannot be formatted: TypeError",
-            "INFO plugin name ?",
-            "INFO plugin log line cannot be formatted: ZeroDivisionError",
+            "INFO plugin '%d rows of [hidden]' cannot be formatted: TypeError: %d format: a real"
+            " number is required, not str",
+            "INFO plugin name \\udcff",
+            "INFO plugin '%s' cannot be formatted: ZeroDivisionError: ",
             "INFO plugin password=[hidden]",
         ]
         pipe.hang_up()
