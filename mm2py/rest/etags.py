@@ -10,9 +10,11 @@ from typing import Final
 
 from mm2py.runtime.herder.errors import PreconditionFailedError
 
-__all__ = ["check_config_tag", "config_tag", "revision_of", "revision_tag"]
+__all__ = ["REVISION_TAG", "check_config_tag", "config_tag", "revision_of", "revision_tag"]
 
 ANY: Final = "*"
+REVISION_TAG: Final = r'^(\*|"[0-9]{1,15}"|[0-9]{1,15})$'
+"""What ``If-Match`` may be for a flow; shells like to lose the quotes."""
 
 
 def revision_tag(revision: int) -> str:
@@ -21,17 +23,8 @@ def revision_tag(revision: int) -> str:
 
 
 def revision_of(if_match: str | None) -> int | None:
-    """Return the revision that ``If-Match`` names, None where any will do.
-
-    Raises:
-        PreconditionFailedError: it names something else.
-    """
-    if if_match is None or if_match.strip() == ANY:
-        return None
-    text = if_match.strip().strip('"')
-    if not (text.isascii() and text.isdigit()):
-        raise PreconditionFailedError(f"If-Match: {if_match!r} is no revision of a flow")
-    return int(text)
+    """Return the revision of a tag that fits ``REVISION_TAG``, None where any will do."""
+    return None if if_match is None or if_match == ANY else int(if_match.strip('"'))
 
 
 def config_tag(config: Mapping[str, str | None], key: bytes) -> str:

@@ -157,7 +157,10 @@ class Operations:
                 return
             assert status == 200, answer
         else:
-            answer = self._ask.done("POST", path)
+            status, answer = self._ask.patiently("POST", path)
+            if status == 409 and model.state == "STOPPED":
+                return
+            assert status == 200, answer
         model.pictures[answer["revision"]] = model.now
 
     def _rollback(self, model: Model) -> None:
@@ -175,13 +178,15 @@ class Operations:
 
     def _dry(self, model: Model) -> None:
         path = path_of(model.flow)
-        for method, way, query in (
+        asked: list[tuple[str, str, dict[str, object]]] = [
             ("DELETE", "", {}),
             ("POST", "/stop", {}),
             ("POST", "/pause", {"topic": model.topics[0]}),
             ("POST", "/rollback", {"revision": min(model.pictures)}),
-            ("POST", "/restart", {}),
-        ):
+        ]
+        if model.state != "STOPPED":
+            asked.append(("POST", "/restart", {}))
+        for method, way, query in asked:
             answer = self._ask.done(method, path + way, dry_run=True, **query)
             assert (answer["dry_run"], answer["revision"]) == (True, None)
 

@@ -27,7 +27,7 @@ from mm2py.flows.views import (
     TopicView,
 )
 from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
-from mm2py.rest.etags import revision_of, revision_tag
+from mm2py.rest.etags import REVISION_TAG, revision_of, revision_tag
 from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
@@ -235,7 +235,8 @@ def _given(
     *,
     dry_run: DryRun = False,
     if_match: Annotated[
-        str | None, Header(description="ETag of the flow: 412 if it was changed since")
+        str | None,
+        Header(pattern=REVISION_TAG, description="ETag of the flow: 412 if it was changed since"),
     ] = None,
 ) -> _Given:
     return _Given(request, flow, dry_run, revision_of(if_match))
