@@ -106,6 +106,7 @@ class HerderLoop:
     async def stop_work(self) -> None:
         """Stop everything that runs here, at the end of the herder's life."""
         self._drop_signal()
+        self.duties.resign()
         if self._work.in_doubt:
             # Another worker may have it by now, and its states count.
             await self._work.abandon(self._parts.config.snapshot())
@@ -152,6 +153,7 @@ class HerderLoop:
         async def again() -> None:
             if self._joined and not self._must_join and not self._work.in_doubt:
                 self._work.repair_states()
+                self.duties.forget_states(self._parts.config.snapshot())
             self._compare_later()
 
         self._queue.post(again, delay_s=COMPARE_EVERY_S)
