@@ -159,12 +159,12 @@ class ForwardError(HerderError):
 
 
 class HerderFailedError(HerderError):
-    """The herder failed and waits for its next start; ``cause`` is why it failed."""
+    """The herder failed and does not run now; ``cause`` is why it failed."""
 
     status = 503
 
     def __init__(self, cause: Mm2pyError) -> None:
-        super().__init__(f"The herder failed and will be started again: {cause}")
+        super().__init__(f"The herder failed and does not run now: {cause}")
         self.cause = cause
 
 

@@ -49,7 +49,7 @@ class LeaderDuties:
         if not outcome.leader:
             self._timed = None
             return
-        self._forget_states(snapshot)
+        self.forget_states(snapshot)
         if not self._parts.membership.solo:
             # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
             self._plan("session key", self._rotate_key)
@@ -73,8 +73,10 @@ class LeaderDuties:
         if self._leads:
             self._plan("derived configs", self._write_derived)
 
-    def _forget_states(self, snapshot: ConfigSnapshot) -> None:
-        """Remove the states of connectors and tasks that are not configured any more."""
+    def forget_states(self, snapshot: ConfigSnapshot) -> None:
+        """As the leader, remove the states of connectors and tasks that are not configured any more."""
+        if not self._leads:
+            return
         status = self._parts.status
         for name in status.connectors():
             configured = set(snapshot.tasks(name)) if name in snapshot.connectors else set[TaskId]()

@@ -111,6 +111,7 @@ class HerderLoop:
         while self._watches:
             self._watches.pop()()
         self._drop_signal()
+        self.duties.resign()
         await self._stop_work(self._work.running)
 
     def note_state(self) -> None:
@@ -156,6 +157,7 @@ class HerderLoop:
         async def again() -> None:
             if self._joined and not self._must_join and self._permit.valid:
                 self._work.repair_states()
+                self.duties.forget_states(self._parts.config.snapshot())
             self._compare_later()
 
         self._queue.post(again, delay_s=COMPARE_EVERY_S)

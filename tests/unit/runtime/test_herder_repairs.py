@@ -288,3 +288,23 @@ def test_a_state_of_the_owner_before_is_replaced_within_a_minute() -> None:
         await end(cluster)
 
     asyncio.run(scenario())
+
+
+def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node().start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: node.state(C1) == "RUNNING")
+        right = node.status.get(C1)
+        assert right is not None
+        late = TaskId("c", 7)
+        node.status.put(late, replace(right, state=State.UNASSIGNED))
+        await until(lambda: node.state(late) == "UNASSIGNED")
+        await cluster.clock.advance(61)
+        await until(lambda: node.state(late) == "")
+        assert node.state(C1) == "RUNNING"
+        await end(cluster)
+
+    asyncio.run(scenario())
