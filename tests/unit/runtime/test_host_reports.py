@@ -143,7 +143,8 @@ def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
     async def scenario() -> None:
         world = World()
         picking = asyncio.create_task(world.pool.pick(own=True))
-        await until(lambda: bool(world.links))
+        # The host has its end of the pipe, and has not greeted yet.
+        await until(lambda: bool(world.links) and world.children[0].pipe is not None)
         picking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await picking
