@@ -48,11 +48,13 @@ class Child:
         self.stages: list[HostStage] = []
         self.levels: list[tuple[str, str]] = []
         self.how = "code 0"
+        self.greets = asyncio.Event()
         self.pipe: HostPipe | None = None
         self.running: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket) -> None:
         self.pipe = await HostPipe.over(sock)
+        await self.greets.wait()
         service = HostService(
             self.pipe,
             self._build,
@@ -123,6 +125,7 @@ class World:
         self.meter = FlowMeter(FLOW, self.clock)
         self.spawn_error: OSError | None = None
         self.permit = Permit(self.clock, until_s=inf)
+        self.greets = True
         self.pool = HostPool(processes, self._spawn)
         self.host = self.flow(spec)
 
@@ -156,6 +159,11 @@ class World:
     async def close(self) -> None:
         await self.host.close()
         await self.pool.close()
+        for child in self.children:
+            await child.ended()
+        for pipe in (*self.pipes, *(child.pipe for child in self.children)):
+            if pipe is not None:
+                await pipe.close()
 
     async def _spawn(self) -> HostLink:
         if self.spawn_error is not None:
@@ -163,6 +171,8 @@ class World:
         here, there = socket.socketpair()
         child = Child(100 + len(self.children), self.version)
         self.children.append(child)
+        if self.greets:
+            child.greets.set()
         child.running = asyncio.create_task(child.run(there))
         self.pipes.append(await HostPipe.over(here))
         self.links.append(HostLink(self.pipes[-1], child, version="1", clock=self.clock))

@@ -142,8 +142,8 @@ def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are() -> 
 def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
     async def scenario() -> None:
         world = World()
+        world.greets = False
         picking = asyncio.create_task(world.pool.pick(own=True))
-        # The host has its end of the pipe, and has not greeted yet.
         await until(lambda: bool(world.links) and world.children[0].pipe is not None)
         picking.cancel()
         with pytest.raises(asyncio.CancelledError):
