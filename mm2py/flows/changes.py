@@ -448,7 +448,12 @@ class FlowChanges:
                     with contextlib.suppress(NotFoundError):
                         await herder.delete(name, actor=request.actor)
             # The leader's write waits in the herder's queue: an answer from there comes after it.
-            await herder.health()
+            try:
+                await herder.health()
+            except HerderError:
+                if store.present:
+                    raise
+                return  # deleted: its herder has ended meanwhile
             infos = {name: herder.info_now(name) for name in wanted}
             if all(it is not None and it.config == wanted[n] for n, it in infos.items()):
                 return

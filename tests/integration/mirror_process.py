@@ -42,12 +42,12 @@ POLL_S: Final = 0.1
 _TAIL_LINES: Final = 60
 
 SHORT_SESSION: Final = {
-    "{target}.session.timeout.ms": "2000",
-    "{target}.heartbeat.interval.ms": "500",
+    "{target}.session.timeout.ms": "4000",
+    "{target}.heartbeat.interval.ms": "1000",
     "{target}.scheduled.rebalance.max.delay.ms": "1000",
 }
 """Properties of a flow whose test waits until a worker counts as dead."""
-SHORT_SESSION_S: Final = 2.0
+SHORT_SESSION_S: Final = 4.0
 
 T = TypeVar("T")
 

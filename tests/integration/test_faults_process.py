@@ -9,7 +9,7 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.main_job import processes, the_tasks_of_a_killed_worker_run_in_the_other
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,
     assert_equal,
@@ -93,7 +93,7 @@ def test_a_stop_under_load_ends_with_0_and_the_next_start_doubles_nothing(
 @pytest.fixture
 def shared_flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
     """A flow of two tasks, for two processes."""
-    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2", **SHORT_SESSION})
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2"})
 
 
 def test_a_second_process_takes_half_of_the_work_and_all_of_it_when_the_first_ends(

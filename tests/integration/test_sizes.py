@@ -1,14 +1,19 @@
 """Sizes that users have: from one task to two hundred, wide topics, many topics at once, three workers."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import cast
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic, Pair
 from tests.integration.mirror_process import until, write_flow
 from tests.integration.several_workers import Workers
-from tests.integration.traffic import Sent, wait_for_copy, write
+from tests.integration.traffic import Sent, producer, wait_for_copy, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -53,20 +58,31 @@ def test_three_workers_share_twelve_tasks(regions: Pair, tmp_path: Path, topic: 
 
 
 def test_a_hundred_topics_get_their_first_record_at_once(
-    regions: Pair, tmp_path: Path, create_topic: CreateTopic, unique: Callable[[str], str]
+    regions: Pair, tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     prefix = unique("many")
     topics = [f"{prefix}-{number}" for number in range(TOPICS)]
-    for name in topics:
-        create_topic(regions[0], name)
+    create_all(regions[0], topics)
     flow = write_flow(tmp_path, *regions, f"{prefix}-.*", {"tasks.max": "11"})
     with Workers(flow) as workers:
         (worker,) = workers.start("only")
         workers.until_spread(tasks=11, over=1)
+        client = producer(flow.source)
         for name in topics:
-            write(flow.source, name, [Sent(0, b"first")])
-        for name in topics:
-            wait_for_copy(worker, flow, name, timeout_s=UP_S)
+            client.produce(name, b"first", partition=0)
+        assert client.flush(UP_S) == 0
+        # A topic is in use when its first record was acknowledged: a hundred states at once.
         used = {flow.remote(name) for name in topics}
         until(lambda: workers.topics(worker) >= used, UP_S, "all topics in use", alive=worker)
+        for name in (topics[0], topics[-1]):
+            wait_for_copy(worker, flow, name, timeout_s=UP_S)
         workers.stop()
+
+
+def create_all(region: KafkaAddress, topics: list[str]) -> None:
+    """Create topics of one partition in one request."""
+    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
+    # confluent-kafka's annotation leaves the futures' results open.
+    answers = admin.create_topics([NewTopic(name, 1, 1) for name in topics])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    for answer in cast("dict[str, Future[None]]", answers).values():
+        answer.result(60)
