@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.traffic import Load, copied, read, wait_for_copy
+from tests.integration.traffic import Load, committed_positions, ends, read, wait_for_copy
 
 __all__ = ["PARTITIONS", "Outcome", "outages"]
 
@@ -72,8 +72,14 @@ def outages(rig: Rig, folder: Path, topic: str, lengths_s: Sequence[float]) -> O
 
 
 def _progress(worker: Mirror, flow: Flow, topic: str) -> None:
-    before = copied(flow, topic)
-    until(lambda: copied(flow, topic) > before, PROGRESS_S, "the copy to go on", alive=worker)
+    """Wait until what the source has now is copied, and positions behind it are stored."""
+    there = ends(flow.source, topic)
+
+    def stored() -> bool:
+        positions = committed_positions(flow, topic)
+        return all(positions.get(p, -1) >= end - 1 for p, end in there.items() if end)
+
+    until(stored, PROGRESS_S, "the copy and its positions to catch up", alive=worker)
 
 
 def _positions(flow: Flow, topic: str) -> dict[int, list[int]]:

@@ -65,7 +65,8 @@ def test_a_flow_without_tasks_is_degraded_unless_only_its_heartbeats_run(rig: Ri
 
 def test_a_flow_without_its_source_connector_is_degraded(rig: Rig) -> None:
     herder = rig.herders[AB]
-    herder.configs = {"MirrorHeartbeatConnector": {"connector.class": "x"}}
+    herder.configs.clear()
+    herder.configs["MirrorHeartbeatConnector"] = {"connector.class": "x"}
     herder.states = {"MirrorHeartbeatConnector": state("MirrorHeartbeatConnector")}
     degraded, (error,) = flow_of(rig)
     assert (degraded, "no MirrorSourceConnector" in error) == ("DEGRADED", True)
