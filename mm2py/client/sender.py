@@ -304,7 +304,7 @@ class Sender:
             self._spawn(self._recovery.revive(lane))
         elif state is LaneState.REPAIRING:
             self._spawn(self._recovery.repair(lane))
-        elif state is LaneState.FAILED:
+        elif state is LaneState.FAILED and lane.unsettled:  # else it was abandoned meanwhile
             self._fail(lane, refusal(lane.first_unsettled(), lane.target))
 
     def _new_lane(self, target: TopicPartition) -> SenderLane:

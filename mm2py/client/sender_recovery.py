@@ -80,6 +80,8 @@ class LaneRecovery:
 
     async def repair(self, lane: SenderLane) -> None:
         """The target definitely refused this form of the records: send them in another."""
+        if not lane.unsettled:
+            return  # abandoned before this began
         sent = lane.first_unsettled()
         if not self._limits.cuts and (sent.code in TOO_LARGE or sent.bad_record > 0):
             self._events.failed(lane, refusal(sent, lane.target))

@@ -376,10 +376,17 @@ class FlowChanges:
     # ---- one way for all of them
 
     async def _turn(self, request: Request, plan: Plan) -> ChangeResult:
+        await self._take_failed(request.flow)
         self._led(request.flow)  # others are not held up for what is another worker's
         async with self._changing:
             node = self._led(request.flow)  # it may have been deleted meanwhile
             return await self._apply(request, node, await plan(node))
+
+    async def _take_failed(self, flow: FlowName) -> None:
+        """Let a flow whose herder failed be changed here, which may be the remedy."""
+        node = self._parts.fleet.nodes.get(flow)
+        if node is not None and node.herder.failure is not None:
+            await node.herder.accept_changes()
 
     async def _apply(self, request: Request, node: FlowNode, change: Change) -> ChangeResult:
         """Check a change, carry it out, record it and wait until it is in force; a dry run only checks."""
@@ -439,6 +446,8 @@ class FlowChanges:
     async def _in_force(self, request: Request, node: FlowNode, before: set[str]) -> None:
         """Return when the config topic holds what the change has made of the flow."""
         herder, store, clock = node.herder, node.overrides, self._parts.clock
+        if herder.failure is not None:
+            return  # it starts again with the change, and its leader acts on it then
         await herder.apply_holds()
         deadline = clock.monotonic() + APPLIED_S
         while True:
@@ -550,7 +559,9 @@ class FlowChanges:
 
 
 def _need_leader(node: FlowNode) -> None:
-    """Raise ``ForwardError`` unless this worker leads the flow."""
+    """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are accepted."""
+    if node.herder.failure is not None:
+        return
     node.herder.member_urls()
     if node.herder.node_snapshot().state == "SUSPENDED":
         raise ForwardError(None)  # another worker may lead by now

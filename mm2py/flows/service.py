@@ -220,6 +220,8 @@ class FlowService:
 
     async def _members(self, flow: FlowName) -> Members:
         herder, peers = self._node(flow).herder, self._node(flow).peers
+        if herder.failure is not None:
+            return Members(snapshots=(herder.node_snapshot(),))
         urls = [url for url in herder.member_urls() if urlsplit(url).netloc != herder.worker_id]
         key = herder.session_key()
         own = herder.node_snapshot()

@@ -86,6 +86,8 @@ class FlowWork:
     """The connectors of a flow whose class is installed: a Java worker may have left others."""
 
     connectors: Sequence[ConnectorWork]
+    failure: str = ""
+    """Why the flow's herder does not run here, empty while it does."""
 
     @property
     def source(self) -> ConnectorWork | None:
@@ -99,6 +101,8 @@ class FlowWork:
 
     def state(self, nodes: Sequence[NodeSnapshot]) -> str:
         """Return the worst state: a flow runs only when all of it does."""
+        if self.failure:
+            return State.FAILED.value
         at_nodes = {node.state for node in nodes}
         words = {state_name(state) for _, state in self.works()}
         for word, there in (
@@ -116,6 +120,8 @@ class FlowWork:
 
     def wrongs(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
         """Return what is wrong with what (a connector, task, partition or topic)."""
+        if self.failure:
+            yield "flow", self.failure
         for where, work in self.works():
             if work is not None and work.state is State.FAILED:
                 yield where, _plain(work.trace or "")
@@ -140,7 +146,8 @@ class FlowWork:
 def read_flow(herder: Herder) -> FlowWork:
     """Return what a herder knows now of its connectors and tasks."""
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
-    return FlowWork([_read(herder, it) for it in infos if it is not None and it.type != "unknown"])
+    connectors = [_read(herder, it) for it in infos if it is not None and it.type != "unknown"]
+    return FlowWork(connectors, "" if herder.failure is None else str(herder.failure))
 
 
 def _read(herder: Herder, info: ConnectorInfo) -> ConnectorWork:

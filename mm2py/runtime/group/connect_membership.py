@@ -178,6 +178,11 @@ class ConnectMembership:
         over = self._member.over
         return self._lost(over) if over else Rejoin(next(reasons[task] for task in done))
 
+    async def is_empty(self) -> bool:
+        """Return whether the group has no member, not even this worker."""
+        group = await self._member.coordinator.describe()
+        return not group.members and group.state in _FREE
+
     async def until_ours(self) -> None:
         """Leave, and wait until the group has no foreign member."""
         await self.leave()

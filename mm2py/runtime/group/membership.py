@@ -75,6 +75,10 @@ class WorkerMembership(Protocol):
         """
         ...
 
+    async def is_empty(self) -> bool:
+        """Return whether the group has no member, not even this worker; raises as a call to it does."""
+        ...
+
     async def until_ours(self) -> None:
         """Leave, and wait until the group has no foreign member; logs them every 10 s."""
         ...

@@ -56,6 +56,10 @@ class SoloMembership:
             signed=False,
         )
 
+    async def is_empty(self) -> bool:
+        """Return True: there is no other member."""
+        return True
+
     async def until_ours(self) -> None:
         """Return at once: there is no other member."""
 

@@ -58,6 +58,9 @@ T = TypeVar("T")
 START_WAIT_S: Final = 5.0
 """For how long a restart waits for a connector that fails to start."""
 
+CHANGE_S: Final = 10.0
+"""How long a flow that does not run may be written for after a look at its empty group."""
+
 LARGEST_CONFIG_BYTES: Final = 1_000_000
 """A connector config of this size fits into a record of a topic with Kafka's default ``max.message.bytes``."""
 
@@ -80,7 +83,7 @@ class Herder:
     """
 
     def __init__(self, parts: HerderParts, *, clock: Clock) -> None:
-        self._parts = parts
+        self._parts, self._clock = parts, clock
         self._queue = HerderQueue(clock)
         self._life = Supervisor(parts, self._queue, clock=clock)
 
@@ -102,6 +105,25 @@ class Herder:
     def problems(self) -> Sequence[str]:
         """What is wrong on this node now, one line each."""
         return self._life.problems()
+
+    async def accept_changes(self) -> None:
+        """Let overrides be written for a moment while the herder does not run.
+
+        Nothing leads the flow then, and no other worker may: its group has to be empty.
+
+        Raises:
+            HerderFailedError: other workers are in the group, or it cannot be seen.
+        """
+        if self.failure is None:
+            return
+        membership = self._parts.membership
+        try:
+            empty = await membership.is_empty()
+        except Mm2pyError:
+            empty = False
+        if not empty:
+            raise HerderFailedError(self.failure)
+        membership.permit.grant(self._clock.monotonic() + CHANGE_S)
 
     # ---- at once, from what this node has read, also during a rebalance
 

@@ -248,6 +248,9 @@ class FakeMembership:
                 raise MembershipLostError(signal)
         return await self.group.join(self, MemberView(self.name, config_offset, owned))
 
+    async def is_empty(self) -> bool:
+        return not self.group.members
+
     async def until_ours(self) -> None:
         self.group.drop(self.name)
         self.waited_for_ours += 1

@@ -8,6 +8,7 @@ from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.protocol.error_codes import server_error
 from mm2py.runtime.group.membership import Rejoin
 from mm2py.runtime.herder.errors import HerderFailedError
+from mm2py.runtime.herder.herder import CHANGE_S
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
 
 GROUP_AUTHORIZATION_FAILED = 30
@@ -108,6 +109,28 @@ def test_a_change_of_the_overrides_starts_a_failed_flow_at_once() -> None:
         await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
         assert node.overrides.started == 1, "it stays open while the flow starts again"
         await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_flow_takes_changes_while_no_worker_is_in_its_group() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node().start()
+        await until(lambda: node.meter.state == "STANDBY")
+        await fails(node, times=5)
+        valid = [node.membership.permit.valid]
+        await node.herder.accept_changes()
+        valid.append(node.membership.permit.valid)
+        await cluster.clock.advance(CHANGE_S)
+        valid.append(node.membership.permit.valid)
+        assert valid == [False, True, False]
+        other = cluster.node("n2").start()
+        await until(lambda: other.meter.state == "STANDBY")
+        with pytest.raises(HerderFailedError):
+            await node.herder.accept_changes()
+        await node.stop()
+        await other.stop()
 
     asyncio.run(scenario())
 
