@@ -6,7 +6,6 @@ syncs. Batches are never decoded. One task owns its partitions; positions and se
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, final
@@ -15,6 +14,7 @@ from mm2py.api.context import PartitionState, SourceGap, TaskContext
 from mm2py.api.records import SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.backoff import Backoff
+from mm2py.client.stall_log import SOURCE, StallLog
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
@@ -94,7 +94,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._failed: dict[TopicPartition, None] = {}
         self._to_drop: list[TopicPartition] = []
         self._stalled: dict[TopicPartition, str] = {}
-        self._causes: Counter[str] = Counter()
+        self._stalls = StallLog(SOURCE, context.clock)
         self._handed: dict[TopicPartition, int] = {}
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
@@ -235,6 +235,7 @@ class MirrorSourceTask(BatchSourceTask):
                     await opened.reader.look_back()
             await opened.reader.close()
             await opened.session.close()
+        self._stalls.close()
 
     # -- start ------------------------------------------------------------------------------------
 
@@ -298,6 +299,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._failed[partition] = None
         # The reader may be in the middle of its own bookkeeping, so it is told at the next poll.
         self._to_drop.append(partition)
+        self._stalls.forget(partition)
         if self._syncs is not None:
             self._syncs.forget(partition)
 
@@ -306,22 +308,13 @@ class MirrorSourceTask(BatchSourceTask):
         cause = None if error is None else str(error)
         if partition in self._failed or cause == known:
             return
-        self._stalled.pop(partition, None)
-        if known is not None:
-            self._causes[known] -= 1
-            if not self._causes[known]:
-                del self._causes[known]
-                log.info("the source is read again partition=%s cause_was=%s", partition, known)
-        if cause is None:
+        if error is None:
+            del self._stalled[partition]
+            self._stalls.moving(partition)
             self._context.partition_state(partition, PartitionState.RUNNING)
             return
-        self._stalled[partition] = cause
-        self._causes[cause] += 1
-        if self._causes[cause] == 1:
-            # A broker that is away stalls many partitions for one cause: one line.
-            log.warning(
-                "partition cannot be read, tried again partition=%s cause=%s", partition, cause
-            )
+        self._stalled[partition] = str(error)
+        self._stalls.stalled(partition, error)
         self._context.partition_state(partition, PartitionState.HELD, error)
 
     def _without_failed(

@@ -14,6 +14,7 @@ from mm2py.client.admin import Admin
 from mm2py.client.backoff import Backoff
 from mm2py.client.cluster import Cluster
 from mm2py.client.connection import BrokerConnection
+from mm2py.client.stall_log import LEADER_CHANGE_S, is_leader_change
 from mm2py.clock import Clock
 from mm2py.errors import (
     ConnectionFailedError,
@@ -70,7 +71,8 @@ class LogReader:
         self._deadline = 0.0
         self._closed = False
         self._moved = asyncio.Event()
-        self._troubled = False
+        self._troubled_s: float | None = None  # since when
+        self._logged = False
 
     async def read_to_end(self, handle: RecordHandler) -> None:
         """Hand every record up to the present end to ``handle``, in offset order per partition.
@@ -103,8 +105,9 @@ class LogReader:
     async def tail(self, handle: RecordHandler) -> None:
         """Hand on every record as soon as it is there, until cancelled; ``read_to_end`` goes first.
 
-        Trouble is logged once and retried with growing pauses, whatever it is. Each leader is asked on a
-        connection of its own: a long poll would keep everybody else waiting.
+        Trouble is retried with growing pauses, whatever it is, and logged once; a leader that moves is
+        logged only when that takes long. Each leader is asked on a connection of its own: a long poll would
+        keep everybody else waiting.
         """
         backoff = Backoff(
             self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms
@@ -113,9 +116,7 @@ class LogReader:
             try:
                 await self._follow(handle, backoff)
             except Mm2pyError as error:
-                if not self._troubled:
-                    self._troubled = True
-                    log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
+                self._note_trouble(error)
                 for tp in self._positions:
                     self._cluster.leader_moved(tp)
                 await self._clock.sleep(backoff.next_s())
@@ -223,8 +224,9 @@ class LogReader:
             problem = await self._take(answer, None, handle)
             if problem is not None:
                 raise problem
-            if self._troubled:
-                self._troubled = False
+            self._troubled_s = None
+            if self._logged:
+                self._logged = False
                 log.info("topic is followed again topic=%s", self._topic)
             backoff.reset()
             if before != [self._positions[tp] for tp in partitions]:
@@ -233,6 +235,16 @@ class LogReader:
                 raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
             if self._clock.monotonic() - began < _TAIL_REST_S:
                 await self._clock.sleep(_TAIL_REST_S)
+
+    def _note_trouble(self, error: Mm2pyError) -> None:
+        now = self._clock.monotonic()
+        if self._troubled_s is None:
+            self._troubled_s = now
+        if not self._logged and (
+            not is_leader_change(error) or now - self._troubled_s >= LEADER_CHANGE_S
+        ):
+            self._logged = True
+            log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
 
     # ---- reading ----
 

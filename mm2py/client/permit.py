@@ -13,6 +13,7 @@ Invariants (tests of the same names):
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from math import inf
 from typing import Final, final
 from weakref import WeakSet
@@ -37,7 +38,7 @@ class Permit:
         self._until_s = until_s
         self.was_valid = until_s > -inf
         """What ``check`` saw last: for bookkeeping on hot paths, never for the decision to send."""
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: list[tuple[Callable[[], None], Context]] = []
         self._timer: asyncio.Task[None] | None = None
         self.term = 0
         """Number of the present term; grows by one with each ``abandon``."""
@@ -60,13 +61,15 @@ class Permit:
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` after each grant, revocation, expiry and ``abandon``.
 
-        Returns what ends the watching.
+        It runs in the context of this call: an expiry may be seen by a signal handler or by another flow's
+        code, and what is logged and started then belongs to the watcher. Returns what ends the watching.
         """
-        self._watchers.append(changed)
+        watcher = changed, copy_context()
+        self._watchers.append(watcher)
 
         def end() -> None:
-            if changed in self._watchers:
-                self._watchers.remove(changed)
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
 
         return end
 
@@ -103,8 +106,8 @@ class Permit:
         self._notify()
 
     def _notify(self) -> None:
-        for changed in tuple(self._watchers):
-            changed()
+        for changed, context in tuple(self._watchers):
+            context.copy().run(changed)  # a copy: a change may be made by a watcher
 
     async def _run_out(self) -> None:
         """Look when the granted instant is reached, later if it was moved meanwhile."""

@@ -13,7 +13,7 @@ from typing import Final, TextIO, final
 
 from mm2py.errors import Mm2pyError
 
-__all__ = ["SecretMask", "configure_logging", "current_scope", "log_scope"]
+__all__ = ["SecretMask", "cause_text", "configure_logging", "current_scope", "log_scope"]
 
 HIDDEN: Final = "[hidden]"
 """What stands in place of a secret; the text of Kafka's ``Password.HIDDEN``."""
@@ -114,10 +114,14 @@ def _escaped(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def _one_line(error: BaseException) -> str:
+def cause_text(error: BaseException) -> str:
+    """Return an error of whatever origin as one line, for ``cause=``; never empty."""
     text = " ".join(str(error).split())
-    # Our own errors are written to be read; of a foreign one the class is half of the message.
-    return text if isinstance(error, Mm2pyError) else f"{type(error).__name__}: {text}"
+    # Our own errors are written to be read; of a foreign one the class is half of the message, or all of it
+    # (``TimeoutError`` has no text).
+    if isinstance(error, Mm2pyError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @final
@@ -137,7 +141,7 @@ class _LineFormatter(logging.Formatter):
         if self._debug:
             message = f"{message} ({record.name}:{record.lineno})"
         elif error is not None:
-            message = f"{message}: {_one_line(error)}"
+            message = f"{message}: {cause_text(error)}"
         # Masked before it is escaped: secrets may hold what is escaped.
         text = _escaped(self._mask.apply(message))
         line = f"{self.formatTime(record)} {record.levelname} {text}"

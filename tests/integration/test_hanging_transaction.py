@@ -40,7 +40,7 @@ def test_an_open_transaction_is_reported_holds_back_its_partition_alone_and_is_f
         write(region_a, topic, [Sent(n % 2, b"behind %d" % n) for n in range(100)])
         until(lambda: ends(region_b, remote) == {0: 50, 1: 100}, 30, "the others", alive=mirror)
         said = mirror.wait_for_log("a transaction is open", 80)
-        assert f"partition={topic}-0" in said
+        assert f"({topic}-0)" in said
         assert "at offset 50 of" in said
         assert "find-hanging" in said
         assert ends(region_b, remote) == {0: 50, 1: 100}

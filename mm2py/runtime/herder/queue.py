@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar, final
 
 from mm2py.clock import Clock
+from mm2py.observability.logging import cause_text
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderTimeoutError
 
 __all__ = ["HEALTH_TIMEOUT_S", "REQUEST_TIMEOUT_S", "HerderQueue"]
@@ -100,7 +101,9 @@ class HerderQueue:
                 value = await work()
             except Exception as error:  # noqa: BLE001 - handed to the caller
                 if result.done():
-                    log.warning("a request failed after its caller had gone cause=%s", error)
+                    log.warning(
+                        "a request failed after its caller had gone cause=%s", cause_text(error)
+                    )
                 else:
                     result.set_exception(error)
             else:

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, FatalError, Mm2pyError
-from mm2py.observability.logging import log_scope
+from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
@@ -220,4 +220,4 @@ class Supervisor:
             try:
                 await step()
             except Exception as error:  # noqa: BLE001 - the edge: the other steps still have to run
-                log.warning("%s failed cause=%s", what, error)
+                log.warning("%s failed cause=%s", what, cause_text(error))

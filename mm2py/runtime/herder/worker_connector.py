@@ -13,6 +13,7 @@ from typing import Final, Protocol, final, runtime_checkable
 from mm2py.api.connector import Connector
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, RetriableError
+from mm2py.observability.logging import cause_text
 from mm2py.runtime.herder.patience import Patience, wait_or_stop
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.types import State, TargetState, TopicPartition
@@ -203,7 +204,7 @@ class WorkerConnector:
                 log.warning(
                     "task configs are not published yet, tried again retry_s=%.2f cause=%s",
                     pause,
-                    error,
+                    cause_text(error),
                 )
                 await wait_or_stop(self._clock, pause, self._changed)
                 self._wanted.set()
@@ -245,7 +246,7 @@ class WorkerConnector:
                 await connector.stop()
         except Exception as error:  # noqa: BLE001 - the worker's edge: an error in stop is a state
             if self._target is TargetState.STOPPED and not self._stopping:
-                log.warning("connector did not stop in order cause=%s", error)
+                log.warning("connector did not stop in order cause=%s", cause_text(error))
             else:
                 self._lifecycle.to(State.FAILED, error)
 

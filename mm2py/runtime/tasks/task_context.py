@@ -27,6 +27,10 @@ HEADLINES: Final = {
     EventKind.TRUNCATION: "the source lost records that were copied",
     EventKind.RECREATED: "source topic was recreated, what was not copied of the old one is lost",
 }
+WITHOUT_LOSS: Final = {
+    EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
+    EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
+}
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 
@@ -207,9 +211,11 @@ class WorkerTaskContext:
         if self._policies.stops_after(kind):
             self._stopped_by_gap.add(gap.partition)
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
-            log.error(
+            headlines = HEADLINES if gap.count else WITHOUT_LOSS
+            log.log(
+                logging.ERROR if gap.count else logging.WARNING,
                 "%s partition=%s first_offset=%d last_offset=%d offsets=%d cause=%s detail=%s",
-                HEADLINES.get(kind, "records lost before they could be copied"),
+                headlines.get(kind, "records lost before they could be copied"),
                 gap.partition,
                 gap.first_offset,
                 gap.last_offset,

@@ -15,8 +15,10 @@ from typing import Final, final
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
+from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.herder.patience import Patience, wait_or_stop
@@ -24,7 +26,6 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HOLD_ABOVE_BYTES, HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.stall_log import StallLog
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -99,7 +100,7 @@ class WorkerTask:
         self._topics: set[str] = set()
         self._on_topic = on_topic
         self._failed: set[TopicPartition] = set()
-        self._stalls = StallLog()
+        self._stalls = StallLog(TARGET, self._clock)
         self._starved = False
         self._permit = permit
         self._paused = False
@@ -326,6 +327,7 @@ class WorkerTask:
         self._committer.failed(source)
         self._failed.add(source)
         self._holds.given_up(source)
+        self._stalls.forget(target)
         if not isinstance(error, Mm2pyError):
             error = PartitionError(
                 f"cannot be written to {target}: {error}",
@@ -406,14 +408,14 @@ class WorkerTask:
         try:
             await self._commit()
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway
-            log.warning("last commit failed cause=%s", error)
+            log.warning("last commit failed cause=%s", cause_text(error))
 
     async def _close(self) -> None:
         for close in (self._task.stop, self._sender.close):
             try:
                 await close()
             except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
-                log.warning("closing a task's part failed cause=%s", error)
+                log.warning("closing a task's part failed cause=%s", cause_text(error))
         self._end_watch()
         self._arrivals.close()
         self._stalls.close()

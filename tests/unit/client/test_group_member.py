@@ -13,8 +13,9 @@ from mm2py.client.group_coordinator import (
     MembershipEndedError,
 )
 from mm2py.client.group_member import GroupMember
-from mm2py.client.permit import Permit
+from mm2py.client.permit import Permit, check_all
 from mm2py.errors import FatalServerError, RetriableError
+from mm2py.observability.logging import current_scope, log_scope
 from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     FENCED_INSTANCE_ID,
@@ -149,6 +150,30 @@ async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
     lines = [line for line in caplog.messages if "the flow" in line]
     assert ["flow is suspended" in line for line in lines] == [True, False]
     assert "the flow continues" in lines[-1]
+
+
+async def test_a_silence_that_is_noticed_after_a_suspension_is_logged_with_the_flow(
+    stage: Stage,
+) -> None:
+    scopes: dict[str, str] = {}
+
+    def note(record: logging.LogRecord) -> bool:
+        scopes[record.getMessage()] = current_scope()
+        return True
+
+    logger = logging.getLogger("mm2py.client.group_member")
+    logger.addFilter(note)
+    try:
+        with log_scope("A->B"):
+            await stage.one.round()
+            await stage.clock.settle()
+        stage.clock.jump(60)
+        check_all()  # as a signal handler does, outside of any flow
+    finally:
+        logger.removeFilter(note)
+    ((line, scope),) = scopes.items()
+    assert line.startswith("group coordinator is silent")
+    assert scope == "[A->B] "
 
 
 async def test_an_answer_that_took_a_session_timeout_resumes_nothing(stage: Stage) -> None:

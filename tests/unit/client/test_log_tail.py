@@ -11,6 +11,7 @@ from mm2py.client.cluster import Cluster
 from mm2py.client.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
+from mm2py.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
 from mm2py.protocol.record_batch import sign
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.broker import FakeBroker
@@ -27,9 +28,26 @@ def batch(value: str) -> bytes:
     return bytes(data)
 
 
+class LateClock:
+    """The real clock, put forward at will."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms()
+
+    def monotonic(self) -> float:
+        return SYSTEM_CLOCK.monotonic() + self.ahead_s
+
+    async def sleep(self, seconds: float) -> None:
+        await SYSTEM_CLOCK.sleep(seconds)
+
+
 class Bench:
-    def __init__(self, broker: FakeBroker, reader: LogReader) -> None:
-        self.broker, self.reader = broker, reader
+    def __init__(self, broker: FakeBroker, cluster: Cluster) -> None:
+        self.clock = LateClock()
+        self.broker, self.reader = broker, LogReader(cluster, "log", clock=self.clock)
         self.seen: list[bytes | None] = []
 
     def handle(self, _partition: int, record: Record) -> None:
@@ -51,7 +69,7 @@ async def bench() -> AsyncGenerator[Bench]:
             default_api_timeout_ms=5000,
         )
         cluster = Cluster(settings, alias="x")
-        bench = Bench(broker, LogReader(cluster, "log", clock=SYSTEM_CLOCK))
+        bench = Bench(broker, cluster)
         broker.append(TP, batch("a"))
         await bench.reader.read_to_end(bench.handle)
         tail = asyncio.create_task(bench.reader.tail(bench.handle))
@@ -95,6 +113,28 @@ async def test_trouble_is_said_once_and_passes(
     await bench.saw(b"a", b"b")
     assert caplog.text.count("topic cannot be followed topic=log") == 1
     assert caplog.text.count("topic is followed again topic=log") == 1
+
+
+@pytest.mark.parametrize("code", [FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER])
+async def test_a_leader_that_moves_is_logged_only_when_it_takes_long(
+    bench: Bench, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    caplog.set_level(logging.INFO, "mm2py.client.log_reader")
+    bench.broker.fail_next(FETCH, code, 3)
+    bench.broker.append(TP, batch("b"))
+    await bench.saw(b"a", b"b")
+    bench.clock.ahead_s += 60.0  # trouble that was over does not count
+    bench.broker.fail_next(FETCH, code, 3)
+    bench.broker.append(TP, batch("c"))
+    await bench.saw(b"a", b"b", b"c")
+    assert caplog.messages == []
+    asked = bench.broker.count(FETCH)
+    bench.broker.fail_next(FETCH, code, 1_000_000)
+    await eventually(lambda: bench.broker.count(FETCH) > asked + 6)
+    assert caplog.messages == []
+    bench.clock.ahead_s += 5.0
+    await eventually(lambda: len(caplog.messages) == 1)
+    assert caplog.messages[0].startswith("topic cannot be followed topic=log")
 
 
 async def test_a_damaged_batch_holds_the_follower_up_until_it_is_gone(bench: Bench) -> None:

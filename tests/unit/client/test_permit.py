@@ -4,6 +4,7 @@ import asyncio
 
 from mm2py.client.permit import UNLIMITED, Permit, check_all
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.observability.logging import current_scope, log_scope
 from mm2py.testing.clock import FakeClock
 
 
@@ -109,3 +110,17 @@ async def test_watchers_hear_of_the_end_without_being_asked() -> None:
 
 def test_the_unlimited_permit_allows_everything() -> None:
     assert UNLIMITED.allows(UNLIMITED.term)
+
+
+async def test_a_watcher_runs_in_its_own_scope_whoever_sees_the_end() -> None:
+    clock = FakeClock()
+    permit = Permit(clock)
+    seen: list[str] = []
+    with log_scope("A->B", "MirrorSourceConnector", "task-0"):
+        permit.watch(lambda: seen.append(current_scope()))
+        permit.watch(lambda: permit.abandon() if permit.term == 0 and not permit.valid else None)
+    permit.grant(clock.monotonic() + 6)
+    clock.jump(60)
+    with log_scope("C->D"):
+        check_all()  # as a signal handler does after a suspension
+    assert seen == ["[A->B|MirrorSourceConnector|task-0] "] * 3

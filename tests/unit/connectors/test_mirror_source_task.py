@@ -261,8 +261,10 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
         for _ in range(3):
             for tp in (T0, T1):
                 bench.reader.events.on_stalled(tp, away)
+        await bench.context.clock.advance(0.5)
         for tp in (T0, T1, DASH):
             bench.reader.events.on_stalled(tp, None)
+        await bench.context.clock.advance(0.5)
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert [(tp, state) for tp, state, _ in bench.context.states] == [
         (T0, PartitionState.HELD),

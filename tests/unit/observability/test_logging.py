@@ -7,8 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from mm2py.errors import ConfigError
-from mm2py.observability.logging import SecretMask, configure_logging, current_scope, log_scope
+from mm2py.errors import ConfigError, FatalError
+from mm2py.observability.logging import (
+    SecretMask,
+    cause_text,
+    configure_logging,
+    current_scope,
+    log_scope,
+)
 
 log = logging.getLogger("test")
 
@@ -137,3 +143,9 @@ def test_secrets_of_one_answer_are_hidden_in_no_other_text() -> None:
     one = mask.extended(["rest change caller=", "of"])
     assert one.apply("permanent rest change caller=ann of") == "[hidden] [hidden]ann of"
     assert mask.apply("permanent rest change caller=ann") == "[hidden] rest change caller=ann"
+
+
+def test_an_error_without_a_text_is_named_by_its_class() -> None:
+    assert cause_text(TimeoutError()) == "TimeoutError"
+    assert cause_text(ValueError("first\nsecond")) == "ValueError: first second"
+    assert cause_text(FatalError("unauthorised")) == "unauthorised"

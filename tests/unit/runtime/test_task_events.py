@@ -138,3 +138,15 @@ def test_a_task_whose_records_are_no_copies_has_no_ledger() -> None:
     context.without_ledger()
     context.report_failure(ORDERS, refusal(7))
     assert events.seen() == []
+
+
+@pytest.mark.parametrize("cause", ["recreated", "truncation"])
+def test_a_gap_without_records_is_no_error_and_speaks_of_no_loss(
+    caplog: pytest.LogCaptureFixture, cause: str
+) -> None:
+    context = a_context(Events())
+    context.report_gap(SourceGap(ORDERS, 5, 4, cause, "new topic id"))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "is lost" not in record.getMessage()
+    assert f"offsets=0 cause={cause}" in record.getMessage()

@@ -13,7 +13,6 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
-from mm2py.runtime.tasks.stall_log import StallLog
 from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
 from mm2py.runtime.tasks.worker_task import HOLD_ABOVE_BYTES, TaskSettings, WorkerTask
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -275,22 +274,6 @@ async def test_stalls_are_told_once_and_ended() -> None:
     bench.sender.on_stalled(TopicPartition("A.orders", 0), None)
     assert bench.meter.partition(ORDERS).state == "RUNNING"
     await bench.running.stop(1.0)
-
-
-async def test_an_outage_is_one_line_for_all_partitions(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    stalls = StallLog()
-    for number in range(5):
-        stalls.stalled(TopicPartition("A.orders", number), FatalError("no broker"))
-    stalls.stalled(TopicPartition("A.bills", 0), FatalError("leader moved"))
-    stalls.moving(TopicPartition("A.bills", 0))
-    stalls.close()
-    stalls.moving(TopicPartition("A.orders", 1))
-    stalls.close()
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2
-    assert "partitions=5 (A.orders-0, A.orders-1, A.orders-2, ...) cause=no broker" in lines[0]
-    assert lines[1].startswith("target takes partitions again partitions=1")
 
 
 async def test_the_flow_counts_records_and_bytes_and_keeps_them_after_the_task() -> None:

@@ -1,0 +1,256 @@
+"""Logs that partitions of a cluster cannot be read or written for now: per kind of cause, not per partition.
+
+Flow: ``stalled`` / ``moving`` per partition -> one line when a kind of cause has lasted for its grace time, one a
+minute while it lasts, one when the last of its partitions moves again. A kind is an error class, or the error
+code of a broker: a broker that is away is one cause for a thousand partitions.
+
+Each event costs the same however many partitions are stalled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, ServerError
+from mm2py.protocol import error_codes as codes
+from mm2py.types import TopicPartition
+
+__all__ = ["LEADER_CHANGE_S", "SOURCE", "TARGET", "StallLog", "StallWords", "is_leader_change"]
+
+log = logging.getLogger(__name__)
+
+COLLECT_S: Final = 0.5
+"""Partitions that stall within this time are one line; so are those that move again."""
+
+LEADER_CHANGE_S: Final = 5.0
+"""How long a partition may be without a known leader: a topic that was just made, a leader that moves."""
+
+REPEAT_S: Final = 60.0
+EXAMPLES: Final = 2
+
+_LEADER_CHANGES: Final = frozenset(
+    {
+        codes.UNKNOWN_TOPIC_OR_PARTITION,
+        codes.LEADER_NOT_AVAILABLE,
+        codes.NOT_LEADER_OR_FOLLOWER,
+        codes.FENCED_LEADER_EPOCH,
+        codes.UNKNOWN_LEADER_EPOCH,
+        codes.UNKNOWN_TOPIC_ID,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StallWords:
+    """What the lines call the two states of one side."""
+
+    refuses: str
+    unreachable: str
+    again: str
+
+
+SOURCE: Final = StallWords(
+    "source partitions cannot be read", "source cannot be reached", "the source is read again"
+)
+TARGET: Final = StallWords(
+    "target refuses partitions", "target cannot be reached", "target takes partitions again"
+)
+
+
+def is_leader_change(error: Exception) -> bool:
+    """Whether an error is normal for up to ``LEADER_CHANGE_S``: no leader is known yet, or another one."""
+    cause = _root(error)
+    return isinstance(cause, ServerError) and cause.code in _LEADER_CHANGES
+
+
+@dataclass(slots=True)
+class _Kind:
+    error: Exception
+    since: dict[TopicPartition, float] = field(default_factory=dict[TopicPartition, float])
+    """Partitions that are stalled by it now, the oldest first."""
+    logged_s: float | None = None
+    open: int = 0
+    """Partitions that the lines counted and that did not move since."""
+    moved: dict[TopicPartition, None] = field(default_factory=dict[TopicPartition, None])
+    ended_s: float = 0.0
+
+
+@final
+class StallLog:
+    """Stalls of one task on one cluster.
+
+    Its lines have the scope of the code that made it, whichever callback reports a stall.
+    """
+
+    def __init__(self, words: StallWords, clock: Clock) -> None:
+        self._words, self._clock = words, clock
+        self._kinds: dict[str, _Kind] = {}
+        self._stalled: dict[TopicPartition, _Kind] = {}
+        self._logged: dict[TopicPartition, _Kind] = {}  # the kind whose line counted a partition
+        self._context = copy_context()
+        self._timer: asyncio.Task[None] | None = None
+        self._due_s = float("inf")
+
+    def stalled(self, partition: TopicPartition, error: Exception) -> None:
+        """A partition does not move for now; it is retried without end. Repeats cost nothing."""
+        name = _kind_of(error)
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = _Kind(error)
+        elif self._stalled.get(partition) is kind:
+            return
+        before = self._stalled.get(partition)
+        if before is not None:
+            del before.since[partition]
+        if not kind.since:
+            kind.error = error
+        now = self._clock.monotonic()
+        kind.since[partition] = now
+        self._stalled[partition] = kind
+        if kind.logged_s is not None:
+            self._count(partition, kind, now)
+        elif len(kind.since) == 1:
+            self._look_at(now + _grace_s(kind.error))
+
+    def moving(self, partition: TopicPartition) -> None:
+        """It moves again."""
+        self._leave(partition, moved=True)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """It failed, which has a line of its own."""
+        self._leave(partition, moved=False)
+
+    def close(self) -> None:
+        """Log the ends that are due; the rest ends with the task."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for kind in self._kinds.values():
+            if not kind.open and kind.moved:
+                self._context.run(self._log_end, kind)
+        self._kinds.clear()
+        self._stalled.clear()
+        self._logged.clear()
+
+    # ---- counting
+
+    def _leave(self, partition: TopicPartition, *, moved: bool) -> None:
+        kind = self._stalled.pop(partition, None)
+        if kind is not None:
+            del kind.since[partition]
+        kind = self._logged.pop(partition, None)
+        if kind is not None:
+            if moved:
+                kind.moved[partition] = None
+            self._closed(kind)
+
+    def _count(self, partition: TopicPartition, kind: _Kind, now: float) -> None:
+        """A line of ``kind`` covers the partition from now on."""
+        before = self._logged.get(partition)
+        if before is kind:
+            return
+        self._logged[partition] = kind
+        kind.moved.pop(partition, None)
+        kind.open += 1
+        if before is not None:
+            self._closed(before)
+
+    def _closed(self, kind: _Kind) -> None:
+        kind.open -= 1
+        if not kind.open:
+            kind.ended_s = self._clock.monotonic()
+            self._look_at(kind.ended_s + COLLECT_S)
+
+    # ---- lines
+
+    def _look_at(self, instant_s: float) -> None:
+        if instant_s >= self._due_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_s = instant_s
+        self._timer = asyncio.get_running_loop().create_task(
+            self._wait(instant_s), context=self._context, name="stall-log"
+        )
+
+    async def _wait(self, instant_s: float) -> None:
+        while (left_s := instant_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left_s)
+        self._timer, self._due_s = None, float("inf")
+        now = self._clock.monotonic()
+        next_s = min((self._look(*it, now) for it in tuple(self._kinds.items())), default=now)
+        if self._kinds:
+            self._look_at(max(next_s, now + COLLECT_S))
+
+    def _look(self, name: str, kind: _Kind, now: float) -> float:
+        """Log what is due of a kind; return when to look again."""
+        if kind.logged_s is None and not kind.since:
+            del self._kinds[name]
+            return float("inf")
+        if kind.logged_s is None:
+            due = next(iter(kind.since.values())) + _grace_s(kind.error)
+        elif kind.open or not kind.moved:
+            due = kind.logged_s + REPEAT_S
+        else:
+            due = kind.ended_s + COLLECT_S
+        if due > now:
+            return due
+        if kind.since:
+            self._log_stalled(kind, now)
+            return now + REPEAT_S
+        if kind.open:  # its partitions are stalled by something else that is not logged yet
+            kind.logged_s = now
+            return now + REPEAT_S
+        if kind.moved:
+            self._log_end(kind)
+        del self._kinds[name]
+        return float("inf")
+
+    def _log_stalled(self, kind: _Kind, now: float) -> None:
+        kind.logged_s = now
+        for partition in kind.since:
+            self._count(partition, kind, now)
+        unreachable = isinstance(_root(kind.error), ConnectionFailedError | RequestTimedOutError)
+        log.warning(
+            "%s, retrying without end partitions=%d (%s) since_s=%.0f cause=%s",
+            self._words.unreachable if unreachable else self._words.refuses,
+            len(kind.since),
+            _examples(kind.since),
+            now - next(iter(kind.since.values())),
+            kind.error,
+        )
+
+    def _log_end(self, kind: _Kind) -> None:
+        log.info(
+            "%s partitions=%d (%s) cause_was=%s",
+            self._words.again,
+            len(kind.moved),
+            _examples(kind.moved),
+            kind.error,
+        )
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return what an error was raised from: of a retry that ran out of time, why it was retried."""
+    while not isinstance(error, ServerError) and isinstance(error.__cause__, Mm2pyError):
+        error = error.__cause__
+    return error
+
+
+def _grace_s(error: Exception) -> float:
+    return LEADER_CHANGE_S if is_leader_change(error) else COLLECT_S
+
+
+def _kind_of(error: Exception) -> str:
+    root = _root(error)
+    return f"error code {root.code}" if isinstance(root, ServerError) else type(root).__name__
+
+
+def _examples(partitions: Collection[TopicPartition]) -> str:
+    shown = ", ".join(map(str, islice(partitions, EXAMPLES)))
+    return f"{shown}, ..." if len(partitions) > EXAMPLES else shown
