@@ -1,7 +1,7 @@
 """Counters of a running mirror: per source partition, summed per flow.
 
 Flow: worker tasks add to a ``PartitionMeter`` per acknowledged batch -> ``FlowMeter.snapshot`` ->
-tables, status lines, later an exporter. Plain integers on one event loop: no locks, no I/O.
+tables, status lines, ``GET /metrics``. Plain integers on one event loop: no locks, no I/O.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -192,6 +192,7 @@ class NodeSnapshot:
     partitions: tuple[PartitionSnapshot, ...]
     events: Mapping[str, int]
     records_lost: int
+    records_may_be_doubled: int = 0
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_json(self) -> bytes:
@@ -293,6 +294,7 @@ class FlowMeter:
             partitions=tuple(meter.snapshot(now_ms) for meter in self._partitions.values()),
             events=dict(self._events),
             records_lost=self._records_lost,
+            records_may_be_doubled=self._records_may_be_doubled,
         )
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:
@@ -337,6 +339,10 @@ class Metrics:
         if meter is None:
             meter = self._flows[name] = FlowMeter(name, self._clock)
         return meter
+
+    def meters(self) -> tuple[FlowMeter, ...]:
+        """Return the meters of all flows, in the order they were created."""
+        return tuple(self._flows.values())
 
     def snapshots(self) -> tuple[FlowSnapshot, ...]:
         """Return the sums of every flow, in the order they were created."""

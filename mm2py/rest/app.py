@@ -6,14 +6,14 @@ An ordinary worker has Connect's dialect at its root. In the dedicated mode each
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.rest.answers import error_response, framework_text
@@ -28,6 +28,7 @@ from mm2py.rest.parts import (
 )
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.routes import admin, connectors, internal, lifecycle, offsets, plugins, root
+from mm2py.rest.routes.metrics import metrics_route
 from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
@@ -60,7 +61,7 @@ def public_app(parts: RestParts) -> ASGIApp:
                 flow.target,
                 flow,
             )
-    app: ASGIApp = _application(parts, DIALECT)
+    app: ASGIApp = _application(parts, DIALECT, at_root=[metrics_route(parts)])
     gated = app if parts.gate is None else parts.gate(app)
     return ErrorEdge(RawPath(gated), parts.mask)
 
@@ -71,7 +72,9 @@ def internal_app(parts: RestParts) -> ASGIApp:
     return ErrorEdge(RawPath(InternalGate(app, parts)), parts.mask)
 
 
-def _application(parts: RestParts, specs: tuple[RouteSpec, ...]) -> ASGIApp:
+def _application(
+    parts: RestParts, specs: tuple[RouteSpec, ...], at_root: Sequence[Route] = ()
+) -> ASGIApp:
     herders = _Herders(parts)
     app = FastAPI(
         title="mm2py",
@@ -83,6 +86,7 @@ def _application(parts: RestParts, specs: tuple[RouteSpec, ...]) -> ASGIApp:
     install_handlers(app, parts)
     if parts.flows is not None:
         app.include_router(parts.flows)
+    app.router.routes.extend(at_root)
     if not parts.dedicated:
         app.router.routes.extend(endpoint(specs, "", herders.visible, parts))
         return _Options(app, app.router.routes)

@@ -20,6 +20,7 @@ from mm2py.clock import Clock
 from mm2py.config.secret_names import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import FlowMeter
 from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
 from mm2py.rest.connector_names import Connector, locate, locate_new
 from mm2py.rest.etags import check_config_tag, config_tag
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 RESERVED_ALIASES: Final = frozenset(
-    {"connectors", "connector-plugins", "flows", "admin", "health", "pairs", "mm2py"}
+    {"connectors", "connector-plugins", "flows", "admin", "health", "metrics", "pairs", "mm2py"}
 )
 """First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
 
@@ -104,7 +105,8 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
     config)`` says why a config may not come from outside, None where it may. ``names_a_secret`` looks at a
-    key alone. ``verification`` are the algorithms of Java's form of a flow's signatures. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public application (authentication); None lets everybody in.
+    key alone. ``verification`` are the algorithms of Java's form of a flow's signatures. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public application (authentication); None lets everybody in. ``meters`` count what an
+    ordinary worker's tasks copy; herders of flows have their own.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -117,6 +119,7 @@ class RestParts:
     forward: Forwarding
     gate: Callable[[ASGIApp], ASGIApp] | None = None
     flows: APIRouter | None = None
+    meters: Callable[[], Collection[FlowMeter]] = tuple
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
     names_a_secret: Callable[[str], bool] = names_a_secret
     verification: Callable[[FlowName | None], Collection[str]] = lambda _flow: ("HmacSHA256",)

@@ -221,7 +221,7 @@ def build_distributed(
         membership=membership_of(file.worker, tables.cluster, tables.permit, stores.config, node),
         prepare=stores.prepare,
     )
-    return ConnectWorker(Herder(parts, clock=clock), rest, node)
+    return ConnectWorker(Herder(parts, clock=clock), rest, node, metrics)
 
 
 def build_standalone(
@@ -249,7 +249,7 @@ def build_standalone(
         membership=SoloMembership(config, url=node.url),
         prepare=_nothing,
     )
-    return ConnectWorker(Herder(parts, clock=clock), rest, node)
+    return ConnectWorker(Herder(parts, clock=clock), rest, node, metrics)
 
 
 async def _nothing() -> None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import final
 
+from mm2py.observability.metrics import Metrics
 from mm2py.runtime.herder.herder import Herder
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode, Served
@@ -22,11 +23,11 @@ log = logging.getLogger(__name__)
 class ConnectWorker:
     """One ordinary worker: its herder, and REST over it."""
 
-    def __init__(self, herder: Herder, rest: RestNode, node: NodeParts) -> None:
+    def __init__(self, herder: Herder, rest: RestNode, node: NodeParts, metrics: Metrics) -> None:
         self.herder = herder
         self._rest = rest
         self._pool = node.pool
-        self._served = Served(herders={None: herder}, parts=node)
+        self._served = Served(herders={None: herder}, parts=node, meters=metrics.meters)
         self.validator = node.validator
 
     async def run(

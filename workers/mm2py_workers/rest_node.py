@@ -7,7 +7,7 @@ Flow: ``RestNode.bind`` -> URL for the groups -> flows run -> ``serve`` -> ``res
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from mm2py.config.rest_settings import RestSettings, advertised_url
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.fleet import FlowFleet
+from mm2py.observability.metrics import FlowMeter
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.listening import BoundListener, Listener, bind
 from mm2py.runtime.herder.api import PeerClient
@@ -40,13 +41,15 @@ class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
     ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
-    properties; an ordinary worker has no flows.
+    properties; an ordinary worker has no flows, its counts are in
+    ``meters``.
     """
 
     herders: Mapping[FlowName | None, Herder]
     parts: NodeParts
     fleet: FlowFleet | None = None
     property_problem: Callable[[str], str] = lambda _: ""
+    meters: Callable[[], Collection[FlowMeter]] = tuple
 
     @property
     def dedicated(self) -> bool:

@@ -71,6 +71,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         forward=forward,
         gate=gate_for(settings, credentials),
         flows=_flows(served, forward, refusal),
+        meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
         verification=parts.verification,

@@ -1,0 +1,104 @@
+"""``GET /metrics``: what this worker copies, in the text format of Prometheus.
+
+Flow: request -> herders and meters read on the event loop -> ``WorkerCollector``, rendered in a thread -> text.
+Each worker shows its own partitions, connectors and tasks, so sums over all workers are right.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Final, final
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mm2py.flows.states import FlowWork, read_flow
+from mm2py.rest.connector_names import long_name
+from mm2py.rest.metric_families import (
+    Compat,
+    FlowReading,
+    RunningWork,
+    WorkerCollector,
+    WorkerReading,
+)
+from mm2py.rest.parts import RestParts
+from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.herder.herder import Herder
+from mm2py.types import FlowName, State
+
+__all__ = ["metrics_route"]
+
+PATH: Final = "/metrics"
+COMPAT: Final = "compat"
+NO_COMPAT: Final = "none"
+
+
+def metrics_route(parts: RestParts) -> Route:
+    """Return the route, for the root of the public listener.
+
+    It accepts any ``Accept`` header: Prometheus asks for text, Connect's paths answer JSON alone.
+    """
+    return Route(PATH, _Scrapes(parts).get, methods=["GET"])
+
+
+@final
+class _Scrapes:
+    """Answers scrapes one after the other, so that many at once cannot hold up the process."""
+
+    def __init__(self, parts: RestParts) -> None:
+        self._parts = parts
+        self._one_at_a_time = asyncio.Lock()
+
+    async def get(self, request: Request) -> Response:
+        """``GET /metrics``; ``compat`` names whose dashboards to serve, by default all."""
+        compat = _compat(request)
+        async with self._one_at_a_time:
+            collector = WorkerCollector(await _read(self._parts), compat)
+            text = await asyncio.to_thread(generate_latest, collector)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+def _compat(request: Request) -> Collection[Compat]:
+    words = request.query_params.getlist(COMPAT)
+    if not words:
+        return tuple(Compat)
+    try:
+        return [Compat(word) for word in words if word != NO_COMPAT]
+    except ValueError:
+        known = ", ".join((*Compat, NO_COMPAT))
+        raise BadRequestError(f"query.{COMPAT}: one of {known}") from None
+
+
+async def _read(parts: RestParts) -> WorkerReading:
+    """Read one flow after the other; other work of the event loop runs in between."""
+    reading = WorkerReading(version=parts.commit)
+    for flow, herder in list(parts.herders().items()):
+        work = read_flow(herder)
+        _read_works(reading, flow, herder, work)
+        if flow is not None:
+            node = herder.node_snapshot()
+            reading.nodes.append(node)
+            problems = sum(1 for _ in work.wrongs([node]))
+            reading.flows.append(FlowReading(flow, work.state([node]), problems))
+        await asyncio.sleep(0)
+    for meter in parts.meters():
+        reading.nodes.append(meter.node_snapshot(""))
+        await asyncio.sleep(0)
+    return reading
+
+
+def _read_works(
+    reading: WorkerReading, flow: FlowName | None, herder: Herder, work: FlowWork
+) -> None:
+    """Read the connectors and tasks of this worker; every worker knows the states of all."""
+    text = "" if flow is None else str(flow)
+
+    for connector in work.connectors:
+        name = connector.name if flow is None else long_name(flow, connector.name)
+        states = [(None, connector.state), *connector.tasks.items()]
+        for task, state in states:
+            if state is None or state.worker_id != herder.worker_id:
+                continue
+            if state.state is not State.UNASSIGNED:
+                reading.works.append(RunningWork(text, name, task, state.state.value))

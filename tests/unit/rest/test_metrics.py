@@ -1,0 +1,284 @@
+"""``GET /metrics``: what it shows of fed meters, its names, and who may read it."""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mm2py.config.rest_settings import RestSettings
+from mm2py.observability.metrics import FlowMeter, Metrics, NodeSnapshot
+from mm2py.rest.app import internal_app, public_app
+from mm2py.rest.credentials import Credentials
+from mm2py.rest.parts import RestParts
+from mm2py.rest.security import gate_for
+from mm2py.runtime.herder.api import ConnectorState, WorkState
+from mm2py.runtime.herder.herder import Herder
+from mm2py.testing.clock import FakeClock
+from mm2py.types import FlowName, State, TopicPartition
+from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
+
+AB = flow("A", "B")
+NAME = "MirrorSourceConnector"
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| [^|]+ \| [^|]+ \|$", re.MULTILINE)
+TOPIC = {"flow": "A->B", "topic": "t", "partition": "0"}
+COPY = {"source": "A", "target": "B", "topic": "A.t", "partition": "0"}
+PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """Types by name of the sample, and all samples."""
+
+    types: dict[str, str] = field(default_factory=dict[str, str])
+    samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = field(
+        default_factory=dict[tuple[str, frozenset[tuple[str, str]]], float]
+    )
+
+    @classmethod
+    def of(cls, reply: Reply) -> "Scrape":
+        assert reply.status == 200
+        assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        scrape = cls()
+        for family in text_string_to_metric_families(reply.content.decode()):
+            total = "_total" if family.type == "counter" else ""
+            scrape.types[family.name + total] = family.type
+            for sample in family.samples:
+                key = (sample.name, frozenset(sample.labels.items()))
+                assert key not in scrape.samples
+                scrape.samples[key] = sample.value
+        return scrape
+
+    def value(self, name: str, labels: Mapping[str, str]) -> float | None:
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def labels_of(self, name: str) -> set[frozenset[str]]:
+        return {frozenset(key for key, _ in labels) for at, labels in self.samples if at == name}
+
+
+class MeteredHerder(FakeHerder):
+    """A herder whose snapshot is that of a meter, with one source connector and two tasks."""
+
+    def __init__(self, meter: FlowMeter, of: FlowName | None = AB) -> None:
+        away = WorkState(State.RUNNING, "other:8083", None, "4.3.1")
+        failed = WorkState(State.FAILED, "worker:8083", "x.Error: canary-value", "4.3.1")
+        tasks = {0: failed, 1: away}
+        config: dict[str, str | None] = {"connector.class": SOURCE, "x.password": "canary-value"}
+        known: ConnectorState = state(NAME, tasks=tasks)
+        super().__init__(of, configs={NAME: config}, states={NAME: known})
+        self._meter = meter
+
+    def node_snapshot(self) -> NodeSnapshot:
+        return self._meter.node_snapshot(self.worker_id)
+
+
+def fed(clock: FakeClock) -> FlowMeter:
+    """A meter with one partition that copied 30 records, has 7 to go, and was caught up 4 s ago."""
+    meter = FlowMeter(AB, clock)
+    meter.state = "RUNNING"
+    part = meter.partition(TopicPartition("t", 0))
+    part.target, part.task = TopicPartition("A.t", 0), f"{NAME}-0"
+    part.report_lag(0, clock.now_ms() - 9_000, clock.now_ms())
+    clock.jump(4.0)
+    part.records, part.bytes = 30, 3_000
+    part.report_lag(7, clock.now_ms() - 8_000, clock.now_ms())
+    meter.count_event("retention", lost=5)
+    meter.count_event("may-be-doubled", may_be_doubled=2)
+    return meter
+
+
+def dedicated(meter: FlowMeter) -> RestParts:
+    herders: Mapping[FlowName | None, Herder] = {AB: MeteredHerder(meter)}
+    return parts_of(herders, dedicated=True)
+
+
+def scraped(parts: RestParts, query: str = "") -> Scrape:
+    return Scrape.of(ask(public_app(parts), "GET", f"/metrics{query}"))
+
+
+def test_a_fed_meter_is_shown_with_its_numbers() -> None:
+    clock = FakeClock()
+    scrape = scraped(dedicated(fed(clock)))
+    for name, value in {
+        "mm2py_records_replicated_total": 30,
+        "mm2py_bytes_replicated_total": 3_000,
+        "mm2py_source_lag_records": 7,
+        "mm2py_rpo_seconds": 4.0,
+        "mm2py_newest_record_timestamp_seconds": clock.now_ms() / 1000 - 8,
+    }.items():
+        assert scrape.value(name, TOPIC) == pytest.approx(value)
+    for prefix, labels in (
+        ("kafka_connect_mirror_mirrorsourceconnector", COPY),
+        ("kafka_connect_mirror_source_connector", {**COPY, "destination": "B"}),
+    ):
+        assert scrape.value(f"{prefix}_record_count", labels) == 30
+        assert scrape.value(f"{prefix}_byte_count", labels) == 3_000
+        assert scrape.value(f"{prefix}_record_rate", labels) == pytest.approx(7.5)
+        assert scrape.value(f"{prefix}_byte_rate", labels) == pytest.approx(750)
+    client = f'"A->B|{NAME}-0|replication-consumer"'
+    labels = {"clientid": client, "topic": "t", "partition": "0"}
+    assert scrape.value("kafka_consumer_fetch_manager_records_lag", labels) == 7
+
+
+def test_the_ledger_is_counted_by_kind() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    for kind, count in {"retention": 1, "may-be-doubled": 1, "poisoned": 0}.items():
+        labels = {"flow": "A->B", "kind": kind}
+        assert scrape.value("mm2py_ledger_events_total", labels) == count
+    assert scrape.value("mm2py_records_lost_total", {"flow": "A->B"}) == 5
+    assert scrape.value("mm2py_records_maybe_doubled_total", {"flow": "A->B"}) == 2
+
+
+def test_a_paused_partition_shows_its_lag() -> None:
+    meter = fed(FakeClock())
+    meter.partition(TopicPartition("t", 0)).paused = True
+    scrape = scraped(dedicated(meter))
+    assert scrape.value("mm2py_source_lag_records", TOPIC) == 7
+    assert scrape.value("mm2py_rpo_seconds", TOPIC) == pytest.approx(4.0)
+    assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "PAUSED"}) == 1
+    assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "RUNNING"}) is None
+    assert scrape.value("mm2py_partitions", {"flow": "A->B", "state": "PAUSED"}) == 1
+
+
+def test_a_failed_partition_is_counted() -> None:
+    meter = fed(FakeClock())
+    part = meter.partition(TopicPartition("t", 0))
+    part.state, part.cause = "FAILED", "canary-value"
+    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
+    assert Scrape.of(reply).value("mm2py_failed_partitions", {"flow": "A->B"}) == 1
+    assert b"canary" not in reply.content
+
+
+def test_numbers_that_are_not_known_have_no_sample() -> None:
+    clock = FakeClock()
+    meter = FlowMeter(AB, clock)
+    meter.partition(TopicPartition("t", 0))
+    late = meter.partition(TopicPartition("t", 1))
+    late.report_lag(7, -1, clock.now_ms())
+    scrape = scraped(dedicated(meter))
+    assert scrape.value("mm2py_records_replicated_total", TOPIC) == 0
+    assert scrape.value("mm2py_source_lag_records", TOPIC) is None
+    assert scrape.value("mm2py_source_lag_records", {**TOPIC, "partition": "1"}) == 7
+    for name in (
+        "mm2py_rpo_seconds",
+        "mm2py_newest_record_timestamp_seconds",
+        "kafka_connect_mirror_mirrorsourceconnector_record_count",
+    ):
+        assert scrape.labels_of(name) == set()
+
+
+def test_flow_connector_and_task_have_one_state_each() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    connector = f"A->B.{NAME}"
+    ones = {
+        (name, dict(labels)["state"])
+        for (name, labels), value in scrape.samples.items()
+        if name.endswith(("flow_state", "connector_state", "task_state")) and value == 1
+    }
+    assert ones == {
+        ("mm2py_flow_state", "FAILED"),
+        ("mm2py_connector_state", "RUNNING"),
+        ("mm2py_task_state", "FAILED"),
+    }
+    status = {"connector": connector, "task": "0", "status": "failed"}
+    assert scrape.value("kafka_connect_connector_status", status) == 1
+
+
+def test_tasks_of_other_workers_are_left_to_them() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    assert scrape.value("kafka_connect_worker_connector_count", {}) == 1
+    assert scrape.value("kafka_connect_worker_task_count", {}) == 1
+    tasks = {dict(labels)["task"] for name, labels in scrape.samples if name == "mm2py_task_state"}
+    assert tasks == {"0"}
+
+
+def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
+    clock = FakeClock()
+    metrics = Metrics(clock)
+    part = metrics.flow(flow("A", "group")).partition(TopicPartition("t", 0))
+    part.records = 3
+    herder = MeteredHerder(FlowMeter(AB, clock), None)
+    parts = replace(parts_of({None: herder}), meters=metrics.meters)
+    scrape = scraped(parts)
+    labels = {**TOPIC, "flow": "A->group"}
+    assert scrape.value("mm2py_records_replicated_total", labels) == 3
+    running = {"flow": "", "connector": NAME, "state": "RUNNING"}
+    assert scrape.value("mm2py_connector_state", running) == 1
+    assert scrape.labels_of("mm2py_flow_state") == set()
+
+
+def test_the_page_lists_exactly_what_is_emitted() -> None:
+    listed = {
+        name: (kind, frozenset(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in ROW.findall(PAGE.read_text("utf-8"))
+    }
+    scrape = scraped(dedicated(fed(FakeClock())))
+    assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
+    assert {name: {labels} for name, (_, labels) in listed.items()} == {
+        name: scrape.labels_of(name) for name in scrape.types
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "strimzi", "redpanda"),
+    [
+        ("", True, True),
+        ("?compat=strimzi", True, False),
+        ("?compat=redpanda", False, True),
+        ("?compat=strimzi&compat=redpanda", True, True),
+        ("?compat=none", False, False),
+    ],
+)
+def test_compat_chooses_whose_names_are_added(query: str, strimzi: bool, redpanda: bool) -> None:
+    types = scraped(dedicated(fed(FakeClock())), query).types
+    assert ("kafka_connect_mirror_mirrorsourceconnector_record_count" in types) is strimzi
+    assert ("kafka_connect_mirror_source_connector_record_count" in types) is redpanda
+    assert any(name.startswith("kafka_") for name in types) is (strimzi or redpanda)
+    assert "mm2py_source_lag_records" in types
+
+
+def test_an_unknown_compat_is_refused_with_the_known_ones() -> None:
+    reply = ask(public_app(parts_of()), "GET", "/metrics?compat=ibm")
+    assert reply.status == 400
+    assert "strimzi, redpanda, none" in reply.message
+
+
+@pytest.mark.parametrize("accept", [PROMETHEUS, "text/plain", "*/*"])
+def test_prometheus_may_ask_for_text(accept: str) -> None:
+    reply = ask(public_app(parts_of()), "GET", "/metrics", headers={"Accept": accept})
+    assert Scrape.of(reply).types
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_metrics_are_only_read(method: str) -> None:
+    assert ask(public_app(parts_of()), method, "/metrics").status == 405
+
+
+def test_a_source_cluster_named_metrics_is_found_under_pairs() -> None:
+    name = flow("metrics", "B")
+    parts = parts_of({name: FakeHerder(name)}, dedicated=True)
+    assert ask(public_app(parts), "GET", "/metrics/B/connectors").status == 404
+    assert ask(public_app(parts), "GET", "/pairs/metrics/B/connectors").json == []
+
+
+def test_the_internal_listener_has_no_metrics() -> None:
+    assert ask(internal_app(parts_of()), "GET", "/metrics").status == 403
+
+
+@pytest.mark.parametrize(("user", "status"), [("ann", 200), ("bob", 200), ("eve", 401), ("", 401)])
+def test_readers_may_read_metrics_and_strangers_not(tmp_path: Path, user: str, status: int) -> None:
+    (tmp_path / "users").write_text("ann=canary-ann\nbob=canary-bob\n")
+    settings = RestSettings.of_worker(
+        {"rest.basic.auth.file": str(tmp_path / "users"), "rest.read.only.users": "bob"}
+    )
+    gate = gate_for(settings, Credentials.read(settings))
+    token = base64.b64encode(f"{user}:canary-{user}".encode()).decode()
+    headers = {"Authorization": f"Basic {token}"} if user else {}
+    app = public_app(replace(dedicated(fed(FakeClock())), gate=gate))
+    reply = ask(app, "GET", "/metrics", headers=headers)
+    assert reply.status == status
+    assert b"canary" not in reply.content
