@@ -297,7 +297,7 @@ class MirrorSourceTask(BatchSourceTask):
         if partition in self._failed:
             return
         self._failed[partition] = None
-        # The reader may be in the middle of its own bookkeeping, so it is told at the next poll.
+        # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the next poll.
         self._to_drop.append(partition)
         self._stalls.forget(partition)
         if self._syncs is not None:

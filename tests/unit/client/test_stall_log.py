@@ -102,7 +102,7 @@ async def test_topics_without_a_leader_for_a_moment_are_normal(bench: Bench, cod
     bench.stalls.close()
 
 
-async def test_causes_are_told_apart_by_what_they_were_raised_from(bench: Bench) -> None:
+async def test_causes_are_distinguished_by_what_they_were_raised_from(bench: Bench) -> None:
     refused = RequestTimedOutError("call x did not succeed")
     refused.__cause__ = server_error(TOPIC_AUTHORIZATION_FAILED, "orders-0")
     bench.stalls.stalled(MANY[0], refused)
