@@ -2,11 +2,11 @@
 
 Flow: ``WorkerReading`` (plain data) -> ``WorkerCollector.collect`` -> families of prometheus_client.
 docs/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. The collector shares nothing with the event loop and
-may run in a thread.
+may run in a thread; it makes one family at a time, so that few objects exist at once.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
@@ -20,7 +20,6 @@ from mm2py.types import FlowName, State, TaskId
 
 __all__ = [
     "COMPAT_METRICS",
-    "FLOW_STATES",
     "OWN_METRICS",
     "Compat",
     "FlowReading",
@@ -30,10 +29,10 @@ __all__ = [
     "WorkerReading",
 ]
 
-FLOW_STATES: Final = (*(state.value for state in State), "DEGRADED", "SUSPENDED", "WAITING")
-"""Words for the state of a flow, one of which is 1 at any time."""
-
+WORK_STATES: Final = tuple(state.value for state in State)
+FLOW_STATES: Final = (*WORK_STATES, "DEGRADED", "SUSPENDED", "WAITING")
 PARTITION_STATES: Final = (*(state.value for state in PartitionState), "PAUSED")
+EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)
 MS_PER_S: Final = 1000
 
 
@@ -44,112 +43,7 @@ class Compat(StrEnum):
     REDPANDA = "redpanda"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """One metric; a name that ends in ``_total`` is a counter, any other a gauge."""
-
-    name: str
-    labels: tuple[str, ...]
-    meaning: str
-
-    @property
-    def type(self) -> str:
-        """The type in the exposition."""
-        return "counter" if self.name.endswith("_total") else "gauge"
-
-
-_FLOW: Final = ("flow",)
-_PARTITION: Final = ("flow", "topic", "partition")
-
-OWN_METRICS: Final = (
-    MetricSpec("mm2py_build_info", ("version",), "Version of this worker; always 1."),
-    MetricSpec(
-        "mm2py_flow_state",
-        ("flow", "state"),
-        "1 for the flow's state as this worker sees it, else 0.",
-    ),
-    MetricSpec("mm2py_flow_problems", _FLOW, "Problems of the flow that this worker reports."),
-    MetricSpec("mm2py_partitions", ("flow", "state"), "Source partitions of this worker by state."),
-    MetricSpec("mm2py_failed_partitions", _FLOW, "Source partitions of this worker that failed."),
-    MetricSpec(
-        "mm2py_partition_state", (*_PARTITION, "state"), "1 for the partition's current state."
-    ),
-    MetricSpec("mm2py_records_replicated_total", _PARTITION, "Records the target acknowledged."),
-    MetricSpec(
-        "mm2py_bytes_replicated_total", _PARTITION, "Bytes of batches the target acknowledged."
-    ),
-    MetricSpec(
-        "mm2py_source_lag_records", _PARTITION, "Records between the position and the source's end."
-    ),
-    MetricSpec(
-        "mm2py_rpo_seconds", _PARTITION, "Age of the oldest record not yet copied; 0 without lag."
-    ),
-    MetricSpec(
-        "mm2py_newest_record_timestamp_seconds",
-        _PARTITION,
-        "Newest record timestamp copied, since the epoch.",
-    ),
-    MetricSpec(
-        "mm2py_ledger_events_total",
-        ("flow", "kind"),
-        "Events this worker wrote to the loss ledger.",
-    ),
-    MetricSpec(
-        "mm2py_records_lost_total", _FLOW, "Source offsets in the loss ledger that were not copied."
-    ),
-    MetricSpec(
-        "mm2py_records_maybe_doubled_total",
-        _FLOW,
-        "Source offsets in the loss ledger that may be on the target twice.",
-    ),
-    MetricSpec(
-        "mm2py_connector_state",
-        ("flow", "connector", "state"),
-        "1 for the state of a connector of this worker, else 0.",
-    ),
-    MetricSpec(
-        "mm2py_task_state",
-        ("flow", "connector", "task", "state"),
-        "1 for the state of a task of this worker, else 0.",
-    ),
-)
-
-_STRIMZI: Final = "kafka_connect_mirror_mirrorsourceconnector"
-_REDPANDA: Final = "kafka_connect_mirror_source_connector"
-_COPY: Final = ("source", "target", "topic", "partition")
-_PREFIXES: Final[Mapping[Compat, tuple[str, tuple[str, ...]]]] = {
-    Compat.STRIMZI: (_STRIMZI, _COPY),
-    Compat.REDPANDA: (_REDPANDA, (*_COPY, "destination")),
-}
-
-
-def _mirror_specs(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
-    return (
-        MetricSpec(f"{prefix}_record_count", labels, "Records the target acknowledged."),
-        MetricSpec(f"{prefix}_record_rate", labels, "Records per second, mean of the last 10 s."),
-        MetricSpec(f"{prefix}_byte_count", labels, "Bytes the target acknowledged."),
-        MetricSpec(f"{prefix}_byte_rate", labels, "Bytes per second, mean of the last 10 s."),
-    )
-
-
-_LAG: Final = "kafka_consumer_fetch_manager_records_lag"
-_STATUS: Final = "kafka_connect_connector_status"
-_CONNECTORS: Final = "kafka_connect_worker_connector_count"
-_TASKS: Final = "kafka_connect_worker_task_count"
-_WORKER_SPECS: Final = (
-    MetricSpec(_CONNECTORS, (), "Connectors of this worker."),
-    MetricSpec(_TASKS, (), "Tasks of this worker."),
-    MetricSpec(_STATUS, ("connector", "task", "status"), "1 for the status of a task."),
-)
-
-COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
-    Compat.STRIMZI: (
-        *_mirror_specs(*_PREFIXES[Compat.STRIMZI]),
-        MetricSpec(_LAG, ("clientid", "topic", "partition"), "Records behind the source's end."),
-        *_WORKER_SPECS,
-    ),
-    Compat.REDPANDA: (*_mirror_specs(*_PREFIXES[Compat.REDPANDA]), *_WORKER_SPECS),
-}
+# -- what is shown ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,28 +75,324 @@ class WorkerReading:
     works: list[RunningWork] = field(default_factory=list[RunningWork])
 
 
-@final
-class _Families:
-    """Samples by metric name."""
+_Samples = Iterator[tuple[tuple[str, ...], float]]
+"""Label values, in the order of the metric's labels, and the value."""
 
-    def __init__(self, specs: Collection[MetricSpec]) -> None:
-        self._by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for spec in specs:
-            family = CounterMetricFamily if spec.type == "counter" else GaugeMetricFamily
-            self._by_name[spec.name] = family(spec.name, spec.meaning, labels=spec.labels)
 
-    def add(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add one sample; label values are in the order of the metric's labels."""
-        self._by_name[name].add_metric(labels, value)
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric; a name that ends in ``_total`` is a counter, any other a gauge."""
 
-    def one_hot(self, name: str, labels: Sequence[str], states: Sequence[str], state: str) -> None:
-        """Add one sample per state, 1 for ``state``."""
-        for each in states if state in states else (*states, state):
-            self.add(name, (*labels, each), float(each == state))
+    name: str
+    labels: tuple[str, ...]
+    meaning: str
+    samples: Callable[[WorkerReading], _Samples]
 
-    def all(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Return the families in the order of their specs."""
-        return iter(self._by_name.values())
+    def family(self, reading: WorkerReading) -> CounterMetricFamily | GaugeMetricFamily:
+        """Return the metric with its samples, which may be none."""
+        counter = self.name.endswith("_total")
+        kind = CounterMetricFamily if counter else GaugeMetricFamily
+        family = kind(self.name, self.meaning, labels=self.labels)
+        for labels, value in self.samples(reading):
+            family.add_metric(labels, value)
+        return family
+
+
+# -- samples by flow, by partition, by connector and task ---------------------------------------------
+
+
+def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> _Samples:
+    """Return one sample per state, 1 for ``state``."""
+    for each in states if state in states else (*states, state):
+        yield (*labels, each), float(each == state)
+
+
+def _flow_state(reading: WorkerReading) -> _Samples:
+    for it in reading.flows:
+        yield from _one_hot((str(it.flow),), FLOW_STATES, it.state)
+
+
+def _flow_problems(reading: WorkerReading) -> _Samples:
+    for it in reading.flows:
+        yield (str(it.flow),), it.problems
+
+
+def _of_node(value: Callable[[NodeSnapshot], float]) -> Callable[[WorkerReading], _Samples]:
+    def samples(reading: WorkerReading) -> _Samples:
+        for node in reading.nodes:
+            yield (str(node.flow),), value(node)
+
+    return samples
+
+
+def _partitions_by_state(reading: WorkerReading) -> _Samples:
+    for node in reading.nodes:
+        states = Counter(part.state for part in node.partitions)
+        for state in dict.fromkeys((*PARTITION_STATES, *states)):
+            yield (str(node.flow), state), states[state]
+
+
+def _events_by_kind(reading: WorkerReading) -> _Samples:
+    for node in reading.nodes:
+        for kind in dict.fromkeys((*EVENT_KINDS, *node.events)):
+            yield (str(node.flow), kind), node.events.get(kind, 0)
+
+
+def _failed(node: NodeSnapshot) -> float:
+    return sum(part.state == PartitionState.FAILED.value for part in node.partitions)
+
+
+def _partition_state(reading: WorkerReading) -> _Samples:
+    for node in reading.nodes:
+        flow = str(node.flow)
+        for part in node.partitions:
+            yield (flow, part.source.topic, str(part.source.partition), part.state), 1
+
+
+_Value = Callable[[PartitionSnapshot], float | None]
+"""A number of a partition, None while it is not known."""
+
+
+def _of_partition(value: _Value) -> Callable[[WorkerReading], _Samples]:
+    def samples(reading: WorkerReading) -> _Samples:
+        for node in reading.nodes:
+            flow = str(node.flow)
+            for part in node.partitions:
+                known = value(part)
+                if known is not None:
+                    yield (flow, part.source.topic, str(part.source.partition)), known
+
+    return samples
+
+
+def _lag_records(part: PartitionSnapshot) -> float | None:
+    return None if part.lag_records == UNKNOWN else part.lag_records
+
+
+def _rpo_s(part: PartitionSnapshot) -> float | None:
+    # A lag of unknown age has 0 ms as well.
+    known = part.lag_records == 0 or part.lag_ms > 0 or part.newest_ms != UNKNOWN
+    return part.lag_ms / MS_PER_S if known and part.lag_records != UNKNOWN else None
+
+
+def _newest_s(part: PartitionSnapshot) -> float | None:
+    return None if part.newest_ms == UNKNOWN else part.newest_ms / MS_PER_S
+
+
+def _connector_state(reading: WorkerReading) -> _Samples:
+    for work in reading.works:
+        if work.task is None:
+            yield from _one_hot((work.flow, work.connector), WORK_STATES, work.state)
+
+
+def _task_state(reading: WorkerReading) -> _Samples:
+    for work in reading.works:
+        if work.task is not None:
+            labels = (work.flow, work.connector, str(work.task.number))
+            yield from _one_hot(labels, WORK_STATES, work.state)
+
+
+_FLOW: Final = ("flow",)
+_PARTITION: Final = ("flow", "topic", "partition")
+
+OWN_METRICS: Final = (
+    MetricSpec(
+        "mm2py_build_info",
+        ("version",),
+        "Version of this worker; always 1.",
+        lambda reading: iter([((reading.version,), 1.0)]),
+    ),
+    MetricSpec(
+        "mm2py_flow_state",
+        ("flow", "state"),
+        "1 for the flow's state as this worker sees it, else 0.",
+        _flow_state,
+    ),
+    MetricSpec(
+        "mm2py_flow_problems", _FLOW, "Problems of the flow that this worker knows.", _flow_problems
+    ),
+    MetricSpec(
+        "mm2py_partitions",
+        ("flow", "state"),
+        "Source partitions of this worker by state.",
+        _partitions_by_state,
+    ),
+    MetricSpec(
+        "mm2py_failed_partitions",
+        _FLOW,
+        "Source partitions of this worker that failed.",
+        _of_node(_failed),
+    ),
+    MetricSpec(
+        "mm2py_partition_state",
+        (*_PARTITION, "state"),
+        "1 for the partition's current state.",
+        _partition_state,
+    ),
+    MetricSpec(
+        "mm2py_records_replicated_total",
+        _PARTITION,
+        "Records that the target acknowledged.",
+        _of_partition(lambda part: part.records),
+    ),
+    MetricSpec(
+        "mm2py_bytes_replicated_total",
+        _PARTITION,
+        "Bytes of batches that the target acknowledged.",
+        _of_partition(lambda part: part.size_bytes),
+    ),
+    MetricSpec(
+        "mm2py_source_lag_records",
+        _PARTITION,
+        "Records between the position and the end of the source partition.",
+        _of_partition(_lag_records),
+    ),
+    MetricSpec(
+        "mm2py_rpo_seconds",
+        _PARTITION,
+        "Largest possible age of the oldest record not yet copied; 0 without lag.",
+        _of_partition(_rpo_s),
+    ),
+    MetricSpec(
+        "mm2py_newest_record_timestamp_seconds",
+        _PARTITION,
+        "Largest record timestamp copied, since the epoch.",
+        _of_partition(_newest_s),
+    ),
+    MetricSpec(
+        "mm2py_ledger_events_total",
+        ("flow", "kind"),
+        "Events of the loss ledger that this worker noticed.",
+        _events_by_kind,
+    ),
+    MetricSpec(
+        "mm2py_records_lost_total",
+        _FLOW,
+        "Source offsets of the loss ledger that were not copied.",
+        _of_node(lambda node: node.records_lost),
+    ),
+    MetricSpec(
+        "mm2py_records_maybe_doubled_total",
+        _FLOW,
+        "Source offsets of the loss ledger that may be on the target twice.",
+        _of_node(lambda node: node.records_may_be_doubled),
+    ),
+    MetricSpec(
+        "mm2py_connector_state",
+        ("flow", "connector", "state"),
+        "1 for the state of a connector of this worker, else 0.",
+        _connector_state,
+    ),
+    MetricSpec(
+        "mm2py_task_state",
+        ("flow", "connector", "task", "state"),
+        "1 for the state of a task of this worker, else 0.",
+        _task_state,
+    ),
+)
+
+
+# -- names of MirrorMaker 2 dashboards ----------------------------------------------------------------
+
+
+def _mirror(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
+    """Return Java's metrics of a copied partition; ``destination`` repeats the target."""
+
+    def of_copy(value: _Value) -> Callable[[WorkerReading], _Samples]:
+        def samples(reading: WorkerReading) -> _Samples:
+            for flow, part in ((it.flow, part) for it in reading.nodes for part in it.partitions):
+                known = value(part)
+                if part.target is None or known is None:
+                    continue  # the name of the copy is known with the first record
+                topic, number = part.target.topic, str(part.target.partition)
+                yield (flow.source, flow.target, topic, number, flow.target)[: len(labels)], known
+
+        return samples
+
+    def rate(per_s: float) -> float | None:
+        return per_s if per_s >= 0 else None
+
+    return (
+        MetricSpec(
+            f"{prefix}_record_count",
+            labels,
+            "Records that the target acknowledged.",
+            of_copy(lambda part: part.records),
+        ),
+        MetricSpec(
+            f"{prefix}_record_rate",
+            labels,
+            "Records per second, mean of the last seconds.",
+            of_copy(lambda part: rate(part.records_per_s)),
+        ),
+        MetricSpec(
+            f"{prefix}_byte_count",
+            labels,
+            "Bytes that the target acknowledged.",
+            of_copy(lambda part: part.size_bytes),
+        ),
+        MetricSpec(
+            f"{prefix}_byte_rate",
+            labels,
+            "Bytes per second, mean of the last seconds.",
+            of_copy(lambda part: rate(part.bytes_per_s)),
+        ),
+    )
+
+
+def _consumer_lag(reading: WorkerReading) -> _Samples:
+    for node in reading.nodes:
+        for part in node.partitions:
+            if part.lag_records != UNKNOWN:
+                # Java's client id, in the quotes that JMX puts around it.
+                client = f'"{node.flow}|{part.task}|replication-consumer"'
+                yield (client, part.source.topic, str(part.source.partition)), part.lag_records
+
+
+def _task_status(reading: WorkerReading) -> _Samples:
+    for work in reading.works:
+        if work.task is not None:
+            yield (work.connector, str(work.task.number), work.state.lower()), 1
+
+
+_WORKER: Final = (
+    MetricSpec(
+        "kafka_connect_worker_connector_count",
+        (),
+        "Connectors of this worker.",
+        lambda reading: iter([((), float(sum(it.task is None for it in reading.works)))]),
+    ),
+    MetricSpec(
+        "kafka_connect_worker_task_count",
+        (),
+        "Tasks of this worker.",
+        lambda reading: iter([((), float(sum(it.task is not None for it in reading.works)))]),
+    ),
+    MetricSpec(
+        "kafka_connect_connector_status",
+        ("connector", "task", "status"),
+        "1 for the status of a task of this worker.",
+        _task_status,
+    ),
+)
+_COPY: Final = ("source", "target", "topic", "partition")
+
+COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
+    Compat.STRIMZI: (
+        *_mirror("kafka_connect_mirror_mirrorsourceconnector", _COPY),
+        MetricSpec(
+            "kafka_consumer_fetch_manager_records_lag",
+            ("clientid", "topic", "partition"),
+            "Records between the position and the end of the source partition.",
+            _consumer_lag,
+        ),
+        *_WORKER,
+    ),
+    Compat.REDPANDA: (
+        *_mirror("kafka_connect_mirror_source_connector", (*_COPY, "destination")),
+        *_WORKER,
+    ),
+}
 
 
 @final
@@ -211,92 +401,13 @@ class WorkerCollector(Collector):
 
     def __init__(self, reading: WorkerReading, compat: Collection[Compat]) -> None:
         self._reading = reading
-        self._compat = [each for each in Compat if each in compat]
+        specs = [
+            *OWN_METRICS,
+            *(it for each in Compat if each in compat for it in COMPAT_METRICS[each]),
+        ]
+        self._specs = {spec.name: spec for spec in specs}
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Return all families, also those without a sample."""
-        reading = self._reading
-        specs = [*OWN_METRICS, *(spec for it in self._compat for spec in COMPAT_METRICS[it])]
-        families = _Families(specs)
-        families.add("mm2py_build_info", (reading.version,), 1)
-        for flow in reading.flows:
-            _add_flow(families, flow)
-        for node in reading.nodes:
-            _add_node(families, node)
-            for part in node.partitions:
-                _add_partition(families, str(node.flow), part)
-                self._add_copy(families, node.flow, part)
-        for work in reading.works:
-            _add_work(families, work)
-        if self._compat:
-            _add_worker(families, reading.works)
-        return families.all()
-
-    def _add_copy(self, families: _Families, flow: FlowName, part: PartitionSnapshot) -> None:
-        if Compat.STRIMZI in self._compat and part.lag_records != UNKNOWN:
-            # Java's client id, in the quotes that JMX puts around it.
-            client = f'"{flow}|{part.task}|replication-consumer"'
-            source = (client, part.source.topic, str(part.source.partition))
-            families.add(_LAG, source, part.lag_records)
-        if part.target is None:  # not known before the first record
-            return
-        copy = (flow.source, flow.target, part.target.topic, str(part.target.partition))
-        for each in self._compat:
-            prefix, names = _PREFIXES[each]
-            labels = (*copy, flow.target)[: len(names)]
-            families.add(f"{prefix}_record_count", labels, part.records)
-            families.add(f"{prefix}_byte_count", labels, part.size_bytes)
-            if part.records_per_s >= 0:
-                families.add(f"{prefix}_record_rate", labels, part.records_per_s)
-                families.add(f"{prefix}_byte_rate", labels, part.bytes_per_s)
-
-
-def _add_flow(families: _Families, flow: FlowReading) -> None:
-    families.one_hot("mm2py_flow_state", (str(flow.flow),), FLOW_STATES, flow.state)
-    families.add("mm2py_flow_problems", (str(flow.flow),), flow.problems)
-
-
-def _add_node(families: _Families, node: NodeSnapshot) -> None:
-    flow = str(node.flow)
-    states = Counter(part.state for part in node.partitions)
-    for state in dict.fromkeys((*PARTITION_STATES, *states)):
-        families.add("mm2py_partitions", (flow, state), states[state])
-    failed = states[PartitionState.FAILED.value]
-    families.add("mm2py_failed_partitions", (flow,), failed)
-    for kind in dict.fromkeys((*(kind.value for kind in EventKind), *node.events)):
-        families.add("mm2py_ledger_events_total", (flow, kind), node.events.get(kind, 0))
-    families.add("mm2py_records_lost_total", (flow,), node.records_lost)
-    families.add("mm2py_records_maybe_doubled_total", (flow,), node.records_may_be_doubled)
-
-
-def _add_partition(families: _Families, flow: str, part: PartitionSnapshot) -> None:
-    labels = (flow, part.source.topic, str(part.source.partition))
-    families.add("mm2py_partition_state", (*labels, part.state), 1)
-    families.add("mm2py_records_replicated_total", labels, part.records)
-    families.add("mm2py_bytes_replicated_total", labels, part.size_bytes)
-    if part.lag_records != UNKNOWN:
-        families.add("mm2py_source_lag_records", labels, part.lag_records)
-        # A lag of unknown age has 0 ms as well.
-        if part.lag_records == 0 or part.lag_ms > 0 or part.newest_ms != UNKNOWN:
-            families.add("mm2py_rpo_seconds", labels, part.lag_ms / MS_PER_S)
-    if part.newest_ms != UNKNOWN:
-        families.add("mm2py_newest_record_timestamp_seconds", labels, part.newest_ms / MS_PER_S)
-
-
-def _add_work(families: _Families, work: RunningWork) -> None:
-    states = [state.value for state in State]
-    labels = (work.flow, work.connector)
-    if work.task is None:
-        families.one_hot("mm2py_connector_state", labels, states, work.state)
-    else:
-        task = str(work.task.number)
-        families.one_hot("mm2py_task_state", (*labels, task), states, work.state)
-
-
-def _add_worker(families: _Families, works: Sequence[RunningWork]) -> None:
-    tasks = [work for work in works if work.task is not None]
-    families.add(_CONNECTORS, (), len(works) - len(tasks))
-    families.add(_TASKS, (), len(tasks))
-    for work in tasks:
-        assert work.task is not None
-        families.add(_STATUS, (work.connector, str(work.task.number), work.state.lower()), 1)
+        """Yield all families, also those without a sample."""
+        for spec in self._specs.values():
+            yield spec.family(self._reading)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,6 +20,7 @@ from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
+from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
 AB = flow("A", "B")
@@ -282,3 +284,17 @@ def test_readers_may_read_metrics_and_strangers_not(tmp_path: Path, user: str, s
     reply = ask(app, "GET", "/metrics", headers=headers)
     assert reply.status == status
     assert b"canary" not in reply.content
+
+
+@pytest.mark.parametrize("in_dedicated_mode", [True, False])
+def test_a_real_herder_shows_its_connector(in_dedicated_mode: bool) -> None:
+    with PaperWorker(dedicated=in_dedicated_mode) as worker:
+        reply = worker.send(httpx.Request("GET", "http://worker/metrics"))
+    scrape = Scrape.of(Reply(reply.status_code, reply.headers, reply.content))
+    expected = "A->B.MirrorSourceConnector" if in_dedicated_mode else NAME
+    connectors = {
+        dict(labels)["connector"]
+        for (name, labels), value in scrape.samples.items()
+        if name == "mm2py_connector_state" and value == 1
+    }
+    assert connectors == {expected}
