@@ -54,15 +54,18 @@ class Child:
 
     async def run(self, sock: socket.socket) -> None:
         self.pipe = await HostPipe.over(sock)
-        await self.greets.wait()
-        service = HostService(
-            self.pipe,
-            self._build,
-            set_level=lambda name, level: self.levels.append((name, level)),
-            version=self.version,
-            clock=self.clock,
-        )
-        await service.run()
+        try:
+            await self.greets.wait()
+            service = HostService(
+                self.pipe,
+                self._build,
+                set_level=lambda name, level: self.levels.append((name, level)),
+                version=self.version,
+                clock=self.clock,
+            )
+            await service.run()
+        finally:
+            self.pipe.hang_up()  # as the end of a process does
 
     def kill(self) -> None:
         self.how = "signal 9"

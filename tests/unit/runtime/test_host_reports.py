@@ -148,6 +148,7 @@ def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
         picking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await picking
+        world.children[0].greets.set()
         await world.links[0].gone()
         assert world.pool.pids == ()
         await world.close()
