@@ -277,6 +277,9 @@ class LedgerStore(EventSink):
             log.error("ledger stopped by a defect topic=%s", self._topic, exc_info=error)
 
     def _complain(self, error: Mm2pyError) -> None:
+        if not self._unwritten:
+            log.info("ledger write is repeated topic=%s cause=%s", self._topic, error)
+            return
         log.error(
             "ledger cannot be written, retried without end; positions behind lost ranges are not"
             " committed meanwhile topic=%s events=%d cause=%s",
