@@ -44,8 +44,8 @@ Handler = Callable[[int, Record], None]
 Entry = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""
 
-BATCH_BYTES: Final = 512 * 1024
-"""Half of what a topic takes by default (``max.message.bytes``)."""
+BATCH_BYTES: Final = 64 * 1024
+"""Far below what a topic takes by default (``max.message.bytes``, 1 MiB), for clusters that allow less."""
 
 
 class Table(Protocol):
