@@ -76,7 +76,6 @@ class RecordWriter:
             clock=clock,
             on_delivered=self._delivered,
             on_failed=self._failed,
-            on_stalled=self._note_stall,
             permit=permit,
             whole_batches=True,
         )
@@ -84,7 +83,6 @@ class RecordWriter:
         self._permit, self._term = permit, permit.term
         self._end_watch = permit.watch(self._permit_changed)
         self._unanswered: dict[TopicPartition, deque[Post]] = {}
-        self._stalled: dict[TopicPartition, Exception] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._starting = asyncio.Lock()
@@ -143,10 +141,6 @@ class RecordWriter:
             waiting.remove(post)
             self._send_again(post.partition)
             self._note_answered(post.partition)
-
-    def stalled(self, tp: TopicPartition) -> Exception | None:
-        """Return why ``tp`` takes nothing at the moment, None when it does."""
-        return self._stalled.get(tp)
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until every post is answered; False when that takes longer than ``timeout_s``."""
@@ -221,12 +215,6 @@ class RecordWriter:
         for waiting in unanswered.values():
             for post in waiting:
                 post.answer(error)
-
-    def _note_stall(self, target: TopicPartition, error: Exception | None) -> None:
-        if error is None:
-            self._stalled.pop(target, None)
-        else:
-            self._stalled[target] = error
 
 
 def _closed() -> ConnectionFailedError:

@@ -21,6 +21,7 @@ __all__ = [
     "IncarnationRecord",
     "KnownEvents",
     "LedgerRecord",
+    "ReportedEvents",
     "UnknownLedgerRecord",
     "decode_ledger_record",
     "encode_incarnation",
@@ -170,6 +171,29 @@ def _number(members: dict[str, object], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
         raise ProtocolError(f"member {name} is not a 64-bit number")
     return value
+
+
+@final
+class ReportedEvents:
+    """The ranges that were reported in one term, so that none is taken twice."""
+
+    def __init__(self) -> None:
+        self._ranges: set[tuple[EventKind, TopicPartition, int, int]] = set()
+
+    def take(self, event: LossEvent) -> bool:
+        """Note an event; False when the same range was reported before."""
+        key = (event.kind, event.partition, event.first_offset, event.last_offset)
+        if event.kind is EventKind.RECREATED:
+            # Offsets start over: the same numbers are other records from now on.
+            self._ranges = {known for known in self._ranges if known[1] != event.partition}
+        elif key in self._ranges and event.kind is not EventKind.TRUNCATION:
+            return False
+        self._ranges.add(key)
+        return True
+
+    def clear(self) -> None:
+        """Forget everything: another term begins."""
+        self._ranges.clear()
 
 
 @final

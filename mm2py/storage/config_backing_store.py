@@ -82,7 +82,7 @@ class ConfigBackingStore:
     async def put_connector(
         self, name: str, config: Mapping[str, str | None], target: TargetState | None = None
     ) -> None:
-        """Write a connector config; ``target`` stands before it in the same batch."""
+        """Write a connector config; ``target`` goes before it in the same batch."""
         wanted = [TargetPut(name, target)] if target is not None else []
         await self._write(f"config of connector {name}", *wanted, ConnectorPut(name, dict(config)))
 

@@ -19,6 +19,7 @@ from mm2py.mirror.ledger import (
     IncarnationRecord,
     KnownEvents,
     LedgerRecord,
+    ReportedEvents,
     UnknownLedgerRecord,
     decode_ledger_record,
     encode_incarnation,
@@ -61,7 +62,7 @@ class LedgerStore(EventSink):
         self._table, self._topic = table, table.topic
         self._meter = meter
         self._clock = clock
-        self._reported: set[tuple[EventKind, TopicPartition, int, int]] = set()
+        self._reported = ReportedEvents()
         self._known: KnownEvents | None = None
         self._early: deque[tuple[LossEvent, int]] = deque()
         self._queue: deque[LedgerRecord | IncarnationRecord] = deque()
@@ -99,13 +100,8 @@ class LedgerStore(EventSink):
 
     def report(self, event: LossEvent) -> bool:
         """Take an event over; False when the same range was reported in this term before."""
-        key = (event.kind, event.partition, event.first_offset, event.last_offset)
-        if event.kind is EventKind.RECREATED:
-            # Offsets start over: the same numbers are other records from now on.
-            self._reported = {known for known in self._reported if known[1] != event.partition}
-        elif key in self._reported and event.kind is not EventKind.TRUNCATION:
+        if not self._reported.take(event):
             return False
-        self._reported.add(key)
         now_ms = self._clock.now_ms()
         if self._known is None:
             self._early.append((event, now_ms))

@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol, final
 
-from mm2py.api.context import EventKind, EventSink, LossEvent
+from mm2py.api.context import EventSink, LossEvent
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
+from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
 from mm2py.observability.metrics import FlowMeter, PartitionMeter, PartitionSnapshot
 from mm2py.runtime.hosts.failure import Failure, one_line
@@ -94,7 +95,7 @@ class LedgerRelay(EventSink):
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._reported: set[tuple[EventKind, TopicPartition, int, int]] = set()
+        self._reported = ReportedEvents()
         self._events = 0
         self._unwritten: dict[TopicPartition, int] = {}
         """Number of the newest event of each partition that waits for the ledger."""
@@ -104,14 +105,9 @@ class LedgerRelay(EventSink):
         self._noted: dict[TopicPartition, bytes] = {}
 
     def report(self, event: LossEvent) -> bool:
-        """Send an event; False when the same range was reported before (rules of ``LedgerStore``)."""
-        key = (event.kind, event.partition, event.first_offset, event.last_offset)
-        if event.kind is EventKind.RECREATED:
-            # Offsets start over: the same numbers are other records from now on.
-            self._reported = {known for known in self._reported if known[1] != event.partition}
-        elif key in self._reported and event.kind is not EventKind.TRUNCATION:
+        """Send an event; False when the same range was reported before."""
+        if not self._reported.take(event):
             return False
-        self._reported.add(key)
         self._events += 1
         self._unwritten[event.partition] = self._events
         self._idle.clear()
