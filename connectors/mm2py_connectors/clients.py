@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mm2py.api.context import SourceGap
-from mm2py.client.admin import Admin, ConfigOp, TopicDescription
-from mm2py.client.cluster import Cluster
-from mm2py.client.fetcher import Fetcher
-from mm2py.client.record_writer import RecordWriter
+from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.fetcher import Fetcher
+from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.errors import ServerError

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter
-from mm2py.client.admin import ConfigOp
+from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ServerError
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py_connectors.change_log import ChangeLog

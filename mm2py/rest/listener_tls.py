@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from typing import Final, cast, final
 
-from mm2py.client.tls import TlsContexts, load_identity
+from mm2py.client.connect.tls import TlsContexts, load_identity
 from mm2py.config.key_material import read_identity, read_trusted
 from mm2py.config.rest_settings import ListenerTls
 from mm2py.errors import ConfigError

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
-from mm2py.client.admin import TopicDescription
+from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import (
     ConfigError,
@@ -50,7 +50,7 @@ class InternalTopic:
 
 
 class TopicAdmin(Protocol):
-    """What is needed of ``mm2py.client.admin.Admin``."""
+    """What is needed of ``mm2py.client.connect.admin.Admin``."""
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         """Create topics; the error of each, None where it worked."""

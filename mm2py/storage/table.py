@@ -4,7 +4,7 @@ Flow: ``start`` -> the topic exists -> read to its end -> a task that follows ->
 per partition (murmur2 of the key) -> acknowledged. Config, status, offsets, flow changes and the ledger are folds
 over a ``Table``; it knows nothing of what the records mean.
 
-Invariants (tests of the same names; the first four are those of ``mm2py.client.record_writer``):
+Invariants (tests of the same names; the first four are those of ``mm2py.client.send.record_writer``):
 
 1. The records of one post that share a partition are stored together or not at all.
 2. Each post is answered exactly once.
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, final
 
-from mm2py.client.record_writer import Post
+from mm2py.client.send.record_writer import Post
 from mm2py.errors import ConnectionFailedError, RequestTimedOutError
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.types import TopicPartition
@@ -88,7 +88,7 @@ class Table(Protocol):
 
 
 class TableReader(Protocol):
-    """What a table needs of ``mm2py.client.log_reader.LogReader``."""
+    """What a table needs of ``mm2py.client.fetch.log_reader.LogReader``."""
 
     async def read_to_end(self, handle: Handler) -> None:
         """Hand every record that is new since the last call to ``handle``."""
@@ -108,7 +108,7 @@ class TableReader(Protocol):
 
 
 class TableWriter(Protocol):
-    """What a table needs of ``mm2py.client.record_writer.RecordWriter``; tables share one."""
+    """What a table needs of ``mm2py.client.send.record_writer.RecordWriter``; tables share one."""
 
     async def start(self) -> None:
         """Get a producer id, once."""

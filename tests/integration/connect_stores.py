@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import (

@@ -8,8 +8,8 @@ from dataclasses import replace
 from confluent_kafka import Producer
 
 from mm2py.api.context import SourceGap
-from mm2py.client.cluster import Cluster
-from mm2py.client.fetcher import Fetcher
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress

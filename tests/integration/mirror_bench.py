@@ -11,9 +11,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Run
-from mm2py.client.admin import Admin
-from mm2py.client.cluster import Cluster
-from mm2py.client.sender import Sender
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings, producer_settings
 from mm2py.embedded.region import KafkaAddress

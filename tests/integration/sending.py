@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.sender import Sender
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings, parse_bootstrap_servers
 from mm2py.protocol.record_batch import RecordBatch

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.admin import Admin, ConfigOp, TopicDescription
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
+from mm2py.client.connect.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConnectionFailedError, RetriableServerError

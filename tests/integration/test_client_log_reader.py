@@ -6,8 +6,8 @@ from typing import Protocol
 import pytest
 from confluent_kafka import Producer
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Region

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.coordinator_link import CoordinatorLink
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.group.coordinator_link import CoordinatorLink
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import Region

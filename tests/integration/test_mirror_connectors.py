@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mm2py.client.admin import ConfigOp
+from mm2py.client.connect.admin import ConfigOp
 from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType

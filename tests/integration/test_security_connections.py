@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.client.admin import Admin
-from mm2py.client.cluster import Cluster
-from mm2py.client.connection import BrokerConnection
-from mm2py.client.log_reader import LogReader
-from mm2py.client.record_writer import RecordWriter
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings, producer_settings
 from mm2py.errors import (

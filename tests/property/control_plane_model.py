@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from mm2py.client.group_member import GroupMember
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.observability.metrics import NodeSnapshot

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2py.client.rejoin_rule import why_not_empty, why_not_the_same
+from mm2py.client.group.rejoin_rule import why_not_empty, why_not_the_same
 from mm2py.protocol.groups import JoinedMember, JoinResult
 
 ME = "me"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mm2py.client.sender_lane import LaneState, MergePlan, SenderLane, Sent
+from mm2py.client.send.lane import LaneState, MergePlan, SenderLane, Sent
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch

@@ -6,7 +6,7 @@ the client's log says once that a broker is away.
 
 from typing import final
 
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mm2py.api.context import EventSink
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class

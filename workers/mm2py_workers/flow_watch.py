@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from mm2py.client.admin import Admin
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConfigError, Mm2pyError

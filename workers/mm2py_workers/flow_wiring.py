@@ -7,9 +7,9 @@ connection and decides nothing that a test would want to change: that is configu
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.coordinator_link import CoordinatorLink
-from mm2py.client.group_member import GroupMember
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.group.coordinator_link import CoordinatorLink
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import final
 
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings

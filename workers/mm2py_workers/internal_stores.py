@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from mm2py.client.admin import Admin
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import Permit
-from mm2py.client.record_writer import RecordWriter
+from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mm2py.api.context import EventKind, LossEvent
-from mm2py.client.admin import Admin
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings
 from mm2py.config.mirror_maker import MirrorMakerConfig

@@ -7,9 +7,9 @@ id, as in Java (``connector-producer-<connector>-<task>``).
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.sender import Sender
+from mm2py.client.send.sender import Sender
 from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from mm2py.client.group_coordinator import InconsistentProtocolError, MembershipEndedError
-from mm2py.client.group_member import GroupMember
+from mm2py.client.group.coordinator import InconsistentProtocolError, MembershipEndedError
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError, RetriableError

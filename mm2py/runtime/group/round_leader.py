@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, final
 
-from mm2py.client.group_coordinator import Joined
+from mm2py.client.group.coordinator import Joined
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.protocol.connect_group import (

@@ -1,7 +1,7 @@
 """What a task's loop needs of a Sender, and what the Sender tells it.
 
 Flow: loop -> ``TargetSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
-``SenderFactory`` was given. Types only: the Sender is in ``mm2py.client.sender``.
+``SenderFactory`` was given. Types only: the Sender is in ``mm2py.client.send.sender``.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
 
 
 class TargetSender(Protocol):
-    """What the loop needs of ``mm2py.client.sender.Sender``."""
+    """What the loop needs of ``mm2py.client.send.sender.Sender``."""
 
     @property
     def buffered_bytes(self) -> int:

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from mm2py.api.context import SourceGap
-from mm2py.client.cluster import Cluster
-from mm2py.client.fetcher import BUFFER_BYTES, Fetcher
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.admin import Admin
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
 from mm2py.protocol.messages import init_producer_id, metadata

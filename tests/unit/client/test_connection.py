@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.connection import BrokerConnection
+from mm2py.client.connect.connection import BrokerConnection
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
     ConfigError,

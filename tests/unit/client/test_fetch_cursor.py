@@ -1,6 +1,6 @@
 """What an answer does to a cursor."""
 
-from mm2py.client.fetch_cursor import Cursor, Verdict
+from mm2py.client.fetch.cursor import Cursor, Verdict
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.records import NewRecord, encode_batch

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from mm2py.client.fetch_cursor import Cursor
-from mm2py.client.open_transactions import OpenTransactions
+from mm2py.client.fetch.cursor import Cursor
+from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import crc32c
 from mm2py.testing.broker import FakeBroker

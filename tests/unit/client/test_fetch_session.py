@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from mm2py.client.fetch_cursor import Cursor
-from mm2py.client.fetch_session import FetchSession
+from mm2py.client.fetch.cursor import Cursor
+from mm2py.client.fetch.session import FetchSession
 from mm2py.protocol import error_codes as codes
 from mm2py.types import TopicPartition
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching

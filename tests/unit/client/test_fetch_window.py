@@ -1,6 +1,6 @@
 """What a Fetch asks for follows the round trip and the speed of the line; what the user set does not."""
 
-from mm2py.client.fetch_window import ANSWER_BYTES, FetchWindow
+from mm2py.client.fetch.window import ANSWER_BYTES, FetchWindow
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings, consumer_settings
 
 MIB = 1 << 20

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mm2py.client.connection import BrokerConnection
-from mm2py.client.credentials import Credentials
-from mm2py.client.greeting import Farewell, unwelcome
-from mm2py.client.tls import tls_failure
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.credentials import Credentials
+from mm2py.client.connect.greeting import Farewell, unwelcome
+from mm2py.client.connect.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.security import TlsSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.group_coordinator import (
+from mm2py.client.group.coordinator import (
     InconsistentProtocolError,
     Joined,
     MembershipEndedError,
 )
-from mm2py.client.group_member import GroupMember
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit, check_all
 from mm2py.errors import FatalServerError, RetriableError
 from mm2py.observability.logging import current_scope, log_scope
@@ -161,7 +161,7 @@ async def test_a_silence_that_is_noticed_after_a_suspension_is_logged_with_the_f
         scopes[record.getMessage()] = current_scope()
         return True
 
-    logger = logging.getLogger("mm2py.client.group_member")
+    logger = logging.getLogger("mm2py.client.group.member")
     logger.addFilter(note)
     try:
         with log_scope("A->B"):

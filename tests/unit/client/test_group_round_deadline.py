@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mm2py.client.group_member import GroupMember
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.testing.clock import FakeClock

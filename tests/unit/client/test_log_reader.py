@@ -3,8 +3,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import FatalServerError, ProtocolError, RequestTimedOutError

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
 from mm2py.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
@@ -105,7 +105,7 @@ async def test_an_end_that_was_compacted_away_is_reached(bench: Bench) -> None:
 async def test_trouble_is_said_once_and_passes(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "mm2py.client.log_reader")
+    caplog.set_level(logging.INFO, "mm2py.client.fetch.log_reader")
     bench.broker.fail_next(FETCH, "disconnect", 2)
     bench.broker.fail_next(FETCH, 6, 3)
     bench.broker.fail_next(FETCH, 29, 2)
@@ -119,7 +119,7 @@ async def test_trouble_is_said_once_and_passes(
 async def test_a_leader_that_moves_is_logged_only_when_it_takes_long(
     bench: Bench, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    caplog.set_level(logging.INFO, "mm2py.client.log_reader")
+    caplog.set_level(logging.INFO, "mm2py.client.fetch.log_reader")
     bench.broker.fail_next(FETCH, code, 3)
     bench.broker.append(TP, batch("b"))
     await bench.saw(b"a", b"b")

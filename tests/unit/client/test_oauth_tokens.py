@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from mm2py.client.oauth_tokens import TokenSource
+from mm2py.client.connect.oauth_tokens import TokenSource
 from mm2py.config.security import OAuthSettings
 from mm2py.errors import AuthenticationError, ConnectionFailedError
 from mm2py.testing.clock import FakeClock

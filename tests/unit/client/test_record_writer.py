@@ -8,9 +8,9 @@ from itertools import count
 
 import pytest
 
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
-from mm2py.client.record_writer import Post, RecordWriter
+from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import PartitionError, RetriableError

@@ -7,9 +7,9 @@ from math import inf
 
 import pytest
 
-from mm2py.client.cluster import Cluster
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.sender import Sender
+from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import PartitionError

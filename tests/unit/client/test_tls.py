@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.client.tls import TlsContexts, tls_failure
+from mm2py.client.connect.tls import TlsContexts, tls_failure
 from mm2py.config.security import StoreSettings, TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from tests.certificates import Authority, Issued

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mm2py.api.records import SourcePartition
-from mm2py.client.admin import ConfigOp, TopicDescription
+from mm2py.client.connect.admin import ConfigOp, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, ServerError
 from mm2py.protocol.acls import Acl

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.admin import ConfigOp
+from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ConfigError, ConnectionFailedError, UnsupportedVersionError
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error

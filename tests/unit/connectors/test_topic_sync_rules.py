@@ -2,7 +2,7 @@
 
 import pytest
 
-from mm2py.client.admin import ConfigOp
+from mm2py.client.connect.admin import ConfigOp
 from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mm2py.client.group_member import GroupMember
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.herder import Herder

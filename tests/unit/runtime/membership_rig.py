@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
-from mm2py.client.group_coordinator import GroupCoordinator
-from mm2py.client.group_member import GroupMember
+from mm2py.client.group.coordinator import GroupCoordinator
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import RequestTimedOutError, RetriableError

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from mm2py.client.admin import TopicDescription
+from mm2py.client.connect.admin import TopicDescription
 from mm2py.errors import ConfigError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry

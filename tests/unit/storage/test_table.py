@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mm2py.client.cluster import Cluster
-from mm2py.client.log_reader import LogReader
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED, Permit
-from mm2py.client.record_writer import RecordWriter
+from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableError

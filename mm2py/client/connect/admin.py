@@ -1,0 +1,321 @@
+"""Topics, configs, ACLs, offsets and groups of one cluster (what Java's ``Admin`` does for MM2).
+
+Flow: method -> ``Cluster.call_*`` -> one result per name. A refusal that concerns one name is a value
+of the result; one that concerns the whole request is raised. Codes that Kafka marks as retriable are
+retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.errors import Mm2pyError, RetriableError, RetriableServerError, ServerError
+from mm2py.protocol import admin_messages, group_messages, messages
+from mm2py.protocol.acls import Acl
+from mm2py.protocol.brokers import ClusterResult
+from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
+from mm2py.protocol.error_codes import (
+    NETWORK_EXCEPTION,
+    RETRIABLE,
+    SECURITY_DISABLED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    server_error,
+)
+from mm2py.protocol.groups import DescribedGroup
+from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
+from mm2py.protocol.log_offsets import OffsetQuery
+from mm2py.protocol.outcomes import NamedError
+from mm2py.protocol.topics import NewTopic, TopicMetadata
+from mm2py.types import TopicPartition
+
+__all__ = ["Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
+
+_GROUP_ID_NOT_FOUND = 69
+_LIST_OFFSETS_ROUNDS = 3
+_NAMES_PER_REQUEST = 500
+"""Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic; ``error`` is set where the cluster could not describe it."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[int, ...]
+    replication_factor: int
+    internal: bool
+    error: ServerError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOp:
+    """One incremental change of a topic config; ``DELETE`` goes back to the cluster's default."""
+
+    name: str
+    op: Literal["SET", "DELETE"]
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """Where a timestamp is in a partition; ``offset`` -1 where no such record exists."""
+
+    offset: int
+    timestamp: int = -1
+    leader_epoch: int = -1
+    error: ServerError | None = None
+
+
+@final
+class Admin:
+    """Administration over the connections of a cluster; stateless."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    # ---- topics ----
+
+    async def list_topics(self) -> dict[str, TopicDescription]:
+        """Return all topics but the broker's own (``__consumer_offsets``, ...)."""
+        found = await self.cluster.metadata(None)
+        return {
+            topic.name: _description(topic)
+            for topic in found.topics
+            if not topic.is_internal and not topic.error_code
+        }
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Return the topics that exist; one that may not be described carries its error."""
+        described: dict[str, TopicDescription] = {}
+        for chunk in _chunks(sorted(set(names))):
+            for topic in (await self.cluster.metadata(chunk)).topics:
+                if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION:
+                    described[topic.name] = _description(topic)
+        return described
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
+    ) -> dict[str, ServerError | None]:
+        """Create topics; returns None or the refusal per name (36: it exists already)."""
+        if not topics:
+            return {}
+        created = await self.cluster.call_controller(
+            messages.create_topics(topics, timeout_ms=timeout_ms),
+            code_of=lambda answers: _retriable_code(a.error_code for a in answers),
+        )
+        return {
+            topic.name: _error(topic.error_code, topic.error_message, topic.name)
+            for topic in created
+        }
+
+    async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
+        """Grow topics to a total number of partitions; returns None or the refusal per name."""
+        if not totals:
+            return {}
+        return _by_name(
+            await self.cluster.call_controller(
+                messages.create_partitions(totals), code_of=_first_retriable
+            )
+        )
+
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, ServerError | None]:
+        """Delete topics; returns None or the refusal per name."""
+        if not names:
+            return {}
+        return _by_name(await self.cluster.call_controller(messages.delete_topics(names)))
+
+    # ---- configs ----
+
+    async def describe_topic_configs(
+        self, names: Iterable[str]
+    ) -> dict[str, tuple[ConfigEntry, ...]]:
+        """Return the configs of topics; topics that do not exist (any more) are left out.
+
+        Raises:
+            ServerError: a topic's configs may not be read.
+        """
+        described: dict[str, tuple[ConfigEntry, ...]] = {}
+        for chunk in _chunks(sorted(set(names))):
+            call = admin_messages.describe_configs([_topic(name) for name in chunk])
+            for answer in await self.cluster.call_any(call):
+                if answer.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                    continue
+                error = _error(answer.error_code, answer.error_message, answer.resource.name)
+                if error is not None:
+                    raise error
+                described[answer.resource.name] = answer.entries
+        return described
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> dict[str, ServerError | None]:
+        """Change topic configs incrementally (KIP-339); returns None or the refusal per name."""
+        if not changes:
+            return {}
+        call = admin_messages.incremental_alter_configs(
+            {_topic(name): [_operation(op) for op in ops] for name, ops in changes.items()}
+        )
+        return _by_name(await self.cluster.call_controller(call, code_of=_first_retriable))
+
+    # ---- ACLs ----
+
+    async def describe_topic_acls(self) -> tuple[Acl, ...] | None:
+        """Return all ACLs of topics, None where the cluster has no authorizer.
+
+        Raises:
+            ServerError: they may not be read.
+        """
+        found = await self.cluster.call_any(
+            admin_messages.describe_acls(), code_of=lambda answer: answer.error_code
+        )
+        if found.error_code == SECURITY_DISABLED:
+            return None
+        error = _error(found.error_code, found.error_message, "DescribeAcls")
+        if error is not None:
+            raise error
+        return found.acls
+
+    async def create_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
+        """Create ACLs; returns None or the refusal for each, in order."""
+        if not acls:
+            return []
+        answers = await self.cluster.call_controller(admin_messages.create_acls(acls))
+        return [_error(a.error_code, a.error_message, a.name) for a in answers]
+
+    # ---- offsets and groups ----
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Find offsets by timestamp (EARLIEST, LATEST or ms), asking each leader once.
+
+        A leader that moved is looked for again a few times. The result has every partition; one
+        without an answer carries its ``error``, retriable or not, so that the others need not wait.
+        """
+        listed: dict[TopicPartition, ListedOffset] = {}
+        settings = self.cluster.settings
+        backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        for attempt in range(_LIST_OFFSETS_ROUNDS):
+            if attempt:
+                await self.cluster.clock.sleep(backoff.next_s())
+            wanted = {
+                tp: at
+                for tp, at in timestamps.items()
+                if tp not in listed or isinstance(listed[tp].error, RetriableError)
+            }
+            if not wanted:
+                break
+            await self._list_once(wanted, listed, read_committed=read_committed)
+        return listed
+
+    async def describe_group(self, group_id: str) -> DescribedGroup:
+        """Return the state of a group and who is in it.
+
+        Raises:
+            ServerError: it may not be described.
+        """
+        call = group_messages.describe_groups([group_id])
+        (group,) = await self.cluster.call_coordinator(
+            group_id, call, code_of=lambda groups: _retriable_code(g.error_code for g in groups)
+        )
+        if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
+            raise server_error(group.error_code, f"group {group_id}")
+        return replace(group, state=group.state or "Dead")
+
+    async def describe_cluster(self) -> ClusterResult:
+        """Return the cluster's id, controller and brokers."""
+        return await self.cluster.call_any(
+            messages.describe_cluster(), code_of=lambda answer: answer.error_code
+        )
+
+    # ---- inside ----
+
+    async def _list_once(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        listed: dict[TopicPartition, ListedOffset],
+        *,
+        read_committed: bool,
+    ) -> None:
+        by_node: dict[int, list[OffsetQuery]] = {}
+        for tp, leader in (await self.cluster.leaders(wanted)).items():
+            if isinstance(leader, Mm2pyError):
+                listed[tp] = ListedOffset(-1, error=_as_server_error(leader))
+            else:
+                query = OffsetQuery(tp.topic, tp.partition, wanted[tp], leader.epoch)
+                by_node.setdefault(leader.node_id, []).append(query)
+        for node_id, queries in by_node.items():
+            call = messages.list_offsets(queries, isolation_level=int(read_committed))
+            try:
+                connection = await self.cluster.connection(node_id, ADMIN)
+                answers = await connection.call(call)
+            except RetriableError as error:
+                for query in queries:
+                    tp = TopicPartition(query.topic, query.partition)
+                    self.cluster.leader_moved(tp)
+                    listed[tp] = ListedOffset(-1, error=_as_server_error(error))
+            else:
+                self._take_offsets(answers, listed)
+
+    def _take_offsets(
+        self, answers: Iterable[OffsetAnswer], listed: dict[TopicPartition, ListedOffset]
+    ) -> None:
+        for answer in answers:
+            tp = TopicPartition(answer.topic, answer.partition)
+            error = _error(answer.error_code, "", f"ListOffsets of {tp}")
+            if isinstance(error, RetriableServerError):
+                self.cluster.leader_moved(tp)
+            listed[tp] = ListedOffset(answer.offset, answer.timestamp, answer.leader_epoch, error)
+
+
+def _description(topic: TopicMetadata) -> TopicDescription:
+    factor = max((len(partition.replicas) for partition in topic.partitions), default=0)
+    return TopicDescription(
+        topic.name,
+        topic.topic_id,
+        tuple(sorted(partition.partition for partition in topic.partitions)),
+        factor,
+        topic.is_internal,
+        _error(topic.error_code, "", topic.name),
+    )
+
+
+def _topic(name: str) -> ConfigResource:
+    return ConfigResource(ConfigResourceType.TOPIC, name)
+
+
+def _operation(op: ConfigOp) -> tuple[str, ConfigOperation, str | None]:
+    return op.name, ConfigOperation[op.op], op.value
+
+
+def _error(code: int, message: str, subject: str) -> ServerError | None:
+    if not code:
+        return None
+    return server_error(code, f"{subject}: {message}" if message else subject)
+
+
+def _as_server_error(error: Mm2pyError) -> ServerError:
+    """Return an error as a broker would give it; Java too calls a lost connection code 13."""
+    return error if isinstance(error, ServerError) else server_error(NETWORK_EXCEPTION, str(error))
+
+
+def _by_name(answers: Iterable[NamedError]) -> dict[str, ServerError | None]:
+    return {a.name: _error(a.error_code, a.error_message, a.name) for a in answers}
+
+
+def _retriable_code(codes: Iterable[int]) -> int:
+    """Return the code to retry a whole request for: that of one answer, if all can be retried."""
+    found = list(codes)
+    return found[0] if found and all(code in RETRIABLE for code in found) else 0
+
+
+def _first_retriable(answers: Iterable[NamedError]) -> int:
+    return _retriable_code(a.error_code for a in answers)
+
+
+def _chunks(names: Sequence[str]) -> Iterable[Sequence[str]]:
+    for start in range(0, len(names), _NAMES_PER_REQUEST):
+        yield names[start : start + _NAMES_PER_REQUEST]

@@ -1,0 +1,392 @@
+"""One Kafka cluster as a client sees it: any broker, a partition's leader, a group's coordinator.
+
+Flow: ``call_*`` -> pick a broker -> ``ConnectionPool`` -> answer, repeated with back-off until
+``default.api.timeout.ms`` while the error is retriable. ``leader`` and ``connection`` serve the
+Fetcher and Sender, which talk to connections themselves. No background task: metadata is refreshed
+when somebody asks and it is old, missing or known to be wrong; concurrent refreshes become one.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
+from mm2py.client.connect.pool import ConnectionPool
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import (
+    ConnectionFailedError,
+    Mm2pyError,
+    RequestTimedOutError,
+    RetriableError,
+    RetriableServerError,
+    ServerError,
+)
+from mm2py.protocol.brokers import ProducerIdResult
+from mm2py.protocol.call import Call
+from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, server_error
+from mm2py.protocol.framing import BufferPool
+from mm2py.protocol.group_messages import find_coordinator
+from mm2py.protocol.messages import metadata
+from mm2py.protocol.topics import MetadataResult
+from mm2py.types import TopicPartition
+
+__all__ = ["ADMIN", "Cluster", "Leader"]
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+ADMIN: Final = "admin"
+"""Purpose of the connections that carry metadata and administration."""
+
+COORDINATOR: Final = "coordinator"
+
+
+def _no_code(_: object) -> int:
+    return 0
+
+
+def _no_producer_id(result: object, address: str) -> ServerError | None:
+    """Return why there is no producer id: such an answer is worth nothing to its caller."""
+    if not isinstance(result, ProducerIdResult) or not result.error_code:
+        return None
+    error = server_error(result.error_code, f"InitProducerId to {address}")
+    if error.code == CLUSTER_AUTHORIZATION_FAILED:
+        error.remedy = (
+            "grant the mirror's user the operation IdempotentWrite on the Cluster resource of the "
+            "target, or Write on its topics (kafka-acls --add --operation IdempotentWrite --cluster)"
+        )
+    return error
+
+
+class _Refresh:
+    """A refresh that was not sent yet: callers add their topics and wait for it."""
+
+    __slots__ = ("task", "topics")
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.task: asyncio.Task[None] | None = None
+
+
+@final
+class Cluster:
+    """Bootstrap, metadata, leaders, coordinators and connections of one cluster."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        *,
+        alias: str,
+        clock: Clock = SYSTEM_CLOCK,
+        pool: BufferPool | None = None,
+    ) -> None:
+        self.settings = settings
+        self.alias = alias
+        self.clock = clock
+        self.pool = BufferPool() if pool is None else pool
+        self._owns_pool = pool is None
+        self._connections = ConnectionPool(settings, self.pool, alias=alias, clock=clock)
+        self._cache = MetadataCache()
+        self._bootstrap = tuple(
+            BrokerAddress(-1 - index, host, port)
+            for index, (host, port) in enumerate(settings.bootstrap_servers)
+        )
+        self._coordinators: dict[str, int] = {}
+        self._next_refresh: _Refresh | None = None
+        self._refresh_lock = asyncio.Lock()
+        self._refreshed_at = float("-inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __str__(self) -> str:
+        addresses = ",".join(str(address) for address in self._bootstrap)
+        return f"cluster {self.alias} ({addresses})"
+
+    @property
+    def cluster_id(self) -> str:
+        """Kafka's id of the cluster, empty before the first answer."""
+        return self._cache.cluster_id
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """Brokers of the last metadata."""
+        return tuple(self._cache.brokers)
+
+    async def connect(self) -> None:
+        """Find a broker and learn the others; one attempt per address.
+
+        Raises:
+            ConnectionFailedError: no bootstrap broker answers.
+        """
+        connection = await self._any()
+        self._take(await connection.call(metadata(())))
+        log.info(
+            "cluster ready cluster=%s id=%s brokers=%d",
+            self.alias,
+            self._cache.cluster_id,
+            len(self._cache.brokers),
+        )
+
+    async def close(self) -> None:
+        """Close all connections; safe before ``connect`` and safe twice."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._connections.close()
+        if self._owns_pool:
+            # The collector of cycles hardly ever runs (wiring.py), so a pool can outlive its flow by far.
+            self.pool.close()
+
+    # ---- metadata ----
+
+    async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
+        """Ask for fresh metadata of ``topics``, None for all topics of the cluster."""
+        result = await self.call_any(metadata(topics))
+        self._take(result)
+        return result
+
+    async def leader(self, tp: TopicPartition) -> Leader:
+        """Return the leader of a partition, asking the cluster where it is unknown or old.
+
+        Raises:
+            RetriableServerError: the topic, the partition or its leader does not exist at present.
+            FatalServerError: the topic may not be read or has an impossible name.
+            RetriableError: no broker answered.
+        """
+        found = self._cache.leader(tp)
+        if found is not None and not self._is_old(tp):
+            return found
+        await self._refresh((tp.topic,))
+        found = self._cache.leader(tp)
+        if found is None:
+            raise self._cache.no_leader(tp)
+        return found
+
+    def known_leader(self, tp: TopicPartition) -> Leader | None:
+        """Return the leader without waiting; starts a refresh in the background when it is old."""
+        if self._is_old(tp) and self._next_refresh is None:
+            self._join_refresh((*self._cache.topics, tp.topic))
+        return self._cache.leader(tp)
+
+    def no_leader(self, tp: TopicPartition) -> ServerError:
+        """Return why ``known_leader`` has none, as the last metadata say."""
+        return self._cache.no_leader(tp)
+
+    async def leaders(
+        self, tps: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Leader | Mm2pyError]:
+        """Return the leaders of many partitions, or why there is none, with at most one question for all."""
+        wanted = list(tps)
+        unknown = [tp for tp in wanted if self._cache.leader(tp) is None or self._is_old(tp)]
+        problem: Mm2pyError | None = None
+        if unknown:
+            try:
+                await self._refresh({tp.topic for tp in unknown})
+            except (RetriableError, ServerError) as error:
+                problem = error
+        return {tp: self._cache.leader(tp) or problem or self._cache.no_leader(tp) for tp in wanted}
+
+    def known_topic_id(self, topic: str) -> bytes | None:
+        """Return the id of a topic as metadata last named it, without waiting; None where it is not known."""
+        return self._cache.topic_id(topic)
+
+    def leader_moved(self, tp: TopicPartition, node_id: int = -1, epoch: int = -1) -> None:
+        """Note that a broker denied being the leader, with the new one where it was named."""
+        self._cache.moved(tp, node_id, epoch)
+
+    # ---- connections ----
+
+    async def connection(self, node_id: int, purpose: str) -> BrokerConnection:
+        """Return the connection to a broker for a purpose, waiting out its back-off.
+
+        Raises:
+            ConnectionFailedError: one attempt failed, or the broker is not part of the cluster.
+        """
+        if node_id not in self._cache.brokers:
+            await self._refresh(())
+        broker = self._cache.brokers.get(node_id)
+        if broker is None:
+            raise ConnectionFailedError(f"broker {node_id} is not in the metadata of {self}")
+        return await self._connections.get(broker, purpose)
+
+    async def coordinator(self, group_id: str, purpose: str = COORDINATOR) -> BrokerConnection:
+        """Return a connection to the coordinator of a group.
+
+        Raises:
+            RetriableError: there is none at present, or it cannot be reached.
+        """
+        node_id = self._coordinators.get(group_id)
+        if node_id is None:
+            connection = await self._any()
+            found = await connection.call(find_coordinator(group_id))
+            if found.error_code:
+                raise server_error(found.error_code, f"coordinator of group {group_id}")
+            node_id = found.node.node_id
+            self._coordinators[group_id] = node_id
+        try:
+            return await self.connection(node_id, purpose)
+        except ConnectionFailedError:
+            self.coordinator_moved(group_id)
+            raise
+
+    def coordinator_moved(self, group_id: str) -> None:
+        """Forget the coordinator of a group."""
+        self._coordinators.pop(group_id, None)
+
+    async def controller(self) -> BrokerConnection:
+        """Return a connection to the controller; KRaft brokers name any broker and forward."""
+        if self._cache.controller_id not in self._cache.brokers:
+            await self._refresh(())
+        if self._cache.controller_id < 0:
+            return await self._any()
+        return await self.connection(self._cache.controller_id, ADMIN)
+
+    # ---- calls with retries ----
+
+    async def call_any(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
+        """Ask any broker; repeats retriable failures and ``code_of`` codes until the API timeout."""
+        return await self._repeat(self._any, call, code_of)
+
+    async def call_controller(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
+        """Ask the controller; otherwise as ``call_any``."""
+
+        def moved() -> None:
+            self._cache.controller_id = -1
+
+        return await self._repeat(self.controller, call, code_of, moved)
+
+    async def call_coordinator(
+        self, group_id: str, call: Call[R], *, code_of: Callable[[R], int] = _no_code
+    ) -> R:
+        """Ask the coordinator of a group; otherwise as ``call_any``."""
+        return await self._repeat(
+            lambda: self.coordinator(group_id),
+            call,
+            code_of,
+            lambda: self.coordinator_moved(group_id),
+        )
+
+    async def call_leader(
+        self, tp: TopicPartition, call: Call[R], *, code_of: Callable[[R], int] = _no_code
+    ) -> R:
+        """Ask the leader of a partition; otherwise as ``call_any``."""
+
+        async def connection() -> BrokerConnection:
+            return await self.connection((await self.leader(tp)).node_id, ADMIN)
+
+        return await self._repeat(connection, call, code_of, lambda: self.leader_moved(tp))
+
+    # ---- inside ----
+
+    def _is_old(self, tp: TopicPartition) -> bool:
+        age_s = self._cache.age_s(tp, self.clock.monotonic())
+        return age_s * 1000 > self.settings.metadata_max_age_ms
+
+    def _take(self, result: MetadataResult) -> None:
+        self._cache.update(result, self.clock.monotonic())
+
+    async def _any(self) -> BrokerConnection:
+        """Return a connection to some broker: an open one, else known ones, else bootstrap."""
+        found = self._connections.first_open(ADMIN)
+        if found is not None:
+            return found
+        known = list(self._cache.brokers.values())
+        random.shuffle(known)
+        known.sort(key=self._connections.is_backing_off)
+        addresses = {(broker.host, broker.port) for broker in known}
+        # KIP-899: when every known broker is gone the bootstrap list leads back to the cluster.
+        known += [b for b in self._bootstrap if (b.host, b.port) not in addresses]
+        problem = remedy = ""
+        for broker in known:
+            try:
+                return await self._connections.get(broker, ADMIN)
+            except RetriableError as error:
+                problem, remedy = error.message, error.remedy
+        raise ConnectionFailedError(
+            f"no broker of {self} can be reached: {problem}",
+            remedy=remedy or f"check {self.alias}.bootstrap.servers and that the brokers run",
+        )
+
+    async def _refresh(self, topics: Iterable[str]) -> None:
+        await asyncio.shield(self._join_refresh(topics))
+
+    def _join_refresh(self, topics: Iterable[str]) -> "asyncio.Task[None]":
+        refresh = self._next_refresh
+        if refresh is None or refresh.task is None:
+            refresh = self._next_refresh = _Refresh()
+            refresh.task = asyncio.create_task(self._run_refresh(refresh))
+            self._tasks.add(refresh.task)
+            refresh.task.add_done_callback(self._refreshed)
+        refresh.topics.update(topics)
+        return refresh.task
+
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a background refresh has no waiter; the next caller asks again
+
+    async def _run_refresh(self, refresh: _Refresh) -> None:
+        try:
+            async with self._refresh_lock:
+                pause_s = self._refreshed_at - self.clock.monotonic()
+                pause_s += self.settings.retry_backoff_ms / 1000
+                if pause_s > 0:
+                    await self.clock.sleep(pause_s)
+                connection = await self._any()
+                self._next_refresh = None  # who comes from here on needs a newer answer
+                self._refreshed_at = self.clock.monotonic()
+                self._take(await connection.call(metadata(sorted(refresh.topics))))
+        finally:
+            if self._next_refresh is refresh:
+                self._next_refresh = None
+
+    async def _repeat(
+        self,
+        connect: Callable[[], Awaitable[BrokerConnection]],
+        call: Call[R],
+        code_of: Callable[[R], int],
+        moved: Callable[[], None] | None = None,
+    ) -> R:
+        backoff = Backoff(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+        problem: RetriableError | None = None
+        limit_ms = self.settings.default_api_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                while True:
+                    try:
+                        return await self._once(connect, call, code_of)
+                    except RetriableError as error:
+                        problem = error
+                    if moved is not None:
+                        moved()
+                    await self.clock.sleep(backoff.next_s())
+        except TimeoutError:
+            cause = "no answer" if problem is None else str(problem)
+            raise RequestTimedOutError(
+                f"{call.name} to {self} did not succeed within {limit_ms} ms: {cause}"
+            ) from problem
+
+    async def _once(
+        self,
+        connect: Callable[[], Awaitable[BrokerConnection]],
+        call: Call[R],
+        code_of: Callable[[R], int],
+    ) -> R:
+        connection = await connect()
+        result = await connection.call(call)
+        if code_of is _no_code:
+            refusal = _no_producer_id(result, connection.address)
+            if refusal is not None:
+                raise refusal
+        code = code_of(result)
+        if code:
+            error = server_error(code, f"{call.name} to {connection.address}")
+            if isinstance(error, RetriableServerError):
+                raise error
+        return result

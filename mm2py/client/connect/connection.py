@@ -1,0 +1,490 @@
+"""One broker connection: TCP or TLS, version negotiation, login, requests in order, answers by id.
+
+Flow: ``send`` / ``call`` -> ``Writer`` -> broker -> ``FrameReceiver`` -> the request's callback.
+Without TLS record bytes are copied on neither side: requests leave as an iovec, large answers arrive
+in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened.
+"""
+
+import asyncio
+import random
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar, final
+
+from mm2py.client.connect.credentials import Credentials
+from mm2py.client.connect.greeting import Farewell, is_tls_record, unwelcome
+from mm2py.client.connect.open_socket import (
+    Buffer,
+    SocketWriter,
+    TransportWriter,
+    Writer,
+    connect_socket,
+    reason_of,
+)
+from mm2py.client.connect.tls import tls_failure
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import (
+    ConnectionFailedError,
+    Mm2pyError,
+    ProtocolError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from mm2py.protocol.call import Call
+from mm2py.protocol.error_codes import UNSUPPORTED_VERSION, server_error
+from mm2py.protocol.framing import BufferPool, FrameReceiver
+from mm2py.protocol.messages import api_versions
+from mm2py.protocol.record_batch import BufferLease
+
+__all__ = ["BrokerConnection", "Buffer", "LostHandler", "ResponseHandler"]
+
+R = TypeVar("R")
+ResponseHandler = Callable[[memoryview, BufferLease | None], None]
+LostHandler = Callable[[Exception], None]
+
+_RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
+"""Below this a wake-up more costs less than waiting for the rest of the frame."""
+
+_RCVLOWAT_CAP_BYTES: Final = 512 * 1024
+"""Waiting for more than this would idle the CPU while the kernel's receive window fills."""
+
+_UNLIMITED_MS: Final = 2**31 - 1
+
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 s: closing sends a reset, and what waits in the socket is dropped."""
+
+_SASL_HINT: Final = (
+    " on the first request, as SASL listeners do without a login: check security.protocol"
+)
+
+
+class _InFlight(NamedTuple):
+    on_response: ResponseHandler
+    on_lost: LostHandler
+    deadline: float
+    timeout_ms: int
+
+
+@final
+class BrokerConnection(asyncio.BufferedProtocol):
+    """An open connection to one broker; built by ``open``.
+
+    Brokers answer the requests of one connection in order. All methods are for the loop's thread.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        sock: socket.socket,
+        settings: ConnectionSettings,
+        pool: BufferPool,
+        credentials: Credentials,
+    ) -> None:
+        self.host, self.port = address
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        self._settings = settings
+        self._credentials = credentials
+        self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._receiver = FrameReceiver(pool, self._deliver)
+        self._rcvlowat = 1
+        self._transport: asyncio.BaseTransport | None = None
+        self._writer: Writer | None = None
+        self._held: list[Sequence[Buffer]] | None = None
+        self._greeting: memoryview | None = None
+        self._first_bytes = b""
+        self._greeted = False
+        self._in_flight: dict[int, _InFlight] = {}
+        self._correlation_id = 0
+        self._opened_id = 0
+        self._closed_reason = ""
+        self._cause: Exception | None = None
+        self._discarded = False
+        self._lost = self._loop.create_future()
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = 0.0
+        self._last_seen_id = 0
+        self._session: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        settings: ConnectionSettings,
+        pool: BufferPool,
+        *,
+        credentials: Credentials | None = None,
+        on_closed: Callable[["BrokerConnection", str, int], None] | None = None,
+    ) -> "BrokerConnection":
+        """Connect, negotiate versions and log in.
+
+        ``credentials`` are shared by the connections of a cluster. ``on_closed(connection, reason,
+        requests in flight)`` is called once when it ends, unless ``open`` itself fails.
+
+        Raises:
+            ConnectionFailedError: no address of ``host`` accepted within
+                ``socket_connection_setup_timeout_ms``, or the broker hung up.
+            AuthenticationError: a certificate or login was refused, by either side.
+            ConfigError: a key store cannot be used.
+        """
+        credentials = credentials or Credentials(settings)
+        context = credentials.tls_context()
+        await credentials.prepare()
+        setup_ms = settings.socket_connection_setup_timeout_ms
+        connected = False
+        try:
+            async with asyncio.timeout(setup_ms / 1000):
+                sock = await connect_socket(host, port, settings)
+                connected = True
+                connection = cls((host, port), sock, settings, pool, credentials)
+                try:
+                    await connection._start(context)
+                except BaseException:
+                    await connection.close()
+                    raise
+        except TimeoutError:
+            if connected:
+                raise ConnectionFailedError(
+                    f"{host}:{port} accepted the connection but did not answer within {setup_ms} ms",
+                    remedy="check that it is a Kafka listener, and security.protocol",
+                ) from None
+            raise ConnectionFailedError(
+                f"no connection to {host}:{port} within {setup_ms} ms"
+            ) from None
+        connection._on_closed = on_closed
+        return connection
+
+    async def _start(self, context: ssl.SSLContext | None) -> None:
+        try:
+            await self._loop.create_connection(
+                lambda: self,
+                sock=self._sock,
+                ssl=context,
+                server_hostname=None if context is None else self.host,
+            )
+        except BaseException as error:
+            self._sock.close()
+            if isinstance(error, OSError) and self._settings.tls is not None:
+                known = self.address in self._credentials.greeted
+                raise tls_failure(error, self.address, self._settings.tls, known=known) from None
+            raise
+        try:
+            await self._negotiate()
+        except ConnectionFailedError as error:
+            by_peer = self._closed_reason == reason_of(None)
+            known = self.address in self._credentials.greeted
+            end = Farewell(self.address, self._first_bytes, self._cause, by_peer, known)
+            raise unwelcome(end, self._settings) or error from None
+        self._greeted = True
+        self._greeting = None
+        self._credentials.greeted.add(self.address)
+        # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
+        await self._log_in()
+        self._opened_id = self._correlation_id
+
+    async def _negotiate(self) -> None:
+        found = await self._call_at(api_versions(), api_versions().max_version)
+        if found.error_code == UNSUPPORTED_VERSION:
+            # KIP-511: an older broker answers in version 0 and says what it knows.
+            found = await self._call_at(api_versions(), 0)
+        if found.error_code:
+            raise server_error(found.error_code, f"ApiVersions to {self.address}")
+        self.versions = found.versions
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests can no longer be sent."""
+        return self._closed_reason != "" or self._lost.done()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._in_flight)
+
+    @property
+    def write_buffer_size(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._writer is None else self._writer.pending_bytes
+
+    def next_correlation_id(self) -> int:
+        """Return the id for the next request."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def negotiated(self, api_key: int, lowest: int, highest: int, name: str) -> int:
+        """Return the newest version of a request that both sides speak.
+
+        Raises:
+            UnsupportedVersionError: there is none between ``lowest`` and ``highest``.
+        """
+        offered = self.versions.get(api_key)
+        if offered is not None:
+            version = min(highest, offered[1])
+            if version >= max(lowest, offered[0]):
+                return version
+        spoken = "not at all" if offered is None else f"in versions {offered[0]} to {offered[1]}"
+        raise UnsupportedVersionError(
+            f"broker {self.address} speaks {name} {spoken}, mm2py {lowest} to {highest}",
+            remedy="use a broker of Kafka 2.1 or newer",
+        )
+
+    def send(
+        self,
+        parts: Sequence[Buffer],
+        correlation_id: int,
+        on_response: ResponseHandler,
+        on_lost: LostHandler,
+        *,
+        timeout_ms: int = 0,
+    ) -> None:
+        """Send one framed request; exactly one of the two callbacks follows.
+
+        The parts must stay unchanged until then. ``on_response`` gets the body behind the
+        correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
+        the outcome is unknown. An answer that takes longer than ``timeout_ms`` (default
+        ``request.timeout.ms``) closes the connection.
+
+        Raises:
+            ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.
+        """
+        if self._closed_reason or self._lost.done():
+            raise ConnectionFailedError(
+                f"connection to {self.address} is closed: {self._closed_reason}"
+            )
+        timeout_ms = timeout_ms or self._settings.request_timeout_ms
+        deadline = self._loop.time() + timeout_ms / 1000
+        self._in_flight[correlation_id] = _InFlight(on_response, on_lost, deadline, timeout_ms)
+        if self._watch is None or deadline < self._watch_at:
+            self._watch_until(deadline)
+        if self._held is None:
+            assert self._writer is not None
+            self._writer.write(parts)
+        else:
+            self._held.append(parts)
+
+    async def call(self, call: Call[R], *, timeout_ms: int | None = None) -> R:
+        """Send one schema message and return its decoded answer.
+
+        Raises:
+            ConnectionFailedError: the connection was lost; the outcome is unknown.
+            RequestTimedOutError: no answer within ``timeout_ms``; the connection was closed.
+            UnsupportedVersionError: the broker speaks no version that we can use.
+        """
+        version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
+        return await self._call_at(call, version, timeout_ms)
+
+    async def _call_at(self, call: Call[R], version: int, timeout_ms: int | None = None) -> R:
+        return await self._begin(call, version, timeout_ms or 0)
+
+    def _begin(self, call: Call[R], version: int, timeout_ms: int = 0) -> asyncio.Future[R]:
+        answer: asyncio.Future[R] = self._loop.create_future()
+
+        def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+            # Decoded at once, so nothing is kept of the buffer: the receiver gives its lease back.
+            if not answer.done():
+                answer.set_result(call.decode(version, body))
+
+        def on_lost(error: Exception) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        correlation_id = self.next_correlation_id()
+        frame = call.encode(version, correlation_id, self._settings.client_id)
+        self.send((frame,), correlation_id, on_response, on_lost, timeout_ms=timeout_ms)
+        return answer
+
+    async def close(self) -> None:
+        """Close at once; what is in flight is reported lost. Safe twice."""
+        self.discard("closed by us")
+        if not self._lost.done():
+            await asyncio.shield(self._lost)
+
+    def discard(self, reason: str) -> None:
+        """Close on purpose: as ``abort``, but ``on_closed`` is not told of requests in flight."""
+        self._discarded = True
+        self.abort(reason)
+
+    def abort(self, reason: str) -> None:
+        """Close without waiting; callbacks of what is in flight follow in the next loop round."""
+        if self.closed:
+            return
+        self._closed_reason = reason
+        if self._transport is None:
+            self.connection_lost(None)
+        else:
+            assert isinstance(self._transport, asyncio.WriteTransport)
+            self._transport.abort()
+
+    def reset(self, reason: str) -> None:
+        """Abort so that the kernel drops what it has not delivered: a cut line must not bring it later."""
+        if not self.closed:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+            self.abort(reason)
+
+    # ---- asyncio.BufferedProtocol ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take up reading and writing."""
+        self._transport = transport
+        if self._settings.tls is None:
+            self._writer = SocketWriter(self._sock, self.abort)
+        else:
+            assert isinstance(transport, asyncio.WriteTransport)
+            self._writer = TransportWriter(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        buffer = self._receiver.get_buffer()
+        if not self._greeted:
+            self._greeting = buffer
+        return buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take ``nbytes`` received bytes."""
+        if not self._greeted and self._is_tls_greeting(nbytes):
+            self.abort("answered by TLS")
+            return
+        try:
+            missing = self._receiver.buffer_updated(nbytes)
+        except Mm2pyError as error:
+            self.abort(str(error))
+            return
+        # A fixed value strands the tail of the stream (libraries.md 8), so it follows each frame.
+        wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
+        if wanted != self._rcvlowat and not self._closed_reason and self._settings.tls is None:
+            self._rcvlowat = wanted
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report everything in flight as lost."""
+        if self._lost.done():
+            return
+        self._cause = exc
+        lost, self._in_flight = self._in_flight, {}
+        hint = self._hint(lost)
+        self._closed_reason = self._closed_reason or reason_of(exc) + hint
+        for timer in (self._watch, self._session):
+            if timer is not None:
+                timer.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._held = None
+        self._receiver.close()
+        self._lost.set_result(None)
+        if self._on_closed is not None:
+            self._on_closed(self, self._closed_reason, 0 if self._discarded else len(lost))
+        now = self._loop.time()
+        for request in lost.values():
+            request.on_lost(self._error_for(request, now))
+
+    # ---- inside ----
+
+    def _error_for(self, request: _InFlight, now: float) -> Mm2pyError:
+        if request.deadline <= now:
+            return RequestTimedOutError(
+                f"{self.address} did not answer within {request.timeout_ms} ms"
+            )
+        return ConnectionFailedError(f"connection to {self.address} lost: {self._closed_reason}")
+
+    def _deliver(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        request = self._in_flight.pop(correlation_id, None)
+        if request is None:
+            raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
+        try:
+            request.on_response(body, lease)
+        except Mm2pyError as error:
+            # Undecodable: this request learns it here, the others when the connection ends.
+            request.on_lost(error)
+            raise
+
+    def _is_tls_greeting(self, nbytes: int) -> bool:
+        if not self._first_bytes and self._greeting is not None:
+            self._first_bytes = bytes(self._greeting[: min(nbytes, 2)])
+        return self._settings.tls is None and is_tls_record(self._first_bytes)
+
+    def _hint(self, lost: Mapping[int, object]) -> str:
+        """Name SASL where a broker answers ApiVersions and hangs up on what follows it."""
+        if self._settings.sasl is not None or not self._opened_id:
+            return ""
+        served = self._credentials.served
+        if self._correlation_id > self._opened_id and self._opened_id + 1 not in lost:
+            served.add(self.address)
+        return _SASL_HINT if self._opened_id + 1 in lost and self.address not in served else ""
+
+    # ---- login (KIP-43, KIP-368) ----
+
+    async def _log_in(self) -> None:
+        lifetime_ms = await self._credentials.log_in(self._ask, self.address)
+        if lifetime_ms > 0:
+            # Before the session ends, as in Java's SaslClientAuthenticator; spread, so that the
+            # connections of a process do not renew theirs all at once.
+            pause_s = lifetime_ms / 1000 * random.uniform(0.85, 0.95)  # noqa: S311 - no secret
+            self._session = self._loop.call_later(pause_s, self._renew)
+
+    async def _ask(self, call: Call[R], /) -> R:
+        """Send one message of a login past the requests that wait for its end."""
+        version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
+        held, self._held = self._held, None
+        try:
+            answer = self._begin(call, version)
+        finally:
+            self._held = held
+        return await answer
+
+    def _renew(self) -> None:
+        if self._correlation_id == self._opened_id and not self._in_flight:
+            self.discard("idle for a whole session")
+        elif not self.closed:
+            self._renewal = self._loop.create_task(self._log_in_again())
+
+    async def _log_in_again(self) -> None:
+        """Log in on the live connection: what is in flight is answered, new requests wait."""
+        try:
+            await self._credentials.prepare()
+            # The broker takes nothing else until the exchange is over.
+            self._held = []
+            await self._log_in()
+        except Mm2pyError as error:
+            self.abort(f"login not renewed: {error}")
+            return
+        held, self._held = self._held, None
+        self._opened_id = self._correlation_id
+        assert self._writer is not None
+        for parts in held:
+            self._writer.write(parts)
+
+    def _watch_until(self, deadline: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch_at = deadline
+        self._watch = self._loop.call_at(deadline, self._check)
+
+    def _check(self) -> None:
+        """Close when a request is overdue or nothing was sent for ``connections.max.idle.ms``."""
+        self._watch = None
+        now = self._loop.time()
+        if self._in_flight:
+            first = min(self._in_flight.values(), key=lambda request: request.deadline)
+            if first.deadline <= now:
+                self.abort(f"no answer within {first.timeout_ms} ms")
+                return
+            self._watch_until(first.deadline)
+        elif self._last_seen_id == self._correlation_id:
+            self.abort("idle")
+        else:
+            idle_ms = self._settings.connections_max_idle_ms
+            if idle_ms >= 0:
+                self._watch_until(now + min(idle_ms, _UNLIMITED_MS) / 1000)
+        self._last_seen_id = self._correlation_id

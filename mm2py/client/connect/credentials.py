@@ -1,0 +1,140 @@
+"""How the connections of one cluster show who they are: TLS context and SASL login.
+
+Flow: ``ConnectionSettings`` -> ``Credentials`` -> ``BrokerConnection`` (at its start, and again before
+a session ends, KIP-368). One object serves all connections of a cluster, data, group and admin alike.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, final
+
+from mm2py.client.connect.tls import TlsContexts
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.clients import ConnectionSettings
+from mm2py.config.security import OAuthSettings, SaslSettings
+from mm2py.errors import AuthenticationError
+from mm2py.protocol.call import Call
+from mm2py.protocol.error_codes import error_name
+from mm2py.protocol.sasl import SaslExchange, sasl_authenticate, sasl_handshake
+
+if TYPE_CHECKING:
+    from mm2py.client.connect.oauth_tokens import TokenSource
+
+__all__ = ["Credentials"]
+
+R = TypeVar("R")
+
+_UNSUPPORTED_MECHANISM: Final = 33
+_ILLEGAL_STATE: Final = 34
+
+
+class _Ask(Protocol):
+    def __call__(self, call: Call[R], /) -> Awaitable[R]: ...
+
+
+@final
+class Credentials:
+    """TLS context and logins of one cluster; without either under PLAINTEXT."""
+
+    def __init__(self, settings: ConnectionSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._sasl = settings.sasl
+        self._contexts = None if settings.tls is None else TlsContexts(settings.tls)
+        oauth = None if settings.sasl is None else settings.sasl.oauth
+        self._tokens = None if oauth is None else _token_source(oauth, clock)
+        self._plain_protocol = "PLAINTEXT" if settings.tls is None else "SSL"
+        self.greeted: set[str] = set()
+        """Addresses that answered ApiVersions: security.protocol is right as to TLS."""
+        self.served: set[str] = set()
+        """Addresses that answered more than that: it is right as to SASL too."""
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the context for the next connection, None without TLS.
+
+        Raises:
+            ConfigError: a key store cannot be used.
+        """
+        return None if self._contexts is None else self._contexts.current()
+
+    async def prepare(self) -> None:
+        """Get what a login needs before the connection waits for it.
+
+        Raises:
+            AuthenticationError: the token endpoint refuses us.
+            ConnectionFailedError: it does not answer.
+        """
+        if self._tokens is not None:
+            await self._tokens.token()
+
+    async def log_in(self, ask: _Ask, address: str) -> int:
+        """Log in on a connection and return the session's length in ms, 0 for no end.
+
+        Raises:
+            AuthenticationError: the broker refused the mechanism or the login.
+        """
+        sasl = self._sasl
+        if sasl is None:
+            return 0
+        exchange = await self._exchange(sasl)
+        offered = await ask(sasl_handshake(sasl.mechanism))
+        if offered.error_code:
+            raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
+        lifetime_ms = 0
+        while not exchange.is_done:
+            answer = await ask(sasl_authenticate(exchange.message()))
+            if answer.error_code:
+                raise _refused_login(sasl, address, answer.error_code, answer.error_message)
+            # SCRAM hashes as often as the broker wants.
+            await asyncio.to_thread(exchange.take, answer.auth_bytes)
+            lifetime_ms = answer.session_lifetime_ms
+        return lifetime_ms
+
+    async def _exchange(self, sasl: SaslSettings) -> SaslExchange:
+        if self._tokens is None or sasl.oauth is None:
+            return SaslExchange.with_password(sasl.mechanism, sasl.username, sasl.password)
+        token = await self._tokens.token()
+        return SaslExchange.with_token(token.value, dict(sasl.oauth.extensions))
+
+    def _refused_mechanism(
+        self, sasl: SaslSettings, address: str, code: int, offered: tuple[str, ...]
+    ) -> AuthenticationError:
+        if code == _ILLEGAL_STATE:
+            return AuthenticationError(
+                f"the listener at {address} has no SASL",
+                remedy=f"set security.protocol={self._plain_protocol}, or name the SASL port in "
+                "bootstrap.servers",
+            )
+        if code == _UNSUPPORTED_MECHANISM:
+            return AuthenticationError(
+                f"{address} does not take sasl.mechanism={sasl.mechanism}, "
+                f"only {', '.join(offered) or 'none'}",
+                remedy="set sasl.mechanism to one of these, with its login module",
+            )
+        return AuthenticationError(
+            f"{address} refused the SASL handshake: {error_name(code)} ({code})",
+            remedy="check security.protocol and sasl.mechanism",
+        )
+
+
+def _token_source(oauth: OAuthSettings, clock: Clock) -> "TokenSource":
+    from mm2py.client.connect.oauth_tokens import (
+        TokenSource,  # an HTTP client, which others do without
+    )
+
+    return TokenSource(oauth, clock)
+
+
+def _refused_login(
+    sasl: SaslSettings, address: str, code: int, message: str
+) -> AuthenticationError:
+    if sasl.oauth is None:
+        who = f"user {sasl.username}"
+        remedy = "check username and password in sasl.jaas.config, and the user on the broker"
+    else:
+        who = f"the token of client {sasl.oauth.client_id}" if sasl.oauth.client_id else "the token"
+        remedy = "check scope in sasl.jaas.config and what the broker expects of tokens"
+    return AuthenticationError(
+        f"{address} refused the login of {who} by {sasl.mechanism}: "
+        f"{message or error_name(code)} ({code})",
+        remedy=remedy,
+    )

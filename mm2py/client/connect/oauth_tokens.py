@@ -1,0 +1,231 @@
+"""Tokens for OAUTHBEARER: the client credentials grant over http(s), or claims that nobody signs.
+
+Flow: ``TokenSource.token`` -> kept token, or a request to the token endpoint in a thread -> token.
+Tokens are fetched when a login needs one, anew when most of the last one's life is over.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from email.message import Message
+from http.client import HTTPException
+from typing import IO, Final, cast, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.tls import TlsContexts
+from mm2py.clock import Clock
+from mm2py.config.security import OAuthSettings
+from mm2py.errors import AuthenticationError, ConnectionFailedError
+
+__all__ = ["Token", "TokenSource"]
+
+log = logging.getLogger(__name__)
+
+_LARGEST_BYTES: Final = 1 << 20
+_CREDENTIALS_REMEDY: Final = "check clientId, clientSecret and scope in sasl.jaas.config"
+_URL_REMEDY: Final = "check sasl.oauthbearer.token.endpoint.url"
+_REFUSALS: Final = (400, 401, 403)
+_SERVER_TROUBLE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, until when it is valid (0: unknown) and when to fetch the next one."""
+
+    value: str = field(repr=False)
+    expires_ms: int
+    renew_ms: int
+
+
+@final
+class TokenSource:
+    """The tokens of one client."""
+
+    def __init__(self, settings: OAuthSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._contexts = TlsContexts(settings.tls)
+        self._lock = asyncio.Lock()
+        self._kept: Token | None = None
+
+    async def token(self) -> Token:
+        """Return a token that is valid now.
+
+        Raises:
+            AuthenticationError: the endpoint refuses us, or answers without a token.
+            ConnectionFailedError: it does not answer within ``sasl.login.retry.backoff.max.ms``.
+        """
+        async with self._lock:
+            now = self._clock.now_ms()
+            kept = self._kept
+            if kept is not None and now < kept.renew_ms:
+                return kept
+            try:
+                self._kept = await self._fetch()
+            except ConnectionFailedError as error:
+                if kept is None or now >= kept.expires_ms:
+                    raise
+                log.warning("token not renewed, the last one is still valid cause=%s", error)
+                return kept
+            return self._kept
+
+    async def _fetch(self) -> Token:
+        settings = self._settings
+        if not settings.token_endpoint_url:
+            now = self._clock.now_ms()
+            expires = now + settings.lifetime_s * 1000
+            return self._timed(_unsecured(settings, now // 1000), now, expires)
+        backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        until = self._clock.monotonic() + settings.retry_backoff_max_ms / 1000
+        while True:
+            try:
+                # urllib blocks.
+                answer = await asyncio.to_thread(self._ask, self._contexts.current())
+                return self._read(answer)
+            except ConnectionFailedError:
+                pause_s = backoff.next_s()
+                if self._clock.monotonic() + pause_s > until:
+                    raise
+                await self._clock.sleep(pause_s)
+
+    def _ask(self, context: ssl.SSLContext) -> bytes:
+        settings = self._settings
+        url = settings.token_endpoint_url
+        opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=context), _NoRedirect()
+        )
+        timeout_s = max(settings.connect_timeout_ms, settings.read_timeout_ms) / 1000
+        try:
+            with opener.open(_request(settings), timeout=timeout_s) as response:
+                return cast("bytes", response.read(_LARGEST_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(url, error) from None
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise AuthenticationError(
+                    f"the certificate of the token endpoint {_shown(url)} is not trusted "
+                    f"({cause.verify_message})",
+                    remedy="set ssl.truststore.location among the options in sasl.jaas.config",
+                ) from None
+            raise ConnectionFailedError(
+                f"token endpoint {_shown(url)} does not answer: {cause}", remedy=_URL_REMEDY
+            ) from None
+
+    def _read(self, answer: bytes) -> Token:
+        url = _shown(self._settings.token_endpoint_url)
+        fields = _fields(answer)
+        value = fields.get("access_token")
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise AuthenticationError(
+                f"token endpoint {url} answers without an access_token", remedy=_URL_REMEDY
+            )
+        now = self._clock.now_ms()
+        expires_s = _claim(value, "exp")
+        lasts = fields.get("expires_in")
+        if expires_s is not None:
+            return self._timed(value, now, int(expires_s * 1000))
+        return self._timed(value, now, now + int(lasts * 1000) if isinstance(lasts, int) else 0)
+
+    def _timed(self, value: str, now: int, expires: int) -> Token:
+        """Add when to renew (``ExpiringCredentialRefreshingLogin.refreshMs``)."""
+        settings = self._settings
+        lifetime = max(expires - now, 0)
+        renew = now + int(lifetime * settings.refresh_window_factor)
+        least, rest = settings.refresh_min_period_s * 1000, settings.refresh_buffer_s * 1000
+        if least + rest <= lifetime:
+            renew = max(min(renew, expires - rest), now + least)
+        return Token(value.strip(), expires, renew)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the client secret elsewhere."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Message,
+        newurl: str,
+    ) -> None:
+        """Follow none: the answer's code is the error then."""
+
+
+def _request(settings: OAuthSettings) -> urllib.request.Request:
+    pair = (settings.client_id, settings.client_secret)
+    if settings.header_urlencode:
+        pair = (urllib.parse.quote_plus(pair[0]), urllib.parse.quote_plus(pair[1]))
+    body = {"grant_type": "client_credentials"}
+    if settings.scope:
+        body["scope"] = settings.scope
+    return urllib.request.Request(  # noqa: S310 - settings allow http and https only
+        settings.token_endpoint_url,
+        data=urllib.parse.urlencode(body).encode(),
+        headers={
+            "Authorization": "Basic " + base64.b64encode(":".join(pair).encode()).decode(),
+            "Accept": "application/json",
+            "Content-Type": "application/x-www-form-urlencoded",
+        },
+        method="POST",
+    )
+
+
+def _refusal(
+    url: str, error: urllib.error.HTTPError
+) -> AuthenticationError | ConnectionFailedError:
+    if error.code >= _SERVER_TROUBLE:
+        return ConnectionFailedError(
+            f"token endpoint {_shown(url)} answers HTTP {error.code}", remedy=_URL_REMEDY
+        )
+    told = _fields(error.read(_LARGEST_BYTES))
+    why = str(told.get("error_description") or told.get("error") or "")
+    told_why = f": {' '.join(why.split())[:200]}" if why else ""
+    return AuthenticationError(
+        f"token endpoint {_shown(url)} refused the client with HTTP {error.code}{told_why}",
+        remedy=_CREDENTIALS_REMEDY if error.code in _REFUSALS else _URL_REMEDY,
+    )
+
+
+def _shown(url: str) -> str:
+    """Return the address without user and query, which may hold secrets."""
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _claim(token: str, name: str) -> float | None:
+    """Return a number from a JWT's claims; None for an opaque token. Brokers check it, we do not."""
+    parts = token.strip().split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+    except ValueError:
+        return None
+    value = _fields(claims).get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _unsecured(settings: OAuthSettings, now_s: int) -> str:
+    """``OAuthBearerUnsecuredLoginCallbackHandler``: a JWT without signature, for tests."""
+    claims = {"iat": now_s, "exp": now_s + settings.lifetime_s, **dict(settings.claims)}
+    parts = (json.dumps(part).encode() for part in ({"alg": "none"}, claims))
+    encoded = (base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+    return ".".join((*encoded, ""))
+
+
+def _fields(text: bytes) -> dict[str, object]:
+    """Return a JSON object's fields; none for anything else."""
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}

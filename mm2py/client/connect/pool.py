@@ -1,0 +1,199 @@
+"""Connections of one cluster, one per broker and purpose, opened when needed.
+
+Flow: ``get`` -> wait out the address's back-off -> ``BrokerConnection.open``. Concurrent callers share
+one attempt. Logs when an address becomes reachable, is lost, and every 10 s while it stays away.
+"""
+
+import asyncio
+import logging
+from typing import Final, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.credentials import Credentials
+from mm2py.client.connect.metadata_cache import BrokerAddress
+from mm2py.clock import Clock
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
+from mm2py.protocol.framing import BufferPool
+
+__all__ = ["ConnectionPool"]
+
+log = logging.getLogger(__name__)
+
+_REPEAT_S: Final = 10.0
+"""An operator who looks at the log sees within this time what is missing."""
+
+
+class _Reachability:
+    """What is known of one address, shared by all purposes."""
+
+    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "unsaid", "up")
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self.up: bool | None = None
+        self.refused = False
+        self.unsaid: RetriableError | None = None
+        self.not_before = 0.0
+        self.lost_at = 0.0
+        self.repeat_at = 0.0
+
+
+@final
+class ConnectionPool:
+    """Open connections and attempts under way."""
+
+    def __init__(
+        self, settings: ConnectionSettings, buffers: BufferPool, *, alias: str, clock: Clock
+    ) -> None:
+        self._settings, self._buffers = settings, buffers
+        self._alias, self._clock = alias, clock
+        self._credentials = Credentials(settings, clock)
+        self._open: dict[tuple[int, str], BrokerConnection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
+        self._addresses: dict[tuple[str, int], _Reachability] = {}
+        self._closed = False
+
+    async def get(self, broker: BrokerAddress, purpose: str) -> BrokerConnection:
+        """Return the open connection to a broker for a purpose, opening it if need be.
+
+        Raises:
+            ConnectionFailedError: one attempt, after waiting out the back-off, did not succeed.
+        """
+        if self._closed:
+            raise ConnectionFailedError(f"the client of cluster {self._alias} is closed")
+        key = (broker.node_id, purpose)
+        found = self._open.get(key)
+        if found is not None and not found.closed:
+            if (found.host, found.port) == (broker.host, broker.port):
+                return found
+            found.abort(f"broker {broker.node_id} moved to {broker}")
+        attempt = self._opening.get(key)
+        if attempt is None:
+            attempt = asyncio.create_task(self._connect(broker, key))
+            self._opening[key] = attempt
+            attempt.add_done_callback(lambda task: self._attempted(key, task))
+        return await asyncio.shield(attempt)
+
+    def first_open(self, purpose: str) -> BrokerConnection | None:
+        """Return any open connection for a purpose."""
+        for (_, its_purpose), connection in self._open.items():
+            if its_purpose == purpose and not connection.closed:
+                return connection
+        return None
+
+    def is_backing_off(self, broker: BrokerAddress) -> bool:
+        """Whether the last attempt failed and the next one has to wait."""
+        state = self._addresses.get((broker.host, broker.port))
+        return state is not None and state.not_before > self._clock.monotonic()
+
+    async def close(self) -> None:
+        """End attempts and close everything; safe twice."""
+        self._closed = True
+        attempts = tuple(self._opening.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for connection in tuple(self._open.values()):
+            await connection.close()
+        self._open.clear()
+
+    async def _connect(self, broker: BrokerAddress, key: tuple[int, str]) -> BrokerConnection:
+        address = (broker.host, broker.port)
+        state = self._addresses.setdefault(address, _Reachability(self._settings))
+        pause_s = state.not_before - self._clock.monotonic()
+        if pause_s > 0:
+            await self._clock.sleep(pause_s)
+        try:
+            connection = await BrokerConnection.open(
+                broker.host,
+                broker.port,
+                self._settings,
+                self._buffers,
+                credentials=self._credentials,
+                on_closed=self._on_closed,
+            )
+        except (AuthenticationError, ConfigError) as error:
+            # Java tries again too: users, certificates and key stores are repaired while it runs.
+            refused = ConnectionFailedError(error.message, remedy=error.remedy)
+            self._failed(broker, state, refused, refused=True)
+            raise refused from error
+        except RetriableError as error:
+            self._failed(broker, state, error)
+            raise
+        self._open[key] = connection
+        self._succeeded(broker, state)
+        return connection
+
+    def _attempted(self, key: tuple[int, str], task: "asyncio.Task[BrokerConnection]") -> None:
+        self._opening.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # every waiter may have been cancelled: then nobody else looks at it
+
+    def _failed(
+        self,
+        broker: BrokerAddress,
+        state: _Reachability,
+        error: RetriableError,
+        *,
+        refused: bool = False,
+    ) -> None:
+        now = self._clock.monotonic()
+        state.not_before = now + state.backoff.next_s()
+        newly_refused = refused and not state.refused
+        state.refused = refused
+        if state.up is None and broker.node_id < 0 and not refused:
+            # Where no address answers, who wants the cluster says so; else this one is worth a line.
+            state.lost_at = state.lost_at or now
+            state.unsaid = error
+            return
+        if state.up is not False:
+            state.lost_at = now
+        elif not newly_refused and now < state.repeat_at:
+            return  # a broker that is there again and refuses us is worth a line at once
+        self._say(str(broker), state, error)
+
+    def _say(self, address: str, state: _Reachability, error: RetriableError) -> None:
+        now = self._clock.monotonic()
+        state.up = False
+        state.unsaid = None
+        state.repeat_at = now + _REPEAT_S
+        log.warning(
+            "broker unreachable, trying again cluster=%s address=%s for_s=%d cause=%s",
+            self._alias,
+            address,
+            now - state.lost_at,
+            error,
+        )
+
+    def _succeeded(self, broker: BrokerAddress, state: _Reachability) -> None:
+        state.backoff.reset()
+        state.not_before = 0.0
+        state.refused = False
+        if state.up is not True:
+            log.info("broker connected cluster=%s address=%s", self._alias, broker)
+        state.up = True
+        state.unsaid = None
+        for (host, port), other in self._addresses.items():
+            if other.unsaid is not None:
+                self._say(f"{host}:{port}", other, other.unsaid)
+
+    def _on_closed(self, connection: BrokerConnection, reason: str, in_flight: int) -> None:
+        for key in [key for key, held in self._open.items() if held is connection]:
+            del self._open[key]
+        state = self._addresses[connection.host, connection.port]
+        # A connection that ends while nobody waits for an answer was idle: brokers drop those.
+        if self._closed or not in_flight or not state.up:
+            return
+        now = self._clock.monotonic()
+        state.up = False
+        state.lost_at, state.repeat_at = now, now + _REPEAT_S
+        state.not_before = now + state.backoff.next_s()
+        log.warning(
+            "broker connection lost cluster=%s address=%s in_flight=%d cause=%s",
+            self._alias,
+            connection.address,
+            in_flight,
+            reason,
+        )

@@ -1,0 +1,1 @@
+"""Reading: the Fetcher of the mirror, and the reader of internal topics."""

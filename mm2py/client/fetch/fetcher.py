@@ -1,0 +1,384 @@
+"""Fetcher: record batches from partition leaders, with positions, leader moves and losses told apart.
+
+Flow: ``assign`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived.
+Per partition the batches are in offset order. Control, empty and aborted batches never leave here
+(protocol/batch_stage.py). What the source lost is reported as a ``SourceGap``, never skipped in silence.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Final, final
+
+from mm2py.api.context import SourceGap
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor, Verdict
+from mm2py.client.fetch.losses import FetchLosses
+from mm2py.client.fetch.node import FetchNode, NodeEvents
+from mm2py.client.fetch.open_transactions import OpenTransactions
+from mm2py.client.fetch.routes import FetchRoutes
+from mm2py.client.pacing import ByteRate
+from mm2py.clock import Clock
+from mm2py.config.clients import ConsumerSettings
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.fetch import FetchedPartition
+from mm2py.protocol.record_batch import BufferLease, RecordBatch
+from mm2py.types import LATEST, TopicPartition
+
+__all__ = ["Fetched", "Fetcher"]
+
+log = logging.getLogger(__name__)
+
+BUFFER_BYTES: Final = 32 * 1024 * 1024
+"""Java's ``buffer.memory``: receive buffers that may be handed out before the next Fetch must wait."""
+
+_PARKED_PART: Final = 4
+"""A quarter of the buffers beside them is room for the largest answer of one partition."""
+
+_CHECK_S: Final = 1.0
+"""How often followers and open transactions are looked after."""
+
+Fetched = tuple[TopicPartition, list[RecordBatch]]
+
+
+def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
+    """Nobody asked to be told."""
+
+
+@final
+class Fetcher:
+    """Reads a set of partitions of one cluster.
+
+    ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)``
+    says that a partition cannot be read now but is tried again, ``None`` that it can. All on the loop.
+    ``bytes_per_s`` limits what is read of all partitions together, 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        clock: Clock,
+        buffer_bytes: int = BUFFER_BYTES,
+        bytes_per_s: int = 0,
+        on_gap: Callable[[SourceGap], None],
+        on_failed: Callable[[TopicPartition, Exception], None],
+        on_stalled: Callable[[TopicPartition, Exception | None], None] = _ignore_stall,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._on_stalled = on_stalled
+        self._read_committed = settings.isolation_level == "read_committed"
+        self._losses = FetchLosses(
+            cluster, settings, clock=clock, on_gap=on_gap, on_failed=on_failed
+        )
+        self._routes = FetchRoutes(
+            cluster,
+            self._losses,
+            clock=clock,
+            read_committed=self._read_committed,
+            new_node=self._new_node,
+            spawn=self._spawn,
+            on_stalled=on_stalled,
+        )
+        self._open = OpenTransactions(on_stalled) if self._read_committed else None
+        self._rate = ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._arrived = asyncio.Event()
+        self._batches: list[Fetched] = []
+        self._parked: dict[TopicPartition, list[RecordBatch]] = {}
+        self._buffer_bytes = buffer_bytes
+        self._room = 0
+        self._next_check = 0.0
+        cluster.pool.on_release.add(self._routes.wake)
+
+    async def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    ) -> None:
+        """Replace the assignment; EARLIEST and LATEST are looked up, in the background where needed.
+
+        ``topic_ids`` says which incarnation of its topic a position belongs to, where that was kept:
+        another one is then copied from its beginning. Without it a topic that was recreated while
+        nobody read it is only noticed if it is shorter than the position.
+        """
+        for cursor in self._cursors.values():
+            cursor.failed = True
+            self._routes.leave(cursor)
+        self._discard(self._cursors)
+        ids = topic_ids or {}
+        self._cursors = {
+            tp: Cursor(tp, position, ids.get(tp, NO_TOPIC_ID)) for tp, position in positions.items()
+        }
+        for cursor in self._cursors.values():
+            self._routes.seek(cursor)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Leave these out of the next Fetch, and keep back what of them has arrived.
+
+        What is kept back is copied out of its receive buffers, so that those return and others go on.
+        """
+        paused: set[TopicPartition] = set()
+        for tp in partitions:
+            cursor = self._cursors.get(tp)
+            if cursor is not None and not cursor.paused:
+                cursor.paused = True
+                self._routes.touch(cursor)
+                paused.add(tp)
+        if not paused or not self._batches:
+            return
+        waiting, self._batches = self._batches, []
+        for tp, batches in waiting:
+            if tp not in paused:
+                self._batches.append((tp, batches))
+                continue
+            self._park(tp, batches)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these again."""
+        for tp in partitions:
+            cursor = self._cursors.get(tp)
+            if cursor is None or not cursor.paused:
+                continue
+            cursor.paused = False
+            parked = self._parked.pop(tp, None)
+            if parked:
+                self._batches.append((tp, parked))
+                self._arrived.set()
+            self._routes.touch(cursor)
+
+    async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> list[Fetched]:
+        """Return what has arrived, after at most ``max_wait_ms``; empty when nothing has.
+
+        ``max_bytes`` is the room left for data that is read but not yet delivered; at zero no Fetch follows
+        this answer. Each batch holds a reference to its receive buffer.
+        """
+        self._room = max_bytes
+        now = self._clock.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_S
+            self._look_after(now)
+        if not self._batches:
+            self._arrived.clear()
+            self._routes.wake()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max_wait_ms / 1000):
+                    await self._arrived.wait()
+        batches, self._batches = self._batches, []
+        return batches
+
+    def position(self, tp: TopicPartition) -> int:
+        """Next offset wanted of ``tp``; negative while unknown."""
+        cursor = self._cursors.get(tp)
+        return cursor.position if cursor is not None else -1
+
+    def incarnation(self, tp: TopicPartition) -> bytes:
+        """Topic id that the position of ``tp`` belongs to, all zero while unknown."""
+        cursor = self._cursors.get(tp)
+        return cursor.topic_id if cursor is not None else NO_TOPIC_ID
+
+    def waiting(self, tp: TopicPartition) -> int:
+        """Records of ``tp`` that were read and not returned by ``fetch`` yet."""
+        read = [batches for source, batches in self._batches if source == tp]
+        read.append(self._parked.get(tp, []))
+        return sum(batch.count for batches in read for batch in batches)
+
+    def lag(self, tp: TopicPartition) -> int:
+        """Offsets between our position and the end that may be read; -1 while unknown."""
+        cursor = self._cursors.get(tp)
+        if cursor is None or cursor.position < 0 or cursor.high_watermark < 0:
+            return -1
+        end = cursor.last_stable_offset if self._read_committed else cursor.high_watermark
+        parked = self._parked.get(tp)
+        position = parked[0].base_offset if parked else cursor.position
+        return max(0, end - position)
+
+    async def refresh_ends(self) -> None:
+        """Ask where paused partitions end now, each leader once: no Fetch answer says it.
+
+        Raises:
+            Mm2pyError: the cluster does not answer.
+        """
+        paused = {tp: it for tp, it in self._cursors.items() if it.paused and it.position >= 0}
+        if not paused:
+            return
+        answers = await Admin(self._cluster).list_offsets(
+            dict.fromkeys(paused, LATEST), read_committed=self._read_committed
+        )
+        for tp, answer in answers.items():
+            cursor = paused[tp]
+            if answer.error is None and cursor.paused and not cursor.failed:
+                cursor.ends_at(answer.offset)
+
+    def drop(self, tp: TopicPartition) -> None:
+        """Give one partition up; nothing of it is returned any more."""
+        cursor = self._cursors.pop(tp, None)
+        if cursor is not None:
+            cursor.failed = True
+            self._routes.leave(cursor)
+            self._discard((tp,))
+
+    async def look_back(self) -> None:
+        """Before the end: report what is gone because its topic is another one by now.
+
+        Who reads on later knows its position and the old id, but not how much there was behind it.
+
+        Raises:
+            Mm2pyError: the cluster does not answer.
+        """
+        behind = {
+            cursor: first
+            for cursor in self._cursors.values()
+            if not cursor.failed
+            and cursor.topic_id != NO_TOPIC_ID
+            and 0 <= (first := self._first_unread(cursor)) < cursor.high_watermark
+        }
+        if not behind:
+            return
+        await self._cluster.metadata(sorted({cursor.tp.topic for cursor in behind}))
+        for cursor, first in behind.items():
+            known = self._cluster.known_topic_id(cursor.tp.topic)
+            if known not in (None, NO_TOPIC_ID, cursor.topic_id):
+                cursor.failed = True
+                self._losses.left_behind(cursor, first)
+
+    async def close(self) -> None:
+        """Stop fetching; safe twice."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._cluster.pool.on_release.discard(self._routes.wake)
+        self._discard(self._cursors)
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def _free(self) -> int:
+        return min(self._room, self._buffer_bytes - self._cluster.pool.leased_bytes)
+
+    def _most(self) -> int:
+        """Part of the buffers that one broker's answer may fill: half of them for all together."""
+        busy = sum(1 for node in self._routes.nodes if node.cursors)
+        return self._buffer_bytes // 2 // max(1, busy)
+
+    def _fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
+        if cursor.paused and not self._can_park(part):
+            return  # it is read again
+        verdict, result = cursor.take(part, lease)
+        if verdict is Verdict.LOST:
+            self._losses.skipped(cursor)
+        if result is not None and result.batches:
+            if cursor.paused:
+                self._park(cursor.tp, result.batches)
+            else:
+                self._batches.append((cursor.tp, result.batches))
+                self._arrived.set()
+            if cursor.failed:  # given up in answer to what was skipped
+                self._discard((cursor.tp,))
+        if verdict is not Verdict.GO_ON and not cursor.failed:
+            self._follow(cursor, verdict, part)
+
+    def _can_park(self, part: FetchedPartition) -> bool:
+        """Keep what was under way when its partition was held: over a WAN it cost a round trip."""
+        parked = sum(len(b.data) for batches in self._parked.values() for b in batches)
+        return _PARKED_PART * (parked + len(part.records or b"")) <= self._buffer_bytes
+
+    def _park(self, tp: TopicPartition, batches: list[RecordBatch]) -> None:
+        for batch in batches:
+            batch.detach()
+        self._parked.setdefault(tp, []).extend(batches)
+
+    def _follow(self, cursor: Cursor, verdict: Verdict, part: FetchedPartition) -> None:
+        routes = self._routes
+        match verdict:
+            case Verdict.MOVE | Verdict.RECREATED:
+                # Nobody is asked again and again without a pause.
+                cursor.attempts += 1
+                routes.seek(cursor, part.current_leader, pause=cursor.attempts > 1)
+            case Verdict.REPLICA:
+                routes.read_from(cursor, cursor.replica)
+            case Verdict.LEADER:
+                # The leader may name the same follower again at once, so there is a pause.
+                cursor.attempts += 1
+                routes.seek(cursor, pause=True)
+            case Verdict.RESET:
+                routes.leave(cursor)
+                self._spawn(self._reset(cursor))
+            case Verdict.TRUNCATED:
+                self._losses.truncated(cursor, cursor.diverged_to)
+            case Verdict.REFUSED:
+                cursor.attempts += 1
+                self._on_stalled(
+                    cursor.tp, codes.server_error(part.error_code, f"reading {cursor.tp}")
+                )
+                routes.seek(cursor, pause=True)
+            case Verdict.FAILED:
+                routes.leave(cursor)
+                self._losses.give_up(cursor, cursor.cause)
+            case _:
+                return
+
+    async def _reset(self, cursor: Cursor) -> None:
+        cursor.attempts += 1
+        await self._losses.find_out(cursor)
+        self._routes.seek(cursor, pause=cursor.attempts > 1)
+
+    def _look_after(self, now: float) -> None:
+        self._routes.recheck(now)
+        if self._open is not None:
+            self._open.check(self._cursors.values(), now)
+
+    def _discard(self, partitions: Collection[TopicPartition]) -> None:
+        """Give back what has arrived of these and was not handed out."""
+        kept: list[Fetched] = []
+        for tp, batches in self._batches:
+            if tp not in partitions:
+                kept.append((tp, batches))
+                continue
+            for batch in batches:
+                if batch.lease is not None:
+                    batch.lease.release()
+        self._batches = kept
+        for tp in [tp for tp in self._parked if tp in partitions]:
+            del self._parked[tp]
+
+    def _first_unread(self, cursor: Cursor) -> int:
+        """Return the first offset that ``fetch`` did not return."""
+        kept = [b for tp, batches in self._batches if tp == cursor.tp for b in batches]
+        kept += self._parked.get(cursor.tp, [])
+        return kept[0].base_offset if kept else cursor.position
+
+    # -- tasks ------------------------------------------------------------------------------------
+
+    def _new_node(self, node_id: int) -> FetchNode:
+        return FetchNode(
+            node_id,
+            self._cluster,
+            self._settings,
+            clock=self._clock,
+            events=NodeEvents(self._free, self._most, self._fetched, self._routes.lost),
+            rate=self._rate,
+        )
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A defect in the Fetcher itself must not look like a quiet source."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("fetcher stopped by a defect", exc_info=error)
+            for cursor in list(self._cursors.values()):
+                if not cursor.failed:
+                    self._routes.leave(cursor)
+                    self._losses.give_up(cursor, f"internal error: {error!r}")

@@ -1,0 +1,399 @@
+"""Reads a small compacted topic from its beginning to its end, and later what is new (KafkaBasedLog).
+
+Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``; with
+``tail`` one long poll per leader at a time. Committed records only, as Connect reads its topics: control
+batches and aborted transactions are skipped, compaction holes are stepped over. No group, no commits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.stall_log import LEADER_CHANGE_S, is_leader_change
+from mm2py.clock import Clock
+from mm2py.errors import (
+    ConnectionFailedError,
+    Mm2pyError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from mm2py.protocol.error_codes import NONE, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, server_error
+from mm2py.protocol.fetch import (
+    FETCH_KEY,
+    FetchedPartition,
+    FetchPartition,
+    FetchResponse,
+    decode_fetch,
+    encode_fetch,
+)
+from mm2py.protocol.record_batch import BufferLease
+from mm2py.protocol.records import Record, decode_batches
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import EARLIEST, LATEST, TopicPartition
+
+__all__ = ["LogReader", "RecordHandler"]
+
+log = logging.getLogger(__name__)
+
+RecordHandler = Callable[[int, Record], None]
+
+_PURPOSE: Final = "log-reader"
+_BY_NAME: Final = 12
+"""Newest Fetch version that names topics; ids (v13) matter to the mirror, not here."""
+
+_READ_COMMITTED: Final = 1
+_MAX_WAIT_MS: Final = 500
+_TAIL_WAIT_MS: Final = 1000
+_TAIL_REST_S: Final = 0.05
+"""Pause after an answer that brought nothing although it came early, as brokers send to who is throttled."""
+
+_MAX_BYTES: Final = 8 * 1024 * 1024
+_PARTITION_BYTES: Final = 1024 * 1024
+
+
+@final
+class LogReader:
+    """All partitions of one topic, read over the cluster's connections."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, clock: Clock) -> None:
+        self._cluster, self._topic, self._clock = cluster, topic, clock
+        self._admin = Admin(cluster)
+        self._positions: dict[TopicPartition, int] = {}
+        self._backoff = Backoff(
+            cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms
+        )
+        self._deadline = 0.0
+        self._closed = False
+        self._moved = asyncio.Event()
+        self._troubled_s: float | None = None  # since when
+        self._logged = False
+
+    async def read_to_end(self, handle: RecordHandler) -> None:
+        """Hand every record up to the present end to ``handle``, in offset order per partition.
+
+        The first call starts at the log start, later ones go on where the last one ended, also after
+        an error. Partitions added after the first call are not read, as in Java.
+
+        Raises:
+            RetriableError: nothing could be read for ``default.api.timeout.ms``.
+            ServerError: the topic may not be read.
+            ProtocolError: a batch is damaged; names partition and offset.
+        """
+        self._progress()
+        if not self._positions:
+            partitions = await self._partitions()
+            self._positions = await self._offsets(partitions, EARLIEST)
+        ends = await self._offsets(self._positions, LATEST)
+        while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
+            before = [self._positions[tp] for tp in behind]
+            try:
+                await self._read_once(behind, ends, handle)
+            except RetriableError as error:
+                await self._pause(error)
+            else:
+                if before == [self._positions[tp] for tp in behind]:
+                    await self._pause(
+                        server_error(OFFSET_NOT_AVAILABLE, f"{behind[0]} ends before its end")
+                    )
+
+    async def tail(self, handle: RecordHandler) -> None:
+        """Hand on every record as soon as it is there, until cancelled; ``read_to_end`` goes first.
+
+        Trouble is retried with growing pauses, whatever it is, and logged once; a leader that moves is
+        logged only when that takes long. Each leader is asked on a connection of its own: a long poll would
+        keep everybody else waiting.
+        """
+        backoff = Backoff(
+            self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms
+        )
+        while True:
+            try:
+                await self._follow(handle, backoff)
+            except Mm2pyError as error:
+                self._note_trouble(error)
+                for tp in self._positions:
+                    self._cluster.leader_moved(tp)
+                await self._clock.sleep(backoff.next_s())
+
+    async def reach_end(self) -> None:
+        """Wait until a running ``tail`` has handed on all that is there now; raises as ``read_to_end``."""
+        ends = await self._offsets(tuple(self._positions), LATEST)
+        while any(self._positions[tp] < end for tp, end in ends.items()):
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def close(self) -> None:
+        """End a read that is under way; the connections belong to the cluster."""
+        self._closed = True
+
+    # ---- where ----
+
+    async def _partitions(self) -> list[TopicPartition]:
+        while True:
+            found = (await self._cluster.metadata([self._topic])).topics
+            if found and not found[0].error_code:
+                return [TopicPartition(self._topic, p.partition) for p in found[0].partitions]
+            code = found[0].error_code if found else 3
+            error = server_error(code, f"topic {self._topic}")
+            if not isinstance(error, RetriableError):
+                raise error
+            await self._pause(error)
+
+    async def _offsets(
+        self, partitions: Iterable[TopicPartition], at: int
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        missing = set(partitions)
+        while missing:
+            problem: RetriableError | None = None
+            answers = await self._admin.list_offsets(
+                dict.fromkeys(missing, at), read_committed=True
+            )
+            for tp, listed in answers.items():
+                if listed.error is None:
+                    found[tp] = listed.offset
+                    missing.discard(tp)
+                elif isinstance(listed.error, RetriableError):
+                    problem = listed.error
+                else:
+                    raise listed.error
+            if problem is not None:
+                await self._pause(problem)
+        self._progress()
+        return found
+
+    def _progress(self) -> None:
+        limit_ms = self._cluster.settings.default_api_timeout_ms
+        self._deadline = self._clock.monotonic() + limit_ms / 1000
+        self._backoff.reset()
+
+    async def _pause(self, error: Exception) -> None:
+        if self._closed:
+            raise ConnectionFailedError(f"the reader of topic {self._topic} was closed")
+        if self._clock.monotonic() >= self._deadline:
+            limit_ms = self._cluster.settings.default_api_timeout_ms
+            raise RequestTimedOutError(
+                f"topic {self._topic} of {self._cluster} could not be read for {limit_ms} ms: {error}"
+            ) from error
+        await self._clock.sleep(self._backoff.next_s())
+
+    # ---- following ----
+
+    async def _follow(self, handle: RecordHandler, backoff: Backoff) -> None:
+        """Long-poll every leader until one of them is a leader no longer, or there is trouble."""
+        leaders: dict[int, list[TopicPartition]] = {}
+        for tp in self._positions:
+            leaders.setdefault((await self._cluster.leader(tp)).node_id, []).append(tp)
+        polls = [
+            asyncio.create_task(self._follow_node(node_id, partitions, handle, backoff))
+            for node_id, partitions in leaders.items()
+        ]
+        try:
+            done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+            for poll in done:
+                poll.result()
+        finally:
+            for poll in polls:
+                poll.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+
+    async def _follow_node(
+        self,
+        node_id: int,
+        partitions: Sequence[TopicPartition],
+        handle: RecordHandler,
+        backoff: Backoff,
+    ) -> None:
+        while True:
+            asked: list[FetchPartition] = []
+            for tp in partitions:
+                leader = await self._cluster.leader(tp)
+                if leader.node_id != node_id:
+                    return
+                asked.append(self._asked(tp, leader.epoch))
+            before = [self._positions[tp] for tp in partitions]
+            began = self._clock.monotonic()
+            connection = await self._cluster.connection(node_id, f"tail {self._topic}")
+            answer = await self._fetch(connection, asked, _TAIL_WAIT_MS)
+            problem = await self._take(answer, None, handle)
+            if problem is not None:
+                raise problem
+            self._troubled_s = None
+            if self._logged:
+                self._logged = False
+                log.info("topic is followed again topic=%s", self._topic)
+            backoff.reset()
+            if before != [self._positions[tp] for tp in partitions]:
+                continue
+            if any(part.records for part in answer.partitions):
+                raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
+            if self._clock.monotonic() - began < _TAIL_REST_S:
+                await self._clock.sleep(_TAIL_REST_S)
+
+    def _note_trouble(self, error: Mm2pyError) -> None:
+        now = self._clock.monotonic()
+        if self._troubled_s is None:
+            self._troubled_s = now
+        if not self._logged and (
+            not is_leader_change(error) or now - self._troubled_s >= LEADER_CHANGE_S
+        ):
+            self._logged = True
+            log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
+
+    # ---- reading ----
+
+    async def _read_once(
+        self,
+        behind: list[TopicPartition],
+        ends: Mapping[TopicPartition, int],
+        handle: RecordHandler,
+    ) -> None:
+        """Send one Fetch to every leader concerned, one after the other."""
+        by_node: dict[int, list[FetchPartition]] = {}
+        for tp in behind:
+            leader = await self._cluster.leader(tp)
+            by_node.setdefault(leader.node_id, []).append(self._asked(tp, leader.epoch))
+        problem: RetriableError | None = None
+        for node_id, partitions in by_node.items():
+            try:
+                connection = await self._cluster.connection(node_id, _PURPOSE)
+                answer = await self._fetch(connection, partitions, _MAX_WAIT_MS)
+            except RetriableError as error:
+                for asked in partitions:
+                    self._cluster.leader_moved(TopicPartition(asked.topic, asked.partition))
+                problem = error
+            else:
+                problem = await self._take(answer, ends, handle) or problem
+        if problem is not None:
+            raise problem
+
+    def _asked(self, tp: TopicPartition, leader_epoch: int) -> FetchPartition:
+        return FetchPartition(
+            topic=tp.topic,
+            topic_id=NO_TOPIC_ID,
+            partition=tp.partition,
+            position=self._positions[tp],
+            current_leader_epoch=leader_epoch,
+            max_bytes=_PARTITION_BYTES,
+        )
+
+    async def _fetch(
+        self, connection: BrokerConnection, partitions: list[FetchPartition], max_wait_ms: int
+    ) -> FetchResponse:
+        version = connection.negotiated(FETCH_KEY, 4, _BY_NAME, "Fetch")
+        correlation_id = connection.next_correlation_id()
+        frame = encode_fetch(
+            version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            partitions=partitions,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+            isolation_level=_READ_COMMITTED,
+        )
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def on_response(body: memoryview, _: BufferLease | None) -> None:
+            if not answer.done():
+                answer.set_result(bytes(body))  # a copy: these topics are small
+
+        def on_lost(error: Exception) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        connection.send((frame,), correlation_id, on_response, on_lost)
+        return decode_fetch(version, memoryview(await answer))
+
+    async def _take(
+        self,
+        answer: FetchResponse,
+        ends: Mapping[TopicPartition, int] | None,
+        handle: RecordHandler,
+    ) -> RetriableError | None:
+        """Hand the records on and move positions; returns a problem that a retry may cure.
+
+        Without ``ends`` the end is where the broker says.
+        """
+        if answer.error_code:
+            raise server_error(answer.error_code, f"Fetch of topic {self._topic}")
+        problem: RetriableError | None = None
+        nothing = not any(part.records or part.error_code for part in answer.partitions)
+        for part in answer.partitions:
+            tp = TopicPartition(part.topic, part.partition)
+            if part.error_code == OFFSET_OUT_OF_RANGE:
+                await self._reset(tp)
+            elif part.error_code != NONE:
+                error = server_error(part.error_code, f"Fetch of {tp}")
+                if not isinstance(error, RetriableError):
+                    raise error
+                self._cluster.leader_moved(tp, *(part.current_leader or ()))
+                problem = error
+            elif part.records:
+                self._hand_on(tp, part, handle)
+            elif nothing and _readable_end(part) >= (end := _end_of(tp, part, ends)):
+                # Brokers skip holes inside the log, so an empty answer below the last stable offset
+                # means that everything from here to the end was compacted away.
+                self._move(tp, max(end, self._positions[tp]))
+        return problem
+
+    def _hand_on(self, tp: TopicPartition, part: FetchedPartition, handle: RecordHandler) -> None:
+        assert part.records is not None
+        position = self._positions[tp]
+        aborted = sorted(part.aborted, key=lambda pair: pair[1], reverse=True)
+        inside: set[int] = set()
+        try:
+            for batch in decode_batches(part.records):
+                while aborted and aborted[-1][1] <= batch.last_offset:
+                    inside.add(aborted.pop()[0])
+                if batch.is_control:  # the marker that ends a transaction
+                    inside.discard(batch.producer_id)
+                if batch.last_offset < position:
+                    continue
+                skipped = batch.is_control or (
+                    batch.is_transactional and batch.producer_id in inside
+                )
+                for record in () if skipped else batch.records:
+                    if record.offset >= position:
+                        handle(tp.partition, record)
+                position = batch.last_offset + 1
+                self._move(tp, position)
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"{tp} of {self._cluster} from offset {position}: {error.message}",
+                remedy=error.remedy,
+            ) from error
+        self._progress()
+
+    async def _reset(self, tp: TopicPartition) -> None:
+        """Go to the log start: cleanup or truncation overtook us (auto.offset.reset=earliest)."""
+        old = self._positions[tp]
+        self._move(tp, (await self._offsets((tp,), EARLIEST))[tp])
+        log.warning(
+            "position out of range, reading again from the log start partition=%s position=%d start=%d",
+            tp,
+            old,
+            self._positions[tp],
+        )
+
+    def _move(self, tp: TopicPartition, position: int) -> None:
+        if self._positions[tp] != position:
+            self._positions[tp] = position
+            self._moved.set()
+
+
+def _end_of(
+    tp: TopicPartition, part: FetchedPartition, ends: Mapping[TopicPartition, int] | None
+) -> int:
+    return _readable_end(part) if ends is None else ends[tp]
+
+
+def _readable_end(part: FetchedPartition) -> int:
+    """Return how far committed records go; a broker that does not name it has no transactions."""
+    return part.last_stable_offset if part.last_stable_offset >= 0 else part.high_watermark

@@ -1,0 +1,269 @@
+"""One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time.
+
+Flow: cursors of this broker -> ``FetchSession`` -> Fetch -> answer -> ``on_fetched`` for each partition.
+The next Fetch leaves only while receive buffers are within the budget, and neither the broker's quota
+nor our own byte rate forbids it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.round_trip import measure_round_trip_s
+from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
+from mm2py.client.fetch.session import FetchSession, Plan
+from mm2py.client.fetch.share import shares
+from mm2py.client.fetch.window import FetchWindow
+from mm2py.client.pacing import ByteRate, LongPoll, Throttle
+from mm2py.clock import Clock
+from mm2py.config.clients import ConsumerSettings
+from mm2py.errors import Mm2pyError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.fetch import (
+    FETCH_KEY,
+    FetchedPartition,
+    FetchResponse,
+    decode_fetch,
+    encode_fetch,
+)
+from mm2py.protocol.record_batch import BufferLease
+
+__all__ = ["FetchNode", "NodeEvents"]
+
+TOPIC_ID_VERSION: Final = 13
+SESSION_VERSION: Final = 7
+NEWEST: Final = 18
+SESSION_CODES: Final = frozenset(
+    {
+        codes.FETCH_SESSION_ID_NOT_FOUND,
+        codes.INVALID_FETCH_SESSION_EPOCH,
+        codes.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvents:
+    """Whom a node asks and tells: free memory, one partition's answer, partitions without a broker.
+
+    ``most`` is what one answer may have beside those of other brokers that are asked at the same time.
+    """
+
+    room: Callable[[], int]
+    most: Callable[[], int]
+    on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
+    on_lost: Callable[[list[Cursor], Exception], None]
+
+
+@final
+class PlainLease:
+    """Stands in for a pooled buffer where a short answer was copied out of the head buffer."""
+
+    __slots__ = ()
+
+    def retain(self) -> None:
+        """Nothing is shared."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+
+@final
+class FetchNode:
+    """Fetches from one broker until it is stopped."""
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        clock: Clock,
+        events: NodeEvents,
+        rate: ByteRate | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.throttle = Throttle(clock)
+        self._cursors: dict[Cursor, None] = {}
+        self._nameless = 0
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._events = events
+        self._rate = rate
+        self._wake = asyncio.Event()
+        self._isolation = 1 if settings.isolation_level == "read_committed" else 0
+        self._session = FetchSession(enabled=False, by_name=True)
+        self._connection: BrokerConnection | None = None
+        self._full: dict[Cursor, None] = {}
+        self._long_poll = LongPoll(clock)
+        self._window = FetchWindow(settings)
+
+    @property
+    def cursors(self) -> Mapping[Cursor, None]:
+        """Partitions that are fetched here."""
+        return self._cursors
+
+    def add(self, cursor: Cursor) -> None:
+        """Fetch a partition from here."""
+        self._cursors[cursor] = None
+        self._nameless += cursor.topic_id == NO_TOPIC_ID
+        self.touch(cursor)
+
+    def remove(self, cursor: Cursor) -> None:
+        """Fetch it from here no more; what is under way for it is ignored."""
+        if cursor in self._cursors:
+            del self._cursors[cursor]
+            self._nameless -= cursor.topic_id == NO_TOPIC_ID
+            self._full.pop(cursor, None)
+            self._long_poll.release(cursor)
+            self._session.touch(cursor)
+
+    def touch(self, cursor: Cursor) -> None:
+        """A partition of this broker was paused, resumed or moved."""
+        self._session.touch(cursor)
+        if cursor.paused:
+            self._long_poll.hold(cursor)
+        else:
+            self._long_poll.release(cursor)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """There may be memory again."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Fetch for ever; ends by cancellation."""
+        backoff = Backoff(
+            self._cluster.settings.reconnect_backoff_ms,
+            self._cluster.settings.reconnect_backoff_max_ms,
+        )
+        while True:
+            room = min(self._events.room(), self._window.answer_bytes(self._events.most()))
+            if room <= 0 or not self._anything():
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            pause_s = self.throttle.remaining_s()
+            if self._rate is not None:
+                pause_s = max(pause_s, self._rate.delay_s())
+                room = min(room, self._rate.room_bytes())
+            if pause_s > 0:
+                await self._clock.sleep(pause_s)
+                continue
+            try:
+                connection = await self._cluster.connection(self.node_id, "fetch")
+                await self._round(connection, room)
+                backoff.reset()
+            except Mm2pyError as error:
+                # Not lost for good: leaders are looked up again, the pause keeps that from spinning.
+                self._connection = None
+                self._events.on_lost([c for c in self._cursors if c.fetchable], error)
+                await self._clock.sleep(backoff.next_s())
+
+    def _anything(self) -> bool:
+        return any(cursor.fetchable for cursor in self._cursors)
+
+    async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
+        if connection is not self._connection:
+            self._window.opened(await measure_round_trip_s(connection, self._clock))
+        by_name = self._nameless > 0
+        newest = TOPIC_ID_VERSION - 1 if by_name else NEWEST
+        version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
+        session = self._session_on(connection, version)
+        if self._full:
+            self._share()
+        plan = session.plan(self._cursors, self._window.partition_bytes)
+        began = self._clock.monotonic()
+        correlation_id = connection.next_correlation_id()
+        frame = self._frame(version, correlation_id, plan, max_bytes)
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_response(body: memoryview, lease: BufferLease | None) -> None:
+            if answered.done():
+                return
+            if lease is None:
+                body, lease = memoryview(bytearray(body)), PlainLease()
+            self._window.answered(len(body), self._clock.monotonic() - began)
+            self._take(decode_fetch(version, body), lease)
+            answered.set_result(None)
+
+        def on_lost(error: Exception) -> None:
+            if not answered.done():
+                answered.set_exception(error)
+
+        connection.send([frame], correlation_id, on_response, on_lost)
+        await answered
+
+    def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
+        """A session lives and dies with its connection, and names topics one way."""
+        by_name = version < TOPIC_ID_VERSION
+        if connection is not self._connection or self._session.by_name is not by_name:
+            self._connection = connection
+            self._session = FetchSession(enabled=version >= SESSION_VERSION, by_name=by_name)
+        return self._session
+
+    def _frame(self, version: int, correlation_id: int, plan: Plan, max_bytes: int) -> bytes:
+        settings = self._settings
+        return encode_fetch(
+            version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            partitions=plan.partitions,
+            max_wait_ms=self._long_poll.wait_ms(settings.fetch_max_wait_ms),
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=self._isolation,
+            session_id=plan.session_id,
+            session_epoch=plan.epoch,
+            forgotten=plan.forgotten,
+            rack_id=self._cluster.settings.client_rack,
+        )
+
+    def _take(self, response: FetchResponse, lease: BufferLease) -> None:
+        self.throttle.honour(response.throttle_ms)
+        session, full = self._session, self._full
+        if response.error_code:
+            if response.error_code not in SESSION_CODES:
+                raise server_error(response.error_code, f"Fetch to broker {self.node_id}")
+            session.refused(response.error_code)
+            return
+        session.opened(response.session_id)
+        asked_for, touch = session.asked, session.touch
+        cursors, on_fetched = self._cursors, self._events.on_fetched
+        for part in response.partitions:
+            asked = asked_for(part.topic or part.topic_id, part.partition)
+            if asked is None:
+                continue
+            cursor = asked.cursor
+            touch(cursor)
+            if self._rate is not None and part.records:
+                self._rate.spend(len(part.records))
+            # A cursor that was moved while the Fetch was under way has nothing to do with its answer.
+            if (
+                cursor not in cursors
+                or cursor.failed
+                or cursor.position != asked.wanted.position
+                or (cursor.paused and not part.records)
+            ):
+                continue
+            on_fetched(cursor, part, lease)
+            if cursor.filled:
+                full[cursor] = None
+            elif cursor in full:
+                del full[cursor]
+                cursor.share_bytes = 0
+
+    def _share(self) -> None:
+        """Divide the next answer among partitions that have more to give than fits."""
+        limit, room = self._window.partition_bytes, self._window.answer_bytes(self._events.most())
+        for cursor in [c for c in self._full if not c.filled]:
+            del self._full[cursor]
+        for cursor, share in shares(self._full, limit, room, self._clock.now_ms()):
+            cursor.share_bytes = share
+            self._session.touch(cursor)

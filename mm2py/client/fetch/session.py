@@ -1,0 +1,188 @@
+"""What a broker knows of our Fetch (KIP-227): only partitions that changed are sent again. No I/O.
+
+Flow: cursors of one broker -> ``plan`` -> request; answer -> ``opened`` / ``refused`` -> next ``plan``.
+Without a session (old broker, no free slot) every plan is a full one. A partition is touched when
+something of it may have changed; an idle one costs nothing per round.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple, TypeAlias, final
+
+from mm2py.client.fetch.cursor import Cursor
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.fetch import FetchPartition, ForgottenTopic
+
+__all__ = ["Asked", "FetchSession", "Key", "Plan"]
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+"""With id 0: a Fetch outside any session."""
+
+_MAX_EPOCH: Final = 0x7FFFFFFF
+
+Key: TypeAlias = tuple[str | bytes, int]
+"""Topic name, or topic id from v13 on, and partition: as answers name it."""
+
+
+@final
+class Asked:
+    """One partition as the broker was told of it."""
+
+    __slots__ = ("cursor", "key", "wanted")
+
+    def __init__(self, cursor: Cursor, key: Key, wanted: FetchPartition) -> None:
+        self.cursor = cursor
+        self.key = key
+        self.wanted = wanted
+
+
+class Plan(NamedTuple):
+    """One request's session fields, partitions and those to drop."""
+
+    session_id: int
+    epoch: int
+    partitions: list[FetchPartition]
+    forgotten: list[ForgottenTopic]
+
+
+@final
+class FetchSession:
+    """Session state of one connection; ``enabled`` is whether the broker speaks v7."""
+
+    __slots__ = ("_asked", "_by_key", "_by_name", "_enabled", "_epoch", "_id", "_touched", "_turn")
+
+    def __init__(self, *, enabled: bool, by_name: bool) -> None:
+        self._enabled = enabled
+        self._by_name = by_name
+        self._id: int = NO_SESSION
+        self._epoch: int = INITIAL_EPOCH if enabled else FINAL_EPOCH
+        self._asked: dict[Cursor, Asked] = {}
+        self._by_key: dict[Key, Asked] = {}
+        self._touched: dict[Cursor, None] = {}
+        self._turn = 0
+
+    @property
+    def by_name(self) -> bool:
+        """Whether topics are named by name; ids and names do not mix in a session (error 106)."""
+        return self._by_name
+
+    @property
+    def size(self) -> int:
+        """Partitions the broker knows of."""
+        return len(self._asked)
+
+    def touch(self, cursor: Cursor) -> None:
+        """Something of it changed: compare it when the next request is built."""
+        self._touched[cursor] = None
+
+    def asked(self, topic: str | bytes, partition: int) -> Asked | None:
+        """Return what the last request, or an earlier one of the session, asked of a partition."""
+        return self._by_key.get((topic, partition))
+
+    def plan(self, cursors: Collection[Cursor], max_bytes: int) -> Plan:
+        """Return the next request; ``cursors`` are those of this broker, ``max_bytes`` per partition.
+
+        A plan must be sent: the session counts on it. After a failure call ``refused`` or start a
+        new session.
+        """
+        if self._epoch <= INITIAL_EPOCH:
+            return self._full(cursors, max_bytes)
+        changed: list[FetchPartition] = []
+        gone: list[Asked] = []
+        touched, self._touched = self._touched, {}
+        for cursor in touched:
+            known = self._asked.get(cursor)
+            if cursor in cursors and cursor.fetchable:
+                if known is None or known.wanted.topic_id != cursor.topic_id:
+                    if known is not None:
+                        gone.append(known)
+                    changed.append(self._learn(cursor, max_bytes))
+                elif _update(known.wanted, cursor, max_bytes):
+                    changed.append(known.wanted)
+            elif known is not None:
+                gone.append(known)
+                del self._asked[cursor]
+        return Plan(self._id, self._epoch, changed, self._forget(gone))
+
+    def opened(self, session_id: int) -> None:
+        """An answer without an error came; 0 is a broker without a free slot for us."""
+        if not self._enabled:
+            return
+        if session_id == NO_SESSION:
+            self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        elif self._epoch == INITIAL_EPOCH or session_id != self._id:
+            self._id, self._epoch = session_id, 1
+        else:
+            self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
+
+    def refused(self, code: int) -> None:
+        """The broker does not accept the session: the next request is a full one.
+
+        With the old id at epoch 0 it also ends the old session there (Java's
+        ``nextCloseExistingAttemptNew``), unless the broker has forgotten that (70).
+        """
+        if code == codes.FETCH_SESSION_ID_NOT_FOUND:
+            self._id = NO_SESSION
+        self._epoch = INITIAL_EPOCH if self._enabled else FINAL_EPOCH
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _full(self, cursors: Collection[Cursor], max_bytes: int) -> Plan:
+        self._touched.clear()
+        self._asked.clear()
+        self._by_key.clear()
+        fetchable = [cursor for cursor in cursors if cursor.fetchable]
+        if fetchable:
+            # Within a session the broker rotates; outside nobody may be last for ever (KIP-74).
+            self._turn = (self._turn + 1) % len(fetchable)
+            fetchable = fetchable[self._turn :] + fetchable[: self._turn]
+        partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
+        return Plan(self._id, self._epoch, partitions, [])
+
+    def _learn(self, cursor: Cursor, max_bytes: int) -> FetchPartition:
+        wanted = FetchPartition(cursor.tp.topic, cursor.topic_id, cursor.tp.partition, -1)
+        _update(wanted, cursor, max_bytes)
+        key = cursor.tp.topic if self._by_name else cursor.topic_id, cursor.tp.partition
+        self._asked[cursor] = self._by_key[key] = Asked(cursor, key, wanted)
+        return wanted
+
+    def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
+        topics: dict[str | bytes, ForgottenTopic] = {}
+        for asked in gone:
+            # A new cursor of the same partition took the key over: the broker was told to change it,
+            # and would drop it if it were named here too.
+            if self._by_key.get(asked.key) is not asked:
+                continue
+            del self._by_key[asked.key]
+            wanted = asked.wanted
+            topic = topics.setdefault(
+                asked.key[0], ForgottenTopic(wanted.topic, wanted.topic_id, [])
+            )
+            topic.partitions = [*topic.partitions, wanted.partition]
+        return list(topics.values())
+
+
+def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
+    """Bring what the broker is told up to date; returns whether that changes anything."""
+    most = min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes
+    if (
+        wanted.position == cursor.position
+        and wanted.current_leader_epoch == cursor.leader_epoch
+        and wanted.last_fetched_epoch == cursor.last_epoch
+        and wanted.max_bytes == most
+    ):
+        return False
+    wanted.position = cursor.position
+    wanted.current_leader_epoch = cursor.leader_epoch
+    wanted.last_fetched_epoch = cursor.last_epoch
+    wanted.max_bytes = most
+    return True
+
+
+def _by_topic(cursors: Iterable[Cursor]) -> list[Cursor]:
+    """Keep the rotation of topics but put partitions of one topic side by side, as the wire wants."""
+    topics: dict[str, list[Cursor]] = {}
+    for cursor in cursors:
+        topics.setdefault(cursor.tp.topic, []).append(cursor)
+    return [cursor for group in topics.values() for cursor in group]

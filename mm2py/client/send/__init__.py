@@ -1,0 +1,1 @@
+"""Writing: the Sender of the mirror, and the writer of internal topics."""

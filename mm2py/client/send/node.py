@@ -1,0 +1,293 @@
+"""One target broker as the Sender sees it: its connection, the lanes that can send, the open requests.
+
+Flow: ready lanes -> one Produce request with one batch per partition -> answers -> ``on_answer`` per batch.
+A lost connection reports every batch under way as lost, oldest request first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.round_trip import DISTANT_S, measure_round_trip_s
+from mm2py.client.send.lane import MergePlan, SenderLane, Sent
+from mm2py.clock import Clock
+from mm2py.errors import ConnectionFailedError, Mm2pyError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.kernel import native
+from mm2py.protocol.produce import (
+    PRODUCE_KEY,
+    acknowledgements,
+    decode_produce,
+    encode_produce,
+)
+from mm2py.protocol.record_batch import BufferLease
+from mm2py.protocol.topics import NO_TOPIC_ID
+
+__all__ = ["NodeEvents", "ProduceNode"]
+
+log = logging.getLogger(__name__)
+
+OLDEST: Final = 3
+NEWEST: Final = 12
+"""Produce 13 names topics by id: a target topic that was deleted and created again would refuse us."""
+
+REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its cost."""
+
+UNSENT_BYTES: Final = 2 * 1024 * 1024
+"""No further request while the kernel has not taken this much of the earlier ones."""
+
+LOCAL: Final = MergePlan(
+    target=256 * 1024, small=8 * 1024 if native is None else 64 * 1024, small_compressed=2 * 1024
+)
+"""Nearby target: only batches so small that their fixed cost weighs more than packing them anew. The C kernel
+joins batches of 16 KiB for a tenth of what sending them one by one costs; in Python that pays for tiny ones."""
+
+DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
+"""Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
+
+QUIET_FAILURES: Final = 3
+"""Failed connects before it is worth a word: brokers restart."""
+
+Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
+"""The batches of one Produce request by (topic, partition): answers come in any order."""
+
+
+class OnAnswer(Protocol):
+    """What became of one batch."""
+
+    def __call__(
+        self,
+        lane: SenderLane,
+        sent: Sent,
+        code: int,
+        base_offset: int,
+        text: str = "",
+        bad_record: int = -1,
+    ) -> None:
+        """Take error code (0 none), base offset, the broker's words and the record it named."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvents:
+    """Whom a node tells what."""
+
+    on_answer: OnAnswer
+    on_lost: Callable[[SenderLane, Sent], None]
+    """The connection went away before the answer of this batch."""
+    on_stall: Callable[[SenderLane, Exception], None]
+    """The broker cannot be reached for now."""
+    on_moved: Callable[[SenderLane], None]
+    """Another broker leads the partition: ``lane.leader`` names it."""
+
+
+@final
+class ProduceNode:
+    """Sends what the lanes of one leader have; lives as long as the Sender."""
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster: Cluster,
+        *,
+        clock: Clock,
+        events: NodeEvents,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        allowed: Callable[[], bool],
+        merges: bool,
+    ) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._on_answer = events.on_answer
+        self._on_lost = events.on_lost
+        self._on_stall = events.on_stall
+        self._on_moved = events.on_moved
+        self._spawn = spawn
+        self._allowed = allowed
+        self._ready: dict[SenderLane, None] = {}
+        self._connection: BrokerConnection | None = None
+        self._connecting = False
+        self._scheduled = False
+        self._version = 0
+        self._merges = merges
+        self._plan: MergePlan | None = LOCAL if merges else None
+        self._throttled_until = 0.0
+
+    def permitted(self) -> None:
+        """Sending is allowed again: send what became ready meanwhile."""
+        if self._ready:
+            self._schedule()
+
+    def reset(self, reason: str) -> None:
+        """Drop what the kernel has not delivered; batches under way are reported as lost."""
+        if self._connection is not None and self._connection.in_flight:
+            self._connection.reset(reason)
+
+    def ready(self, lane: SenderLane) -> None:
+        """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
+        self._ready[lane] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        connection = self._connection
+        if not self._allowed():
+            return  # lanes that are ready wait here until ``permitted``
+        if self._throttled_until > self._loop.time():
+            return
+        if connection is None or connection.closed:
+            if self._ready and not self._connecting:
+                self._connecting = True
+                self._spawn(self._connect())
+            return
+        while self._ready and _takes_more(connection):
+            entries = self._collect(connection)
+            if entries:
+                self._send(connection, entries)
+
+    def _collect(self, connection: BrokerConnection) -> Entries:
+        """Take one batch of every lane that can send, up to the size of a request."""
+        entries: Entries = {}
+        size = 0
+        ready = self._ready
+        node_id, plan = self._node_id, self._plan
+        for lane in list(ready):
+            if lane.leader != node_id:
+                del ready[lane]
+                self._on_moved(lane)
+                continue
+            if lane.connection is not connection:
+                lane.travels_by(connection)
+            if not lane.can_send():
+                del ready[lane]  # it comes back with its next answer or batch
+                continue
+            sent = lane.take(plan)
+            entries[lane.target] = (lane, sent)
+            size += len(sent.batch.data)
+            if size >= REQUEST_BYTES:
+                break
+        return entries
+
+    def _send(self, connection: BrokerConnection, entries: Entries) -> None:
+        correlation_id = connection.next_correlation_id()
+        parts = encode_produce(
+            self._version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            [
+                (topic, NO_TOPIC_ID, partition, sent.batch.data)
+                for (topic, partition), (_, sent) in entries.items()
+            ],
+            acks=-1,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
+        )
+
+        def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+            self._answer(entries, body)
+
+        def on_lost(_error: Exception) -> None:
+            self._lose(entries)
+
+        try:
+            connection.send(parts, correlation_id, on_response, on_lost)
+        except ConnectionFailedError:
+            self._lose(entries)  # it closed under the request before this one
+
+    def _answer(self, entries: Entries, body: memoryview) -> None:
+        on_answer = self._on_answer
+        acknowledged = acknowledgements(self._version, body)
+        if acknowledged is not None:
+            for key, base_offset in acknowledged:
+                lane, sent = entries.pop(key)
+                on_answer(lane, sent, 0, base_offset)
+            self._answered(entries)
+            return
+        answer = decode_produce(self._version, body)
+        if answer.throttle_ms > 0:
+            self._throttle(answer.throttle_ms)
+        for part in answer.partitions:
+            lane, sent = entries.pop((part.topic, part.partition))
+            if part.error_code == 0:
+                on_answer(lane, sent, 0, part.base_offset)
+                continue
+            if part.current_leader is not None:
+                self._cluster.leader_moved(lane.target, *part.current_leader)
+            bad = part.record_errors[0] if part.record_errors else None
+            text = f"{part.error_message}: {bad.message}" if bad else part.error_message
+            index = bad.index if bad else -1
+            on_answer(lane, sent, part.error_code, -1, text.strip(": "), index)
+        self._answered(entries)
+
+    def _answered(self, missing: Entries) -> None:
+        for lane, sent in missing.values():
+            self._on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
+        if self._ready:
+            self._schedule()
+        # No pump here: answers that came together make lanes ready for one larger request.
+
+    def _throttle(self, throttle_ms: int) -> None:
+        """The broker's quota is used up: send nothing for that long (KIP-219)."""
+        self._throttled_until = self._loop.time() + throttle_ms / 1000
+        self._loop.call_later(throttle_ms / 1000, self._schedule)
+
+    def _lose(self, entries: Entries) -> None:
+        while entries:
+            _, (lane, sent) = entries.popitem()
+            self._on_lost(lane, sent)
+
+    async def _connect(self) -> None:
+        """Open the connection; the lanes wait meanwhile, and go elsewhere when their leader does."""
+        backoff = Backoff(
+            self._cluster.settings.reconnect_backoff_ms,
+            self._cluster.settings.reconnect_backoff_max_ms,
+        )
+        try:
+            while self._ready:
+                try:
+                    connection = await self._cluster.connection(self._node_id, "produce")
+                    self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
+                    if self._merges:
+                        round_trip_s = await measure_round_trip_s(connection, self._clock)
+                        self._plan = DISTANT if round_trip_s >= DISTANT_S else LOCAL
+                except Mm2pyError as error:
+                    if backoff.failures >= QUIET_FAILURES:
+                        for lane in self._ready:
+                            self._on_stall(lane, error)
+                    await self._clock.sleep(backoff.next_s())
+                    await self._move_lanes()
+                    continue
+                self._connection = connection
+                break
+        finally:
+            self._connecting = False
+        self._pump()
+
+    async def _move_lanes(self) -> None:
+        """The broker cannot be reached: lanes whose leader is elsewhere by now go there."""
+        for lane in list(self._ready):
+            try:
+                self._cluster.leader_moved(lane.target)
+                leader = await self._cluster.leader(lane.target)
+            except Mm2pyError:
+                continue  # nobody leads it now; the next round asks again
+            if leader.node_id != self._node_id:
+                self._ready.pop(lane, None)
+                lane.leader = leader.node_id
+                self._on_moved(lane)
+
+
+def _takes_more(connection: BrokerConnection) -> bool:
+    return not connection.closed and connection.write_buffer_size < UNSENT_BYTES

@@ -1,0 +1,90 @@
+"""New lanes of a Sender: their leaders, the ends of their logs and what their topics take, many at a time.
+
+Flow: ``add`` -> metadata, ListOffsets, limits -> ``SenderLane.opened`` -> ``on_open``. A target that does not
+answer is asked without end, with back-off; ``on_stalled`` says so.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.send.lane import LaneState, SenderLane
+from mm2py.client.send.limits import LaneLimits
+from mm2py.clock import Clock
+from mm2py.errors import Mm2pyError
+from mm2py.protocol import error_codes as codes
+from mm2py.types import LATEST
+
+__all__ = ["LaneOpening"]
+
+
+@final
+class LaneOpening:
+    """Opens lanes, all that wait with one question each."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        limits: LaneLimits,
+        *,
+        clock: Clock,
+        on_open: Callable[[SenderLane], None],
+        on_stalled: Callable[[SenderLane, Exception], None],
+        spawn: Callable[[Coroutine[None, None, None]], "asyncio.Task[None]"],
+    ) -> None:
+        self._cluster = cluster
+        self._limits = limits
+        self._clock = clock
+        self._on_open = on_open
+        self._on_stalled = on_stalled
+        self._spawn = spawn
+        self._admin = Admin(cluster)
+        self._waiting: list[SenderLane] = []
+        self._opener: asyncio.Task[None] | None = None
+
+    def add(self, lane: SenderLane) -> None:
+        """Open a lane soon."""
+        self._waiting.append(lane)
+        if self._opener is None or self._opener.done():
+            self._opener = self._spawn(self._open_all())
+
+    async def _open_all(self) -> None:
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while self._waiting:
+            lanes, self._waiting = self._waiting, []
+            try:
+                # One question for all: leaders asked for one by one would each refresh the metadata.
+                await self._cluster.metadata(sorted({lane.target.topic for lane in lanes}))
+                ends = await self._admin.list_offsets({lane.target: LATEST for lane in lanes})
+                await self._limits.learn({lane.target.topic for lane in lanes})
+            except Mm2pyError as error:
+                for lane in lanes:
+                    self._later(lane, error)
+                await self._clock.sleep(backoff.next_s())
+                continue
+            for lane in lanes:
+                end = ends[lane.target]
+                if end.error is None:
+                    self._open(lane, end.offset)
+                elif end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
+                    self._open(lane, -1)  # it may be written all the same
+                else:
+                    self._later(lane, end.error)
+            if self._waiting:
+                await self._clock.sleep(backoff.next_s())
+
+    def _open(self, lane: SenderLane, log_end: int) -> None:
+        leader = self._cluster.known_leader(lane.target)
+        if leader is None:
+            self._later(lane, self._cluster.no_leader(lane.target))
+        elif lane.state is LaneState.OPENING:
+            self._limits.apply(lane)
+            lane.opened(leader.node_id, log_end)
+            self._on_open(lane)
+
+    def _later(self, lane: SenderLane, error: Exception) -> None:
+        self._on_stalled(lane, error)
+        self._waiting.append(lane)

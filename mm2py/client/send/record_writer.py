@@ -1,0 +1,221 @@
+"""Writes small records of our own (configs, states, source offsets, offset syncs, the ledger).
+
+Flow: ``write``/``post`` -> one uncompressed batch -> Sender -> ``done``. Order per partition is kept. A batch
+is stored whole or not at all: the Sender neither joins nor cuts it.
+
+Invariants (tests of the same names):
+
+1. Each post is answered exactly once: with the offset of its first record, or with the error.
+2. A refused post fails alone; the others of its partition are sent again behind it, in their order.
+3. A post that was taken back is not written later than the moment it was taken back: its connection is
+   reset, and what follows goes out under a new producer epoch, behind which the broker refuses the old one.
+4. When the permit's term ends, every post that is not answered fails and is never written.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import final
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.sender import Sender
+from mm2py.clock import Clock
+from mm2py.config.clients import ProducerSettings
+from mm2py.errors import ConnectionFailedError, RetriableError
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.types import TopicPartition
+
+__all__ = ["Post", "RecordWriter"]
+
+Done = Callable[[int | Exception], None]
+
+
+@final
+class Post:
+    """One batch that was handed to a writer and is not answered yet."""
+
+    __slots__ = ("_answer", "partition", "records")
+
+    def __init__(self, partition: TopicPartition, records: Sequence[NewRecord], done: Done) -> None:
+        self.partition = partition
+        self.records = records
+        self._answer: Done | None = done
+
+    def answer(self, result: int | Exception) -> None:
+        """Pass the outcome on, the first time only."""
+        done, self._answer = self._answer, None
+        if done is not None:
+            done(result)
+
+
+@final
+class RecordWriter:
+    """An idempotent producer for records that we make ourselves; several topics may share it.
+
+    Args:
+        cluster: where to.
+        settings: of the producer.
+        clock: time.
+        permit: nothing is sent without it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        clock: Clock,
+        permit: Permit = UNLIMITED,
+    ) -> None:
+        self._sender = Sender(
+            cluster,
+            settings,
+            clock=clock,
+            on_delivered=self._delivered,
+            on_failed=self._failed,
+            permit=permit,
+            whole_batches=True,
+        )
+        self._clock = clock
+        self._permit, self._term = permit, permit.term
+        self._end_watch = permit.watch(self._permit_changed)
+        self._unanswered: dict[TopicPartition, deque[Post]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._starting = asyncio.Lock()
+        self._started = self._closed = False
+
+    async def start(self) -> None:
+        """Get a producer id, once; ``RetriableError`` when the cluster cannot give one now."""
+        async with self._starting:
+            if not self._started:
+                await self._sender.start()
+                self._started = True
+
+    async def write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> int:
+        """Write ``records`` as one batch and return the offset of the first.
+
+        Waits as long as the cluster refuses for a passing reason; cancelled, it takes the batch back.
+
+        Raises:
+            PartitionError: the cluster refused the records for good.
+            RetriableError: the membership was lost, or the writer was closed.
+        """
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(result: int | Exception) -> None:
+            if answer.done():
+                return
+            if isinstance(result, int):
+                answer.set_result(result)
+            else:
+                answer.set_exception(result)
+
+        post = self.post(tp, records, done)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.take_back(post)
+            raise
+
+    def post(self, tp: TopicPartition, records: Sequence[NewRecord], done: Done) -> Post:
+        """Write ``records`` as one batch; ``done`` gets the first offset, or the error, later."""
+        now_ms = self._clock.now_ms()
+        stamped = [r if r.timestamp >= 0 else replace(r, timestamp=now_ms) for r in records]
+        post = Post(tp, stamped, done)
+        if self._closed:
+            asyncio.get_running_loop().call_soon(post.answer, _closed())
+            return post
+        self._unanswered.setdefault(tp, deque()).append(post)
+        self._idle.clear()
+        self._send(post)
+        return post
+
+    def take_back(self, post: Post) -> None:
+        """Do not write a post that is not answered; whether it was written already is unknown (3)."""
+        waiting = self._unanswered.get(post.partition)
+        if waiting is not None and post in waiting:
+            waiting.remove(post)
+            self._send_again(post.partition)
+            self._note_answered(post.partition)
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until every post is answered; False when that takes longer than ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stop at once; what is not acknowledged fails. Safe twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_watch()
+        await self._sender.close()
+        self._fail_all(_closed())
+
+    # ---- inside ----
+
+    def _send(self, post: Post) -> None:
+        records = post.records
+        data = encode_batch(records)
+        newest = max(record.timestamp for record in records)
+        # Own records have no source offsets: all that counts is how many there are.
+        batch = RecordBatch(
+            data, 0, len(records) - 1, len(records), newest, -1, 0, ((0, len(records)),), None
+        )
+        self._sender.enqueue(post.partition, post.partition, (batch,))
+
+    def _delivered(
+        self, _source: TopicPartition, target: TopicPartition, _batch: RecordBatch, base_offset: int
+    ) -> None:
+        waiting = self._unanswered[target]
+        post = waiting.popleft()
+        self._note_answered(target)
+        post.answer(base_offset)
+
+    def _failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
+        """The oldest batch was refused: fail its post alone (2)."""
+        waiting = self._unanswered.get(target)
+        refused = waiting.popleft() if waiting else None
+        self._send_again(target)
+        self._note_answered(target)
+        if refused is not None:
+            refused.answer(error)
+
+    def _send_again(self, target: TopicPartition) -> None:
+        """Send what is left of a partition from the beginning, under a new epoch."""
+        self._sender.abandon(target)
+        for post in self._unanswered.get(target, ()):
+            self._send(post)
+
+    def _note_answered(self, target: TopicPartition) -> None:
+        if not self._unanswered.get(target):
+            self._unanswered.pop(target, None)
+        if not self._unanswered:
+            self._idle.set()
+
+    def _permit_changed(self) -> None:
+        if self._permit.term != self._term:
+            self._term = self._permit.term
+            self._sender.renew()
+            self._fail_all(
+                RetriableError("it was not written: the membership of the group was lost")
+            )
+
+    def _fail_all(self, error: Exception) -> None:
+        unanswered, self._unanswered = self._unanswered, {}
+        self._idle.set()
+        for waiting in unanswered.values():
+            for post in waiting:
+                post.answer(error)
+
+
+def _closed() -> ConnectionFailedError:
+    return ConnectionFailedError("the writer was closed before the answer came")

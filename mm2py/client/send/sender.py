@@ -1,0 +1,394 @@
+"""Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without doubling.
+
+Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> answer -> ``on_delivered``.
+One batch per partition per request, many partitions per request. What lanes ask for is done beside it:
+sender_opening.py finds leaders and log ends, sender_recovery.py pauses, reads the target's log and splits,
+sender_limits.py knows what a topic takes. It never decodes records.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final, final
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
+from mm2py.client.send.limits import LaneLimits
+from mm2py.client.send.node import NodeEvents, ProduceNode
+from mm2py.client.send.opening import LaneOpening
+from mm2py.client.send.recovery import LaneRecovery, RecoveryEvents
+from mm2py.client.send.repair import refusal
+from mm2py.client.send.target_limits import TargetLimits, fitting
+from mm2py.clock import Clock
+from mm2py.config.clients import ProducerSettings
+from mm2py.errors import Mm2pyError
+from mm2py.protocol import messages
+from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
+from mm2py.protocol.splice import recompress
+from mm2py.types import TopicPartition
+
+__all__ = ["Sender"]
+
+log = logging.getLogger(__name__)
+
+STANDSTILL_S: Final = 1.0
+
+CODECS: Final = {
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+"""Values of ``producer.compression.type`` that ask for another codec than the source's."""
+
+OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
+OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
+OnStalled = Callable[[TopicPartition, Exception | None], None]
+
+
+OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+
+
+def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
+    """Nobody asked to be told."""
+
+
+def _ignore_doubt(_source: TopicPartition, _first: int, _last: int, _error: Exception) -> None:
+    """Nobody asked to be told."""
+
+
+@final
+class Sender:
+    """Sends batches to one cluster under one producer id.
+
+    ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
+    partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
+    a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
+    names source offsets that are sent again although they may be there (rule 7). All on the event loop.
+
+    Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
+    states meanwhile. With ``whole_batches`` no batch is joined with others or cut: one that is too large
+    ends its partition.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        clock: Clock,
+        on_delivered: OnDelivered,
+        on_failed: OnFailed,
+        on_stalled: OnStalled = _ignore_stall,
+        on_doubt: OnDoubt = _ignore_doubt,
+        permit: Permit = UNLIMITED,
+        whole_batches: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._on_delivered = on_delivered
+        self._on_failed = on_failed
+        self._on_stalled = on_stalled
+        self._permit, self._term = permit, permit.term
+        self._whole_batches = whole_batches
+        self._end_watch = permit.watch(self._permit_changed)
+        self._lanes: dict[TopicPartition, SenderLane] = {}
+        self._last_epochs: dict[TopicPartition, tuple[int, int]] = {}
+        self._nodes: dict[int, ProduceNode] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limits = LaneLimits(
+            self._lanes,
+            TargetLimits(cluster, clock),
+            on_resized=self._resized,
+            cuts=not whole_batches,
+        )
+        self._opening = LaneOpening(
+            cluster,
+            self._limits,
+            clock=clock,
+            on_open=self._ready,
+            on_stalled=self._stall,
+            spawn=self._spawn,
+        )
+        events = RecoveryEvents(
+            delivered=self._delivered,
+            failed=self._fail,
+            stalled=self._stall,
+            ready=self._ready,
+            follow=self._follow,
+            doubt=on_doubt,
+        )
+        self._recovery = LaneRecovery(cluster, self._limits, clock=clock, events=events)
+        self._stalled: set[TopicPartition] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._producer_id = -1
+        self._epoch = -1
+        self._closed = False
+        self._codec = CODECS.get(settings.compression_type)
+        self.buffered_bytes = 0
+
+    async def start(self) -> None:
+        """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
+        answer = await self._cluster.call_any(messages.init_producer_id())
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self._spawn(self._look_after())
+
+    def enqueue(
+        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
+    ) -> None:
+        """Queue batches for ``target``; each keeps its buffer until it is delivered or dropped."""
+        lane = self._lanes.get(target)
+        if lane is None:
+            lane = self._lanes[target] = self._new_lane(target)
+            self._opening.add(lane)
+        if lane.state is LaneState.FAILED:
+            for batch in batches:
+                _release(batch)
+            return
+        if self._codec is not None:
+            batches = [self._in_codec(batch, self._codec) for batch in batches]
+        if lane.limit_bytes:
+            whole, batches = batches, fitting(batches, lane.limit_bytes)
+            if batches is not whole and self._limits.is_old(target.topic):
+                self._spawn(self._limits.learn_again(target.topic))
+        self.buffered_bytes += lane.offer(source, batches)
+        if self._permit.was_valid:
+            self._idle.clear()
+        if lane.state is LaneState.FLOWING:
+            self._ready(lane)
+
+    def backlog_bytes(self, target: TopicPartition) -> int:
+        """Bytes of one target partition that are not acknowledged yet."""
+        lane = self._lanes.get(target)
+        return lane.queued_bytes if lane is not None else 0
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``.
+
+        Without a permit it does not wait: nothing moves, and no position may be written either.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return self.buffered_bytes == 0
+
+    def drop_unopened(self) -> None:
+        """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.
+
+        Nothing of it is on the target, so nothing is gained by waiting: it is read again from its position.
+        """
+        for lane in self._lanes.values():
+            if lane.state is LaneState.OPENING:
+                self._drop(lane)
+
+    def abandon(self, target: TopicPartition) -> None:
+        """Forget one partition: nothing of it is sent or delivered any more.
+
+        What comes for it later goes out under a new epoch: under the old one its first sequence numbers
+        would be taken for duplicates of batches that are in the log, and what is still under way could be
+        stored behind it.
+        """
+        lane = self._lanes.pop(target, None)
+        if lane is None:
+            return
+        self._last_epochs[target] = (lane.producer_id, lane.epoch)
+        if lane.under_way:
+            self._nodes[lane.leader].reset(f"what was sent to {target} is taken back")
+        self._drop(lane)
+
+    def renew(self) -> None:
+        """Forget everything, and send what comes from now on in the permit's present term."""
+        for target in tuple(self._lanes):
+            self.abandon(target)
+        self._term = self._permit.term
+
+    async def close(self) -> None:
+        """Stop at once; what is not acknowledged is dropped."""
+        self._closed = True
+        self._end_watch()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in list(self._lanes.values()):
+            self._drop(lane)
+        self._lanes.clear()
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _ready(self, lane: SenderLane) -> None:
+        node = self._nodes.get(lane.leader)
+        if node is None:
+            node = ProduceNode(
+                lane.leader,
+                self._cluster,
+                clock=self._clock,
+                events=NodeEvents(self._answered, self._lost, self._stall, self._ready),
+                spawn=self._spawn,
+                allowed=self._allowed,
+                merges=not self._whole_batches,
+            )
+            self._nodes[lane.leader] = node
+        node.ready(lane)
+
+    def _answered(
+        self,
+        lane: SenderLane,
+        sent: Sent,
+        code: int,
+        base_offset: int,
+        text: str = "",
+        bad_record: int = -1,
+    ) -> None:
+        if lane.state is LaneState.FAILED:
+            _release(sent.batch)  # given up while this was under way
+            return
+        if code == 0:
+            self._delivered(lane, lane.acknowledged(sent, base_offset))
+            if lane.state is LaneState.FLOWING:  # the ordinary case
+                if lane.queue:
+                    self._ready(lane)
+                return
+        else:
+            lane.refused(sent, code, text, bad_record)
+        self._follow(lane)
+
+    def _lost(self, lane: SenderLane, sent: Sent) -> None:
+        if lane.state is LaneState.FAILED:
+            _release(sent.batch)
+            return
+        lane.lost(sent)
+        self._follow(lane)
+
+    def _delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
+        on_delivered, target = self._on_delivered, lane.target
+        for sent in delivered:
+            batch = sent.batch
+            self.buffered_bytes -= sent.counted
+            on_delivered(sent.source, target, batch, sent.base_offset)
+            lease = batch.lease
+            if lease is not None:
+                batch.lease = None
+                lease.release()
+        if delivered and self._stalled:
+            self._moving(lane)
+        if self.buffered_bytes == 0:
+            self._idle.set()
+
+    def _allowed(self) -> bool:
+        return self._permit.allows(self._term)
+
+    def _permit_changed(self) -> None:
+        if self._allowed():
+            if self.buffered_bytes:
+                self._idle.clear()
+            for node in self._nodes.values():
+                node.permitted()
+            return
+        for node in self._nodes.values():
+            node.reset("the permit to write ended")
+        self._idle.set()
+
+    def _follow(self, lane: SenderLane) -> None:
+        """Carry out what the lane's new state asks for."""
+        state = lane.state
+        if state is LaneState.FLOWING or state is LaneState.RETRYING:
+            if lane.can_send():
+                self._ready(lane)
+        elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
+            self._spawn(self._recovery.revive(lane))
+        elif state is LaneState.REPAIRING:
+            self._spawn(self._recovery.repair(lane))
+        elif state is LaneState.FAILED and lane.unsettled:  # else it was abandoned meanwhile
+            self._fail(lane, refusal(lane.first_unsettled(), lane.target))
+
+    def _new_lane(self, target: TopicPartition) -> SenderLane:
+        producer_id, epoch = self._producer_id, self._epoch
+        if target in self._last_epochs:
+            producer_id, last = self._last_epochs[target]
+            # Behind the last epoch the broker refuses 0, and the lane gets a new producer id.
+            epoch = last + 1 if last < MAX_EPOCH else 0
+        return SenderLane(
+            target,
+            producer_id=producer_id,
+            epoch=epoch,
+            max_in_flight=self._settings.max_in_flight_requests_per_connection,
+        )
+
+    def _resized(self, by_bytes: int) -> None:
+        self.buffered_bytes += by_bytes
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    def _stall(self, lane: SenderLane, error: Exception) -> None:
+        if lane.target not in self._stalled and not self._closed:
+            self._stalled.add(lane.target)
+            self._on_stalled(lane.target, error)
+
+    def _moving(self, lane: SenderLane) -> None:
+        if lane.target in self._stalled:
+            self._stalled.discard(lane.target)
+            self._on_stalled(lane.target, None)
+
+    def _fail(self, lane: SenderLane, error: Exception) -> None:
+        source = lane.unsettled[0].source if lane.unsettled else lane.target
+        self._drop(lane)
+        self._on_failed(source, lane.target, error)
+
+    def _drop(self, lane: SenderLane) -> None:
+        self.buffered_bytes -= lane.queued_bytes
+        for batch in lane.fail():
+            _release(batch)
+        if self.buffered_bytes == 0:
+            self._idle.set()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    @staticmethod
+    def _in_codec(batch: RecordBatch, codec: Codec) -> RecordBatch:
+        if batch.attributes & CODEC_MASK == codec:
+            return batch
+        packed = recompress(batch, codec)
+        _release(batch)
+        return packed
+
+    async def _look_after(self) -> None:
+        """Look at partitions that stood still for a second.
+
+        Waiting batches are copied out of the receive buffers; a lane without work has to confirm itself again.
+        """
+        seen: dict[TopicPartition, int] = {}
+        while True:
+            await self._clock.sleep(STANDSTILL_S)
+            for target, lane in self._lanes.items():
+                if seen.get(target) == lane.progress:
+                    if lane.queue:
+                        lane.copy_out()
+                    elif lane.idle:
+                        lane.rested()
+                seen[target] = lane.progress
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A defect in the Sender itself must not leave partitions waiting for ever."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("sender stopped by a defect", exc_info=error)
+            for lane in list(self._lanes.values()):
+                if lane.state is not LaneState.FAILED:
+                    self._fail(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
+
+
+def _release(batch: RecordBatch) -> None:
+    if batch.lease is not None:
+        batch.lease.release()
+        batch.lease = None
