@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 
 import pytest
 
@@ -18,14 +17,14 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostLink, HostPool
-from mm2py.runtime.hosts.process import spawn_host
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId
-from mm2py_workers.host_wiring import child_host, host_pool
+from mm2py_workers.host_wiring import child_host, host_pool, host_starter
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -71,7 +70,7 @@ class Flow:
             "status.storage.topic": "s",
             "task.shutdown.graceful.timeout.ms": "500",
         }
-        pool = host_pool(1, SYSTEM_CLOCK)
+        pool = host_pool(1, host_starter(SYSTEM_CLOCK))
         assert pool is not None
         self.pool: HostPool = pool
         self.host: ChildTaskHost = child_host(
@@ -126,8 +125,8 @@ async def test_a_task_waits_in_a_child_whose_log_and_death_the_worker_tells(
 
 
 async def test_a_child_whose_worker_is_gone_ends() -> None:
-    command = [sys.executable, "-m", "mm2py_workers.task_host"]
-    link: HostLink = await spawn_host(command, version=version("mm2py"), clock=SYSTEM_CLOCK)
+    starter = host_starter(SYSTEM_CLOCK)
+    link: HostLink = await starter.spawn()
     # A terminal signals the whole group, also while the child is still being loaded.
     os.kill(link.pid, signal.SIGINT)
     await link.greeted()
@@ -136,11 +135,12 @@ async def test_a_child_whose_worker_is_gone_ends() -> None:
     link.hang_up()
     async with asyncio.timeout(4):
         await link.gone()
+    starter.close()
 
 
 async def test_another_program_is_no_task_host() -> None:
-    link = await spawn_host(
+    starter = HostStarter(
         [sys.executable, "-c", "raise SystemExit(3)"], version="1", clock=SYSTEM_CLOCK
     )
-    with pytest.raises(Exception, match="ended with code 3"):
-        await link.greeted()
+    with pytest.raises(OSError, match="has ended"):
+        await starter.spawn()

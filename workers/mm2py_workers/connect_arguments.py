@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, NoReturn, TypeVar, final
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.hosts.thaw import thawing_loop
+from mm2py_workers.host_wiring import host_starter
+from mm2py_workers.task_host import run_host
 
 __all__ = ["CommandParser", "ProblemsError", "WorkerOptions", "run_program"]
 
@@ -69,7 +73,7 @@ def run_program(
     program: str,
     words: Sequence[str] | None,
     parse: Callable[[Sequence[str]], OptionsT],
-    run: Callable[[OptionsT, SecretMask], Coroutine[object, object, int]],
+    run: Callable[[OptionsT, SecretMask, HostStarter], Coroutine[object, object, int]],
 ) -> NoReturn:
     """Run a program and end the process with its exit code."""
     mask = SecretMask()
@@ -79,9 +83,11 @@ def run_program(
         _complain(program, error, mask)
         sys.exit(2)
     configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
+    starter = host_starter(SYSTEM_CLOCK)
+    starter.fork_now(run_host)  # while this process has no thread and no loop
     try:
         with asyncio.Runner(loop_factory=thawing_loop) as runner:
-            code = runner.run(run(options, mask))
+            code = runner.run(run(options, mask, starter))
     except UsageError as error:
         _complain(program, error, mask, debug=options.debug)
         code = 2
@@ -93,6 +99,8 @@ def run_program(
     except Exception as error:  # noqa: BLE001 - the process's edge: one line, the trace with --debug
         _complain(program, error, mask, debug=options.debug)
         code = 1
+    finally:
+        starter.close()
     sys.exit(code)
 
 

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.connect_wiring import build_distributed
 from mm2py_workers.connect_worker import ConnectWorker
@@ -42,11 +43,13 @@ def _parse(words: Sequence[str]) -> WorkerOptions:
     return parser.parse_args(words, namespace=WorkerOptions())
 
 
-async def _run(options: WorkerOptions, mask: SecretMask) -> int:
+async def _run(options: WorkerOptions, mask: SecretMask, starter: HostStarter) -> int:
     file = load_worker_file(options.file, standalone=False, insecure=options.insecure)
     mask.add(file.secrets())
     announce(file)
-    worker = build_distributed(file, metrics=Metrics(SYSTEM_CLOCK), clock=SYSTEM_CLOCK, mask=mask)
+    worker = build_distributed(
+        file, metrics=Metrics(SYSTEM_CLOCK), clock=SYSTEM_CLOCK, mask=mask, starter=starter
+    )
     return await run_worker(worker)
 
 

@@ -18,6 +18,7 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import secrets_in
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
@@ -58,7 +59,7 @@ def _parse(words: Sequence[str]) -> _Options:
     return parser.parse_args(words, namespace=_Options())
 
 
-async def _run(options: _Options, mask: SecretMask) -> int:
+async def _run(options: _Options, mask: SecretMask, starter: HostStarter) -> int:
     config, findings = load_checked(options.file, CONNECTORS)
     mask.add(secrets_of(config))
     flows = config.flows(options.clusters)
@@ -66,12 +67,12 @@ async def _run(options: _Options, mask: SecretMask) -> int:
     metrics = Metrics(SYSTEM_CLOCK)
     node = build_node(
         config,
-        flows,
         metrics=metrics,
         clock=SYSTEM_CLOCK,
         mask=mask,
         insecure=options.insecure,
         targets=options.clusters,
+        starter=starter,
     )
     # Deriving resolves placeholders, and with them secrets.
     mask.add(secrets_of(config))

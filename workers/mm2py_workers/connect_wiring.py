@@ -28,6 +28,7 @@ from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.runtime.hosts.pool import HostPool
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
@@ -45,7 +46,7 @@ from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
-from mm2py_workers.host_wiring import host_pool, host_processes, task_host
+from mm2py_workers.host_wiring import host_pool, host_processes, host_starter, task_host
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import NodeParts
@@ -202,13 +203,14 @@ def build_distributed(
     clock: Clock,
     mask: SecretMask,
     plugins: Plugins | None = None,
+    starter: HostStarter | None = None,
 ) -> ConnectWorker:
     """Build a worker of a group; binds its listeners.
 
     Raises:
         ConfigError: a listener, or a file that REST needs, cannot be used.
     """
-    rest, pool = _rest(file), host_pool(host_processes(file.props), clock)
+    rest, pool = _rest(file), host_pool(host_processes(file.props), starter or host_starter(clock))
     node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=pool)
     worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
     tables = worker.tables(Permit(clock))

@@ -67,7 +67,7 @@ class InProcess:
         flows = config.flows()
         announce(config, flows, findings)
         self._metrics = Metrics(SYSTEM_CLOCK)
-        self._node = build_node(config, flows, metrics=self._metrics, clock=SYSTEM_CLOCK, mask=mask)
+        self._node = build_node(config, metrics=self._metrics, clock=SYSTEM_CLOCK, mask=mask)
         self._table = FlowTable(self._metrics, SYSTEM_CLOCK, self._node.maker.problems)
         self._settle_at = float("inf")
 

@@ -16,8 +16,8 @@ from mm2py.clock import Clock
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
-from mm2py.runtime.hosts.pool import HostLink, HostPool
-from mm2py.runtime.hosts.process import spawn_host
+from mm2py.runtime.hosts.pool import HostPool
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.hosts.service import FlowSpec
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
@@ -28,10 +28,18 @@ from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
 
-__all__ = ["HOST_COMMAND", "PROCESSES", "child_host", "host_pool", "host_processes", "task_host"]
+__all__ = [
+    "PROCESSES",
+    "STARTER_COMMAND",
+    "child_host",
+    "host_pool",
+    "host_processes",
+    "host_starter",
+    "task_host",
+]
 
 PROCESSES: Final = "task.host.processes"
-HOST_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
+STARTER_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
 """``-P``: ``-m`` alone would import from the working directory first, where others may write."""
 
 
@@ -52,16 +60,17 @@ def host_processes(props: Mapping[str, str]) -> int:
     return int(text)
 
 
-def host_pool(processes: int, clock: Clock) -> HostPool | None:
-    """Return the pool of this process, None where tasks live in it."""
-    if not processes:
-        return None
-    program = version("mm2py")
+def host_starter(clock: Clock) -> HostStarter:
+    """Return what starts task hosts; see ``HostStarter.fork_now``."""
+    return HostStarter(STARTER_COMMAND, version=version("mm2py"), clock=clock)
 
-    async def spawn() -> HostLink:
-        return await spawn_host(HOST_COMMAND, version=program, clock=clock)
 
-    return HostPool(processes, spawn)
+def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
+    """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from then on."""
+    if processes:
+        return HostPool(processes, starter)
+    starter.close()
+    return None
 
 
 def task_host(

@@ -1,11 +1,11 @@
-"""A task host: ``python -m mm2py_workers.task_host FD``, started only by a worker.
+"""A task host, forked from a process that a worker has (``mm2py.runtime.hosts.process``).
 
 Flow: calls on the descriptor -> ``HostService`` -> tasks. Log lines go to the worker. It ends with the pipe.
+``python -m mm2py_workers.task_host FD`` replaces the process that forks them.
 """
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.hosts.pipe import HostPipe
-from mm2py.runtime.hosts.process import ENDS, end_with_worker
+from mm2py.runtime.hosts.process import end_with_worker, serve_starts
 from mm2py.runtime.hosts.reports import PipeLogHandler
 from mm2py.runtime.hosts.service import FlowSpec, HostedFlow, HostService
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -25,18 +25,13 @@ from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.hosted_flow import open_flow
 
-__all__ = ["main"]
+__all__ = ["run_host"]
 
 SETTLE_S: Final = 5.0
 
 
-def main() -> None:
-    """Serve the worker at the other end of descriptor ``sys.argv[1]``."""
-    # The worker decides when tasks end.
-    for number in ENDS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-    descriptor = int(sys.argv[1])
+def run_host(descriptor: int) -> None:
+    """Serve the worker at the other end of a pipe."""
     end_with_worker(descriptor)
     with asyncio.Runner(loop_factory=thawing_loop) as runner:
         runner.run(_serve(descriptor))
@@ -95,4 +90,4 @@ async def _settle() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_starts(socket.socket(fileno=int(sys.argv[1])), run_host)

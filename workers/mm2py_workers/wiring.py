@@ -31,6 +31,7 @@ from mm2py.runtime.group.request_signing import check_algorithms
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
+from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
@@ -39,7 +40,7 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 from mm2py_workers.flow_watch import FlowWatch
 from mm2py_workers.flow_wiring import wire_flow
-from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes
+from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes, host_starter
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.worker_place import WorkerPlace
@@ -102,7 +103,6 @@ class Node:
 
 def build_node(
     config: MirrorMakerConfig,
-    flows: tuple[FlowName, ...],
     *,
     metrics: Metrics,
     clock: Clock,
@@ -110,23 +110,24 @@ def build_node(
     insecure: bool = False,
     plugins: Plugins | None = None,
     targets: Collection[str] | None = None,
+    starter: HostStarter | None = None,
 ) -> Node:
     """Build every flow; binds the internal listener and opens no connection.
 
     Args:
         config: the file.
-        flows: what runs without anybody's word.
         metrics: counts of all flows.
         clock: time.
         mask: gets secrets that are found later.
         insecure: ``--insecure``.
         plugins: connectors; None looks them up.
-        targets: whose flows this process may run at all; None for all clusters.
+        targets: whose flows this process may run at all; None for all clusters. Those of the file begin at once.
+        starter: of task hosts; None makes one.
 
     Raises:
         ConfigError: a derived config cannot be run, or a listener not be used.
     """
-    found = plugins or Plugins()
+    found, flows = plugins or Plugins(), config.flows(targets)
     plans = _Plans(config, found, flows, mask)
     addresses = [
         address
@@ -137,7 +138,8 @@ def build_node(
     ]
     rest = RestNode.bind(_rest_settings(config, insecure=insecure), addresses)
 
-    pool = host_pool(host_processes(config.resolved(_texts(config, (PROCESSES,)))), clock)
+    processes = host_processes(config.resolved(_texts(config, (PROCESSES,))))
+    pool = host_pool(processes, starter or host_starter(clock))
     parts = NodeParts(
         url=rest.url,
         worker_id=rest.worker_id,

@@ -6,7 +6,7 @@ long, is reported to every flow that used it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol, final
@@ -17,7 +17,7 @@ from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import HostReports, write_line
 from mm2py.runtime.hosts.service import HostService
 
-__all__ = ["HostLink", "HostPool", "HostProcess"]
+__all__ = ["HostLink", "HostPool", "HostProcess", "Starter"]
 
 log = logging.getLogger(__name__)
 
@@ -190,18 +190,34 @@ class HostLink(HostReports):
         return FatalError(f"task host {self.pid} {self._why}")
 
 
+class Starter(Protocol):
+    """Starts children (``mm2py.runtime.hosts.process.HostStarter``)."""
+
+    async def spawn(self) -> HostLink:
+        """Start one.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        ...
+
+    def close(self) -> None:
+        """Nothing is started any more, and all have ended."""
+        ...
+
+
 @final
 class HostPool:
     """The children of one worker.
 
     Args:
         processes: most of them at a time, those that were started for one task not counted.
-        spawn: starts one.
+        starter: starts them; closed with the pool.
     """
 
-    def __init__(self, processes: int, spawn: Callable[[], Awaitable[HostLink]]) -> None:
+    def __init__(self, processes: int, starter: Starter) -> None:
         self._processes = max(1, processes)
-        self._spawn = spawn
+        self._starter = starter
         self._links: list[HostLink] = []
         self._levels: dict[str, str] = {}
         self._turn = asyncio.Lock()
@@ -265,6 +281,7 @@ class HostPool:
             await asyncio.wait({self._first})
         async with self._turn:
             await asyncio.gather(*(link.leave() for link in self._alive()), *self._leaving)
+            self._starter.close()
 
     def _alive(self) -> list[HostLink]:
         self._links = [link for link in self._links if link.alive]
@@ -281,7 +298,7 @@ class HostPool:
         if self._closed:
             raise FatalError("task hosts are closed")
         try:
-            link = await self._spawn()
+            link = await self._starter.spawn()
         except OSError as error:
             raise FatalError(
                 f"a task host cannot be started: {error}",

@@ -1,29 +1,39 @@
-"""A task host as a child process: its start, its end, and its end when the worker is gone.
+"""Task hosts as child processes, forked by a process that does nothing else: their start, and their end.
 
-Flow: command + one end of a socket pair -> ``spawn_host`` -> ``HostLink`` over the other end. Never a fork of this
-process: a child begins afresh, with a loop, connections and locks of its own. In the child: worker gone -> SIGUSR1
-from the kernel -> libc's ``alarm`` -> SIGALRM; pipe closed -> a thread -> exit.
+Flow: ``HostStarter.fork_now`` before the worker has a loop, a thread or a connection -> the starter, which has loaded
+what a host needs -> one fork per host with an end of its pipe (``SCM_RIGHTS``) -> ``HostLink`` over the other end. A host
+so begins with a loop, connections and locks of its own, at a hundredth of the time that loading takes. A starter that
+was killed, its hosts with it, is replaced by one that loads everything again.
+
+When the worker is gone: the starter ends with it -> SIGUSR1 from the kernel to the hosts -> libc's ``alarm`` -> SIGALRM;
+pipe closed -> a thread -> exit.
 """
 
 import asyncio
 import ctypes
+import gc
+import logging
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from typing import Final, final
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn, final
 
 from mm2py.clock import Clock
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.pool import HostLink
 
-__all__ = ["ENDS", "ChildProcess", "end_with_worker", "spawn_host"]
+__all__ = ["ChildProcess", "HostStarter", "end_with_worker", "serve_starts"]
+
+log = logging.getLogger(__name__)
 
 EXIT_WITHIN_S: Final = 5.0
 """Between the end of the pipe and the end of the process; longer ones are killed."""
@@ -33,65 +43,172 @@ ORPHAN_ENDS_AFTER_S: Final = 10.0
 PR_SET_PDEATHSIG: Final = 1
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM)
-"""Signals that the worker answers for its children; a child begins with them blocked."""
+"""Signals that the worker answers for its children: a terminal and a service manager signal the whole group."""
+
+_NEWS: Final = struct.Struct("!iii")
+"""From the starter: process id or 0, ``_STARTED`` or ``_ENDED``, and errno or exit code (negative: a signal)."""
+_STARTED: Final = 0
+_ENDED: Final = 1
 
 
 @final
 class ChildProcess:
-    """A child as ``HostLink`` sees it.
+    """A host as ``HostLink`` sees it."""
 
-    ``Popen``, because asyncio's own children cost a thread each on Python 3.11, all the time that they run.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._process.pid
+        return self._pid
 
     def kill(self) -> None:
         """End it at once."""
-        if self._process.poll() is None:
-            self._process.kill()
+        if not self._code.done():
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def exited(self, code: int) -> None:
+        """Its end was noticed."""
+        if not self._code.done():
+            self._code.set_result(code)
 
     async def ended(self) -> str:
         """Wait for its end and return what kind it was; called when it closed its pipe."""
         try:
-            code = await asyncio.to_thread(self._process.wait, EXIT_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+            async with asyncio.timeout(EXIT_WITHIN_S):
+                code = await asyncio.shield(self._code)
+        except TimeoutError:
+            self.kill()
+            await self._code
             return f"signal 9: it did not exit within {EXIT_WITHIN_S:g} s"
         return f"signal {-code}" if code < 0 else f"code {code}"
 
 
-async def spawn_host(command: Sequence[str], *, version: str, clock: Clock) -> HostLink:
-    """Start ``command`` with the number of its pipe's descriptor as last argument.
+@final
+class HostStarter:
+    """The worker's side of the process that forks its task hosts.
 
-    Raises:
-        OSError: the process cannot be started.
+    Args:
+        command: starts such a process, which calls ``serve_starts`` with the number of a descriptor, its last argument.
+        version: of this program; a host's must be the same.
     """
-    here, there = socket.socketpair()
-    with there:
-        # Before the child: from its start to its link nothing may be cancelled.
-        pipe = await HostPipe.over(here)
-        number = there.fileno()
+
+    def __init__(self, command: Sequence[str], *, version: str, clock: Clock) -> None:
+        self._command, self._version, self._clock = tuple(command), version, clock
+        self._control: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._received = b""
+        self._asked: deque[asyncio.Future[int]] = deque()
+        self._children: dict[int, ChildProcess] = {}
+
+    def fork_now(self, run: Callable[[int], None]) -> None:
+        """Fork the starter from this process, which must have no thread and no event loop yet.
+
+        ``run`` serves one host, given the descriptor of its pipe.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        here, there = socket.socketpair()
+        with _ends_held_back():
+            if os.fork() == 0:
+                here.close()
+                serve_starts(there, run)
+        there.close()
+        self._control = here
+
+    async def spawn(self) -> HostLink:
+        """Start a host.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        here, there = socket.socketpair()
+        with there:
+            pipe = await HostPipe.over(here)
+            try:
+                pid = await self._started(there.fileno())
+            except BaseException:
+                pipe.hang_up()
+                raise
+        return HostLink(pipe, self._children[pid], version=self._version, clock=self._clock)
+
+    def close(self) -> None:
+        """End the starter; the hosts have ended before."""
+        if self._control is not None:
+            self._lost(self._control)
+
+    async def _started(self, descriptor: int) -> int:
+        control = self._control
+        if control is None:
+            control = self._control = self._start_another()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(control, self._take_news, control)
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
         try:
-            with _ends_held_back():
-                process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own command
-                    [*command, str(number)], pass_fds=(number,), stdin=subprocess.DEVNULL
-                )
-        except BaseException:
-            pipe.hang_up()
+            socket.send_fds(control, [b"+"], [descriptor])
+        except OSError:
+            self._asked.remove(answer)
             raise
-    return HostLink(pipe, ChildProcess(process), version=version, clock=clock)
+        # A host that was asked for begins: a caller that is cancelled closes its pipe, and it ends.
+        return await answer
+
+    def _start_another(self) -> socket.socket:
+        here, there = socket.socketpair()
+        with there, _ends_held_back():
+            subprocess.Popen(  # noqa: S603 - our own command
+                [*self._command, str(there.fileno())],
+                pass_fds=(there.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+        return here
+
+    def _take_news(self, control: socket.socket) -> None:
+        data = control.recv(65536)
+        if not data:
+            log.error("the process that starts task hosts has ended, they end with it")
+            self._lost(control)
+            return
+        self._received += data
+        whole = len(self._received) // _NEWS.size * _NEWS.size
+        news, self._received = self._received[:whole], self._received[whole:]
+        for pid, kind, code in _NEWS.iter_unpack(news):
+            if kind == _ENDED:
+                if (child := self._children.pop(pid, None)) is not None:
+                    child.exited(code)
+            else:
+                answer = self._asked.popleft()
+                if pid:
+                    self._children[pid] = ChildProcess(pid)
+                if answer.cancelled():
+                    continue
+                if pid:
+                    answer.set_result(pid)
+                else:
+                    answer.set_exception(OSError(code, os.strerror(code)))
+
+    def _lost(self, control: socket.socket) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(control)
+        control.close()
+        self._control, self._loop, self._received = None, None, b""
+        for answer in self._asked:
+            if not answer.done():
+                answer.set_exception(OSError("the process that starts task hosts has ended"))
+        self._asked.clear()
+        for child in self._children.values():
+            child.kill()
+            child.exited(-signal.SIGKILL)
+        self._children.clear()
 
 
 @contextmanager
 def _ends_held_back() -> Generator[None]:
-    """A terminal and a service manager signal the whole group: a child is born deaf to it, until it ignores it."""
+    """A child is born deaf to what is sent to the whole group, until it ignores it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         yield
@@ -99,16 +216,100 @@ def _ends_held_back() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# ---- in the child
+# ---- in the starter
+
+
+def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn:
+    """Fork a host per descriptor that comes over ``control``, and report ends; never returns.
+
+    Synchronous and without threads, so that a fork copies no lock that is held. ``run`` is called in the host.
+    """
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    wake, woken = socket.socketpair()
+    woken.settimeout(0)
+    signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    gc.collect()
+    gc.freeze()  # what is loaded stays shared with the hosts
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == wake.fileno():
+                wake.recv(4096)
+                _report_ends(control)
+                continue
+            try:
+                data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            except ConnectionError:
+                data, descriptors = b"", []
+            if not data:
+                os._exit(0)
+            _fork_host(control, (wake, woken), descriptors[0], run)
+
+
+def _fork_host(
+    control: socket.socket,
+    wakes: Sequence[socket.socket],
+    descriptor: int,
+    run: Callable[[int], None],
+) -> None:
+    try:
+        pid = os.fork()
+    except OSError as error:
+        control.sendall(_NEWS.pack(0, _STARTED, error.errno or 0))
+    else:
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for inherited in (control, *wakes):
+                inherited.close()
+            _run_host(descriptor, run)
+        control.sendall(_NEWS.pack(pid, _STARTED, 0))
+    os.close(descriptor)
+
+
+def _run_host(descriptor: int, run: Callable[[int], None]) -> NoReturn:
+    code = 1
+    try:
+        run(descriptor)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the process's edge
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _report_ends(control: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        with suppress(ConnectionError):
+            control.sendall(_NEWS.pack(pid, _ENDED, os.waitstatus_to_exitcode(status)))
+
+
+# ---- in the host
 
 
 def end_with_worker(descriptor: int, *, after_s: float = ORPHAN_ENDS_AFTER_S) -> None:
     """End this process, whatever a plug-in does, when the worker at the other end of ``descriptor`` is gone for a while.
 
     On Linux also while a plug-in holds the interpreter lock, when no thread and no signal handler of Python runs: the
-    kernel signals the end of the worker (more exactly, of its thread that started this process), and the handler is
-    the C library's function ``alarm``. It takes the number of SIGUSR1, which is 10, for its seconds; SIGALRM then has
-    no handler. Elsewhere only the thread watches, which has to wait for that lock.
+    kernel signals the end of the starter, which ends with the worker, and the handler is the C library's function
+    ``alarm``. It takes the number of SIGUSR1, which is 10, for its seconds; SIGALRM then has no handler. Elsewhere only
+    the thread watches, which has to wait for that lock.
     """
     if sys.platform == "linux":
         library = ctypes.CDLL(None)

@@ -129,7 +129,8 @@ class World:
         self.spawn_error: OSError | None = None
         self.permit = Permit(self.clock, until_s=inf)
         self.greets = True
-        self.pool = HostPool(processes, self._spawn)
+        self.closed = False
+        self.pool = HostPool(processes, self)
         self.host = self.flow(spec)
 
     def flow(self, spec: FlowSpec, *, own: bool = False, light: bool = False) -> ChildTaskHost:
@@ -159,7 +160,7 @@ class World:
     def _runs(self, task: TaskId) -> bool:
         return self.words(task)[-1:] == ["RUNNING"]
 
-    async def close(self) -> None:
+    async def end(self) -> None:
         await self.host.close()
         await self.pool.close()
         for child in self.children:
@@ -168,7 +169,10 @@ class World:
             if pipe is not None:
                 await pipe.close()
 
-    async def _spawn(self) -> HostLink:
+    def close(self) -> None:
+        self.closed = True
+
+    async def spawn(self) -> HostLink:
         if self.spawn_error is not None:
             raise self.spawn_error
         here, there = socket.socketpair()
@@ -202,7 +206,7 @@ def test_a_task_runs_in_a_child_and_its_states_come_back() -> None:
         await world.host.stop_task(FIRST, 5.0)
         assert world.words() == ["RUNNING", "PAUSED", "RUNNING", "UNASSIGNED"]
         assert world.host.status(FIRST) is None
-        await world.close()
+        await world.end()
         (child,) = world.children
         assert child.stages[0].closed == 1
         assert child.how == "code 0"
@@ -219,7 +223,7 @@ def test_tasks_are_spread_over_as_many_children_as_there_may_be() -> None:
         await world.host.stop_task(SECOND, 5.0)
         await world.started(4)
         assert [len(child.stages[0].tasks) for child in world.children] == [2, 3]
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -237,7 +241,7 @@ def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_away() 
         await beats.close()
         await world.started(2)
         assert sorted(link.tasks for link in world.links) == [1, 2]
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -253,7 +257,7 @@ def test_two_flows_share_a_child_and_do_not_see_each_other() -> None:
         await other.close()
         assert world.host.status(FIRST) == Status(State.RUNNING)
         assert [stage.closed for stage in child.stages] == [0, 1]
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -272,7 +276,7 @@ def test_a_task_of_a_third_party_has_a_child_of_its_own_that_ends_with_it() -> N
         assert world.pool.pids == (100,)
         assert foreign.tasks() == ()
         await foreign.close()
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -290,7 +294,7 @@ def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere() -> 
         await world.started(0)
         assert len(world.children) == 3
         assert world.words() == ["RUNNING", "FAILED", "RUNNING"]
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -303,7 +307,7 @@ def test_a_child_that_is_silent_is_killed() -> None:
             await world.clock.advance(5.0)
         await until(lambda: world.words() == ["RUNNING", "FAILED"])
         assert "no sign of life for 30 s" in str(world.statuses[-1][1].cause)
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -317,7 +321,7 @@ def test_a_child_that_speaks_each_second_lives() -> None:
             await turns(50)
             await world.clock.advance(5.0)
         assert world.words() == ["RUNNING"]
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -328,7 +332,7 @@ def test_a_child_of_another_version_is_refused() -> None:
         await world.host.start_task(spec_of(0))
         assert world.words() == ["FAILED"]
         assert "it is of version 2, this process of 1" in str(world.statuses[0][1].cause)
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -342,7 +346,7 @@ def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_t
         world.spawn_error = None
         await world.started(0)
         assert world.words() == ["FAILED", "RUNNING"]
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -354,7 +358,7 @@ def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
         cause = world.statuses[0][1].cause
         assert isinstance(cause, ConfigError)
         assert (cause.message, cause.remedy) == ("cannot be run", "change it")
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -374,7 +378,7 @@ def test_errors_keep_class_text_and_causes() -> None:
         assert type(cause.__cause__).__name__ == "KeyError"
         (foreign,) = [s.cause for task, s in world.statuses if task == SECOND and s.cause]
         assert (type(foreign).__name__, str(foreign)) == ("ZeroDivisionError", "by 0")
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -400,7 +404,7 @@ def test_permit_and_holds_reach_children_of_now_and_later() -> None:
         world.permit.grant(inf)
         await until(lambda: first.permit.valid and second.permit.valid)
         assert not first.permit.allows(term), "what was queued before never leaves"
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -416,7 +420,7 @@ def test_a_child_compares_the_granted_instant_itself() -> None:
         child.clock.jump(6.0)
         valid.append(stage.permit.valid)
         assert valid == [True, False], "its worker may be frozen"
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -436,7 +440,7 @@ def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_now() 
         await world.clock.advance(7.0)
         world.permit.grant(world.clock.monotonic() + 6)
         await until(lambda: stage.permit.valid)
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -457,7 +461,7 @@ def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals() -> Non
         sent = world.meter.snapshot().size_bytes
         (rate,) = world.meter.rates().values()
         assert rate == pytest.approx(sent / 4, rel=0.5)
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -478,7 +482,7 @@ def test_what_children_count_arrives_with_the_last_words_of_a_task() -> None:
         await world.host.stop_task(FIRST, 5.0)
         snapshot = world.meter.snapshot()
         assert (snapshot.records, snapshot.partitions) == (7, 0)
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -500,7 +504,7 @@ def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
         world.ledger.waiting.clear()
         world.ledger.idle.set()
         await until(lambda: stage.store.written().get(KEY) == b'{"offset":10}')
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -513,7 +517,7 @@ def test_incarnations_are_the_workers() -> None:
         assert await context.incarnations() == {ORDERS: b"\0\xff"}
         context.report_incarnation(ORDERS, b"\1", stored=True)
         await until(lambda: world.ledger.noted[ORDERS] == b"\1")
-        await world.close()
+        await world.end()
 
     play(scenario)
 
@@ -550,7 +554,7 @@ def test_log_lines_of_a_child_are_written_by_the_worker(caplog: pytest.LogCaptur
             HostReports.log_line, "WARNING", "mm2py.x", "[A->B|c] ", "said=100%", ""
         )
         await until(lambda: "said=100%" in caplog.text)
-        await world.close()
+        await world.end()
 
     caplog.set_level(logging.INFO)
     play(scenario)
@@ -566,6 +570,6 @@ def test_a_host_is_not_asked_when_it_is_gone() -> None:
         with pytest.raises(FatalError, match="ended with signal 9"):
             await link.greeted()
         assert world.pool.pids == ()
-        await world.close()
+        await world.end()
 
     play(scenario)

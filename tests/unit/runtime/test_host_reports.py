@@ -151,7 +151,7 @@ def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
         world.children[0].greets.set()
         await world.links[0].gone()
         assert world.pool.pids == ()
-        await world.close()
+        await world.end()
 
     asyncio.run(scenario())
 
@@ -165,7 +165,7 @@ def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
         child = world.children[0].stages[0].host
         for host in (world.host, child):
             assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
-        await world.close()
+        await world.end()
 
     asyncio.run(scenario())
 
@@ -178,7 +178,7 @@ def test_calls_for_one_task_take_turns() -> None:
         await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
         assert world.host.tasks() == (FIRST,)
         assert sum(link.tasks for link in world.links) == 1
-        await world.close()
+        await world.end()
 
     asyncio.run(scenario())
 
@@ -192,7 +192,7 @@ def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
         await world.host.close()
         pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
         assert world.pool.pids == (100,)
-        await world.close()
+        await world.end()
         assert world.topics == []
         assert world.children[0].how == "code 0"
 

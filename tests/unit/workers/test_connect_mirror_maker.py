@@ -12,7 +12,6 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.testing.clock import FakeClock
-from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_mirror_maker import announce, main, run_flows, secrets_of
 from mm2py_workers.signals import StopSignal
@@ -106,16 +105,17 @@ def test_start_names_flows_and_what_later_parts_bring(
 
 async def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
     config = _checked(path)
-    flows = config.flows(["B"])
 
-    node = _node(config, flows)
+    node = _node(config, ["B"])
     assert [str(flow) for flow in node.maker.herders] == ["A->B"]
     assert await node.stop(1)
 
 
-def _node(config: MirrorMakerConfig, flows: tuple[FlowName, ...]) -> Node:
+def _node(config: MirrorMakerConfig, targets: list[str] | None = None) -> Node:
     clock = FakeClock()
-    return build_node(config, flows, metrics=Metrics(clock), clock=clock, mask=SecretMask())
+    return build_node(
+        config, metrics=Metrics(clock), clock=clock, mask=SecretMask(), targets=targets
+    )
 
 
 def test_a_clear_text_password_is_a_secret(path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_a_stop_ends_the_process_in_order(path: Path) -> None:
 
     async def scenario() -> int:
         config = _checked(path)
-        node = _node(config, config.flows())
+        node = _node(config)
         with StopSignal() as stop:
             stop.ask()
             return await run_flows(node, stop, SYSTEM_CLOCK)

@@ -37,9 +37,8 @@ async def test_flows_to_the_chosen_targets_may_be_added(
     clock = FakeClock()
 
     node = build_node(
-        config, config.flows(targets), metrics=Metrics(clock), clock=clock, mask=SecretMask(),
-        targets=targets,
-    )  # fmt: skip
+        config, metrics=Metrics(clock), clock=clock, mask=SecretMask(), targets=targets
+    )
     assert sorted(map(str, node.fleet.nodes)) == runs
     assert sorted(map(str, node.fleet.pairs)) == may
     assert sorted(map(str, node.fleet.elsewhere)) == elsewhere

@@ -3,14 +3,14 @@
 import subprocess
 from pathlib import Path
 
-from mm2py_workers.host_wiring import HOST_COMMAND
+from mm2py_workers.host_wiring import STARTER_COMMAND
 
 
 def test_a_task_host_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     for module in ("pydantic", "queue", "mm2py_workers", "typing"):
         (tmp_path / f"{module}.py").write_text('raise SystemExit("code of the directory ran")\n')
     ended = subprocess.run(
-        [*HOST_COMMAND, "no-descriptor"],
+        [*STARTER_COMMAND, "no-descriptor"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
