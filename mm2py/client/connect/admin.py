@@ -5,6 +5,7 @@ of the result; one that concerns the whole request is raised. Codes that Kafka m
 retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
@@ -33,7 +34,7 @@ from mm2py.types import TopicPartition
 __all__ = ["Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
 
 _GROUP_ID_NOT_FOUND = 69
-_LIST_OFFSETS_ROUNDS = 3
+_LIST_OFFSETS_RETRIES = 2
 _NAMES_PER_REQUEST = 500
 """Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
 
@@ -190,25 +191,53 @@ class Admin:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """Find offsets by timestamp (EARLIEST, LATEST or ms), asking each leader once.
+        """Find offsets by timestamp (EARLIEST, LATEST or ms), asking all leaders side by side.
 
         A leader that moved is looked for again a few times. The result has every partition; one
         without an answer carries its ``error``, retriable or not, so that the others need not wait.
         """
-        listed: dict[TopicPartition, ListedOffset] = {}
         settings = self.cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-        for attempt in range(_LIST_OFFSETS_ROUNDS):
-            if attempt:
-                await self.cluster.clock.sleep(backoff.next_s())
-            wanted = {
-                tp: at
-                for tp, at in timestamps.items()
-                if tp not in listed or isinstance(listed[tp].error, RetriableError)
+        listed = await self._list_once(timestamps, read_committed=read_committed)
+        for _ in range(_LIST_OFFSETS_RETRIES):
+            again = {
+                tp: timestamps[tp]
+                for tp, found in listed.items()
+                if isinstance(found.error, RetriableServerError)
             }
-            if not wanted:
+            if not again:
                 break
-            await self._list_once(wanted, listed, read_committed=read_committed)
+            await self.cluster.clock.sleep(backoff.next_s())
+            listed |= await self._list_once(again, read_committed=read_committed)
+        return listed
+
+    async def list_offsets_at(
+        self,
+        node_id: int,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool = False,
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Ask one broker for partitions that it leads, once; a connection that fails is each one's error."""
+        queries = [
+            OffsetQuery(tp.topic, tp.partition, at, leader.epoch if leader is not None else -1)
+            for tp, at in timestamps.items()
+            for leader in (self.cluster.known_leader(tp),)
+        ]
+        try:
+            connection = await self.cluster.connection(node_id, ADMIN)
+            answers = await connection.call(
+                messages.list_offsets(queries, isolation_level=int(read_committed))
+            )
+        except RetriableError as error:
+            failed = ListedOffset(-1, error=_as_server_error(error))
+            listed = dict.fromkeys(timestamps, failed)
+        else:
+            absent = ListedOffset(-1, error=server_error(UNKNOWN_TOPIC_OR_PARTITION))
+            listed = dict.fromkeys(timestamps, absent) | dict(map(_listed, answers))
+        for tp, found in listed.items():
+            if isinstance(found.error, RetriableServerError):
+                self.cluster.leader_moved(tp)
         return listed
 
     async def describe_group(self, group_id: str) -> DescribedGroup:
@@ -234,41 +263,24 @@ class Admin:
     # ---- inside ----
 
     async def _list_once(
-        self,
-        wanted: Mapping[TopicPartition, int],
-        listed: dict[TopicPartition, ListedOffset],
-        *,
-        read_committed: bool,
-    ) -> None:
-        by_node: dict[int, list[OffsetQuery]] = {}
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, ListedOffset]:
+        listed: dict[TopicPartition, ListedOffset] = {}
+        by_node: dict[int, dict[TopicPartition, int]] = {}
         for tp, leader in (await self.cluster.leaders(wanted)).items():
             if isinstance(leader, Mm2pyError):
                 listed[tp] = ListedOffset(-1, error=_as_server_error(leader))
             else:
-                query = OffsetQuery(tp.topic, tp.partition, wanted[tp], leader.epoch)
-                by_node.setdefault(leader.node_id, []).append(query)
-        for node_id, queries in by_node.items():
-            call = messages.list_offsets(queries, isolation_level=int(read_committed))
-            try:
-                connection = await self.cluster.connection(node_id, ADMIN)
-                answers = await connection.call(call)
-            except RetriableError as error:
-                for query in queries:
-                    tp = TopicPartition(query.topic, query.partition)
-                    self.cluster.leader_moved(tp)
-                    listed[tp] = ListedOffset(-1, error=_as_server_error(error))
-            else:
-                self._take_offsets(answers, listed)
-
-    def _take_offsets(
-        self, answers: Iterable[OffsetAnswer], listed: dict[TopicPartition, ListedOffset]
-    ) -> None:
+                by_node.setdefault(leader.node_id, {})[tp] = wanted[tp]
+        answers = await asyncio.gather(
+            *(
+                self.list_offsets_at(node_id, asked, read_committed=read_committed)
+                for node_id, asked in by_node.items()
+            )
+        )
         for answer in answers:
-            tp = TopicPartition(answer.topic, answer.partition)
-            error = _error(answer.error_code, "", f"ListOffsets of {tp}")
-            if isinstance(error, RetriableServerError):
-                self.cluster.leader_moved(tp)
-            listed[tp] = ListedOffset(answer.offset, answer.timestamp, answer.leader_epoch, error)
+            listed |= answer
+        return listed
 
 
 def _description(topic: TopicMetadata) -> TopicDescription:
@@ -281,6 +293,12 @@ def _description(topic: TopicMetadata) -> TopicDescription:
         topic.is_internal,
         _error(topic.error_code, "", topic.name),
     )
+
+
+def _listed(answer: OffsetAnswer) -> tuple[TopicPartition, ListedOffset]:
+    tp = TopicPartition(answer.topic, answer.partition)
+    error = _error(answer.error_code, "", f"ListOffsets of {tp}")
+    return tp, ListedOffset(answer.offset, answer.timestamp, answer.leader_epoch, error)
 
 
 def _topic(name: str) -> ConfigResource:

@@ -1,7 +1,7 @@
 """New lanes of a Sender: their leaders, the ends of their logs and what their topics take, many at a time.
 
-Flow: ``add`` -> metadata, ListOffsets, limits -> ``SenderLane.opened`` -> ``on_open``. A target that does not
-answer is asked without end, with back-off; ``on_stalled`` says so.
+Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> ``SenderLane.opened`` -> ``on_open``. A target
+that does not answer is asked without end, with back-off; ``on_stalled`` reports it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ __all__ = ["LaneOpening"]
 
 @final
 class LaneOpening:
-    """Opens lanes, all that wait with one question each."""
+    """Opens lanes, all that wait with one request per broker."""
 
     def __init__(
         self,
@@ -42,8 +42,11 @@ class LaneOpening:
         self._on_stalled = on_stalled
         self._spawn = spawn
         self._admin = Admin(cluster)
+        self._backoff = Backoff(cluster.settings.retry_backoff_ms, 1000)
         self._waiting: list[SenderLane] = []
+        self._refused: list[SenderLane] = []
         self._opener: asyncio.Task[None] | None = None
+        self._pause: asyncio.Task[None] | None = None
 
     def add(self, lane: SenderLane) -> None:
         """Open a lane soon."""
@@ -52,39 +55,63 @@ class LaneOpening:
             self._opener = self._spawn(self._open_all())
 
     async def _open_all(self) -> None:
-        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while self._waiting:
             lanes, self._waiting = self._waiting, []
+            topics = {lane.target.topic for lane in lanes}
             try:
                 # One question for all: leaders asked for one by one would each refresh the metadata.
-                await self._cluster.metadata(sorted({lane.target.topic for lane in lanes}))
-                ends = await self._admin.list_offsets({lane.target: LATEST for lane in lanes})
-                await self._limits.learn({lane.target.topic for lane in lanes})
+                await self._cluster.metadata(sorted(topics))
+                await self._limits.learn(topics)
             except Mm2pyError as error:
                 for lane in lanes:
                     self._later(lane, error)
-                await self._clock.sleep(backoff.next_s())
                 continue
+            by_leader: dict[int, list[SenderLane]] = {}
             for lane in lanes:
-                end = ends[lane.target]
-                if end.error is None:
-                    self._open(lane, end.offset)
-                elif end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
-                    self._open(lane, -1)  # it may be written all the same
+                leader = self._cluster.known_leader(lane.target)
+                if leader is None:
+                    self._later(lane, self._cluster.no_leader(lane.target))
                 else:
-                    self._later(lane, end.error)
-            if self._waiting:
-                await self._clock.sleep(backoff.next_s())
+                    by_leader.setdefault(leader.node_id, []).append(lane)
+            for node_id, led in by_leader.items():
+                self._spawn(self._open_at(node_id, led))
 
-    def _open(self, lane: SenderLane, log_end: int) -> None:
-        leader = self._cluster.known_leader(lane.target)
-        if leader is None:
-            self._later(lane, self._cluster.no_leader(lane.target))
-        elif lane.state is LaneState.OPENING:
+    async def _open_at(self, node_id: int, lanes: list[SenderLane]) -> None:
+        """Open the lanes that one broker leads; a broker that is silent delays no other's."""
+        try:
+            ends = await self._admin.list_offsets_at(
+                node_id, {lane.target: LATEST for lane in lanes}
+            )
+        except Mm2pyError as error:
+            for lane in lanes:
+                self._later(lane, error)
+            return
+        for lane in lanes:
+            end = ends[lane.target]
+            if end.error is None:
+                self._open(lane, node_id, end.offset)
+            elif end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
+                self._open(lane, node_id, -1)  # it may be written all the same
+            else:
+                self._later(lane, end.error)
+
+    def _open(self, lane: SenderLane, node_id: int, log_end: int) -> None:
+        self._backoff.reset()
+        if lane.state is LaneState.OPENING:
             self._limits.apply(lane)
-            lane.opened(leader.node_id, log_end)
+            lane.opened(node_id, log_end)
             self._on_open(lane)
 
     def _later(self, lane: SenderLane, error: Exception) -> None:
+        if lane.state is not LaneState.OPENING:
+            return
         self._on_stalled(lane, error)
-        self._waiting.append(lane)
+        self._refused.append(lane)
+        if self._pause is None or self._pause.done():
+            self._pause = self._spawn(self._retry())
+
+    async def _retry(self) -> None:
+        await self._clock.sleep(self._backoff.next_s())
+        refused, self._refused, self._pause = self._refused, [], None
+        for lane in refused:
+            self.add(lane)

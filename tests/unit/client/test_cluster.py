@@ -7,19 +7,24 @@ import pytest
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
 from mm2py.protocol.messages import init_producer_id, metadata
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_state import FakeCluster
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
 METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
 TP = TopicPartition("t", 0)
 
 
-def cluster_of(*brokers: FakeBroker, api_timeout_ms: int = 5000) -> Cluster:
+def cluster_of(
+    *brokers: FakeBroker, api_timeout_ms: int = 5000, clock: Clock = SYSTEM_CLOCK
+) -> Cluster:
     return Cluster(
         ConnectionSettings(
             bootstrap_servers=tuple(("127.0.0.1", broker.port) for broker in brokers),
@@ -30,6 +35,7 @@ def cluster_of(*brokers: FakeBroker, api_timeout_ms: int = 5000) -> Cluster:
             default_api_timeout_ms=api_timeout_ms,
         ),
         alias="x",
+        clock=clock,
     )
 
 
@@ -243,6 +249,35 @@ async def test_offsets_are_asked_again_when_the_leader_moved() -> None:
         error = listed[TopicPartition("no", 0)].error
         assert error is not None
         assert error.code == 3
+
+
+async def test_offsets_that_are_all_there_are_returned_without_a_pause() -> None:
+    async with FakeBroker(topics={"t": 2}) as broker:
+        # The clock does not move, so any pause would last for ever.
+        cluster = cluster_of(broker, clock=FakeClock())
+        await cluster.connect()
+        async with asyncio.timeout(5):
+            listed = await Admin(cluster).list_offsets({TP: LATEST})
+        assert listed[TP].offset == 0
+        await cluster.close()
+
+
+async def test_a_silent_broker_delays_the_question_to_no_other() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as broker,
+        FakeBroker(node_id=2, cluster=shared) as silent,
+    ):
+        shared.move_leader(TP, 2)
+        hold = silent.hold(LIST_OFFSETS)
+        cluster = cluster_of(broker)
+        await cluster.connect()
+        asked = dict.fromkeys([TP, TopicPartition("t", 1)], LATEST)
+        listing = asyncio.create_task(Admin(cluster).list_offsets(asked))
+        await eventually(lambda: broker.count(LIST_OFFSETS) == 1)
+        hold.release()
+        assert {found.offset for found in (await listing).values()} == {0}
+        await cluster.close()
 
 
 async def test_a_leader_that_stays_away_leaves_a_network_error() -> None:

@@ -18,9 +18,10 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_state import FakeCluster
+from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 
-PRODUCE, EPOCH_ENDS = 0, 23
+PRODUCE, LIST_OFFSETS, EPOCH_ENDS = 0, 2, 23
 SOURCE = TopicPartition("t", 0)
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
 LONG_AGO_MS = 1_000_000
@@ -123,6 +124,20 @@ async def test_batches_arrive_in_order_and_are_reported_with_their_target_offset
     assert first == sorted(first)
     assert all(upstream == downstream for upstream, downstream in first)
     assert rig.sender.buffered_bytes == 0
+
+
+async def test_a_silent_broker_delays_the_first_records_of_no_other(rig: Rig) -> None:
+    async with FakeBroker(node_id=2, cluster=rig.broker.cluster) as silent:
+        rig.broker.cluster.move_leader(FIRST, 2)
+        hold = silent.hold(LIST_OFFSETS)
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
+        await hold.arrived.wait()
+        await eventually(lambda: [target for target, _, _ in rig.delivered] == [SECOND])
+        assert rig.stored(FIRST) == []
+        hold.release()
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0]
 
 
 async def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_doubled(
