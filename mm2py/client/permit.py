@@ -16,13 +16,13 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from math import inf
 from typing import Final, final
-from weakref import WeakSet
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["UNLIMITED", "Permit", "check_all"]
 
-_live: Final[WeakSet["Permit"]] = WeakSet()
+_ending: Final[set["Permit"]] = set()
+"""Those that are valid until an instant."""
 
 
 @final
@@ -42,7 +42,6 @@ class Permit:
         self._timer: asyncio.Task[None] | None = None
         self.term = 0
         """Number of the present term; grows by one with each ``abandon``."""
-        _live.add(self)
 
     @property
     def valid(self) -> bool:
@@ -103,6 +102,7 @@ class Permit:
             self._stop_timer()
         elif until_s < inf and self._timer is None:
             self._timer = asyncio.create_task(self._run_out(), name="permit")
+            _ending.add(self)
         self._notify()
 
     def _notify(self) -> None:
@@ -114,17 +114,19 @@ class Permit:
         while (left_s := self._until_s - self._clock.monotonic()) > 0:
             await self._clock.sleep(left_s)
         self._timer = None
+        _ending.discard(self)
         self.check()
 
     def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None
+        _ending.discard(self)
         if timer is not None and timer is not asyncio.current_task():
             timer.cancel()
 
 
 def check_all() -> None:
     """Look at every permit of this process: it may have been frozen (see ``runtime.hosts.thaw``)."""
-    for permit in tuple(_live):
+    for permit in tuple(_ending):
         permit.check()
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +93,10 @@ class Flow:
         return [status.state.value for status in self.statuses]
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
@@ -135,6 +140,26 @@ async def test_a_child_whose_worker_is_gone_ends() -> None:
     link.hang_up()
     async with asyncio.timeout(4):
         await link.gone()
+    starter.close()
+
+
+async def test_a_killed_starter_takes_its_hosts_with_it_and_is_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    starter = host_starter(SYSTEM_CLOCK)
+    first, second = await starter.spawn(), await starter.spawn()
+    await first.greeted()
+    await second.greeted()
+    (parent,) = {parent_of(link.pid) for link in (first, second)}
+    assert parent != os.getpid()
+    os.kill(parent, signal.SIGKILL)
+    async with asyncio.timeout(20):
+        await first.gone()
+        await second.gone()
+    assert "the process that starts task hosts has ended" in caplog.text
+    third = await starter.spawn()
+    await third.greeted()
+    await third.leave()
     starter.close()
 
 

@@ -49,7 +49,8 @@ _BY_NAME: Final = 12
 
 _READ_COMMITTED: Final = 1
 _MAX_WAIT_MS: Final = 500
-_TAIL_WAIT_MS: Final = 1000
+_TAIL_WAIT_MS: Final = 10_000
+"""Longest wait of the broker for something new; it answers at once when there is something, or when it leads no longer."""
 _TAIL_REST_S: Final = 0.05
 """Pause after an answer that brought nothing although it came early, as brokers send to who is throttled."""
 
@@ -220,7 +221,8 @@ class LogReader:
             before = [self._positions[tp] for tp in partitions]
             began = self._clock.monotonic()
             connection = await self._cluster.connection(node_id, f"tail {self._topic}")
-            answer = await self._fetch(connection, asked, _TAIL_WAIT_MS)
+            longest_ms = min(_TAIL_WAIT_MS, self._cluster.settings.request_timeout_ms // 3)
+            answer = await self._fetch(connection, asked, longest_ms)
             problem = await self._take(answer, None, handle)
             if problem is not None:
                 raise problem

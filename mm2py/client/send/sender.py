@@ -123,6 +123,7 @@ class Sender:
         )
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, events=events)
         self._stalled: set[TopicPartition] = set()
+        self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._producer_id = -1
@@ -155,6 +156,7 @@ class Sender:
             whole, batches = batches, fitting(batches, lane.limit_bytes)
             if batches is not whole and self._limits.is_old(target.topic):
                 self._spawn(self._limits.learn_again(target.topic))
+        self._stirred.set()
         self.buffered_bytes += lane.offer(source, batches)
         if self._permit.was_valid:
             self._idle.clear()
@@ -368,7 +370,10 @@ class Sender:
         """
         seen: dict[TopicPartition, int] = {}
         while True:
+            await self._stirred.wait()
             await self._clock.sleep(STANDSTILL_S)
+            if all(lane.idle and seen.get(tp) == lane.progress for tp, lane in self._lanes.items()):
+                self._stirred.clear()
             for target, lane in self._lanes.items():
                 if seen.get(target) == lane.progress:
                     if lane.queue:

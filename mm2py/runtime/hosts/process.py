@@ -18,7 +18,6 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -99,6 +98,7 @@ class HostStarter:
     def __init__(self, command: Sequence[str], *, version: str, clock: Clock) -> None:
         self._command, self._version, self._clock = tuple(command), version, clock
         self._control: socket.socket | None = None
+        self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._received = b""
         self._asked: deque[asyncio.Future[int]] = deque()
@@ -113,11 +113,12 @@ class HostStarter:
         sys.stderr.flush()
         here, there = socket.socketpair()
         with _ends_held_back():
-            if os.fork() == 0:
+            pid = os.fork()
+            if not pid:
                 here.close()
                 serve_starts(there, run)
         there.close()
-        self._control = here
+        self._control, self._pid = here, pid
 
     async def spawn(self) -> HostLink:
         """Start a host.
@@ -143,7 +144,7 @@ class HostStarter:
     async def _started(self, descriptor: int) -> int:
         control = self._control
         if control is None:
-            control = self._control = self._start_another()
+            control = self._start_another()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(control, self._take_news, control)
@@ -152,7 +153,8 @@ class HostStarter:
         try:
             socket.send_fds(control, [b"+"], [descriptor])
         except OSError:
-            self._asked.remove(answer)
+            answer.cancel()
+            self._lost(control)
             raise
         # A host that was asked for begins: a caller that is cancelled closes its pipe, and it ends.
         return await answer
@@ -160,11 +162,11 @@ class HostStarter:
     def _start_another(self) -> socket.socket:
         here, there = socket.socketpair()
         with there, _ends_held_back():
-            subprocess.Popen(  # noqa: S603 - our own command
-                [*self._command, str(there.fileno())],
-                pass_fds=(there.fileno(),),
-                stdin=subprocess.DEVNULL,
+            there.set_inheritable(True)
+            self._pid = os.posix_spawn(
+                self._command[0], [*self._command, str(there.fileno())], os.environ
             )
+        self._control = here
         return here
 
     def _take_news(self, control: socket.socket) -> None:
@@ -195,6 +197,8 @@ class HostStarter:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(control)
         control.close()
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
         self._control, self._loop, self._received = None, None, b""
         for answer in self._asked:
             if not answer.done():
@@ -229,6 +233,8 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
     wake, woken = socket.socketpair()
     woken.settimeout(0)
     signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
