@@ -4,6 +4,7 @@ Flow: worker tasks add to a ``PartitionMeter`` per acknowledged batch -> ``FlowM
 tables, status lines, ``GET /metrics``. Plain integers on one event loop: no locks, no I/O.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -226,7 +227,9 @@ class FlowMeter:
 
     def __init__(self, flow: FlowName, clock: Clock) -> None:
         self.flow = flow
-        self.state = "STARTING"
+        self._state = "STARTING"
+        self.begun = asyncio.Event()
+        """Set when the flow has reached its clusters and knows its work, or has failed."""
         self.on_forget: Callable[[PartitionMeter], None] | None = None
         """Told of each partition that is dropped, with its last counts."""
         self._clock = clock
@@ -236,6 +239,17 @@ class FlowMeter:
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
+
+    @property
+    def state(self) -> str:
+        """What the flow does in this process."""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self._state = state
+        if state not in {"STARTING", "WAITING"}:
+            self.begun.set()
 
     @property
     def partitions(self) -> tuple[PartitionMeter, ...]:

@@ -4,7 +4,9 @@ Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``Her
 ``MirrorMaker``. It decides nothing that a test would want to change: that is configuration.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Final, final
@@ -49,7 +51,6 @@ __all__ = ["Node", "build_node"]
 
 REST_WAITS_S: Final = 5.0
 """Longest time that REST waits for the flows; a cluster may be away for hours."""
-REST_LOOKS_S: Final = 0.05
 
 _REST_KEYS: Final = (
     "access.control.", "admin.listeners", "config.providers.", "internal.listener", "listeners",
@@ -82,11 +83,9 @@ class Node:
 
     async def serve(self) -> None:
         """Open REST when the flows have got their work: to load it holds the process up for most of a second."""
-        latest = self.clock.monotonic() + REST_WAITS_S
-        while self.clock.monotonic() < latest and any(
-            meter.state in {"STARTING", "WAITING"} for meter in self.meters
-        ):
-            await self.clock.sleep(REST_LOOKS_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REST_WAITS_S):
+                await asyncio.gather(*(meter.begun.wait() for meter in self.meters))
         await self.rest.serve(self.served)
         self.place.open(self.rest.public_urls)
 
