@@ -161,7 +161,7 @@ class Rig:
         lost_in_order = [s for s in self.lane.unsettled if self._is_open(s, lost)]
         self.requests.clear()
         for sent in lost_in_order:
-            self.lane.lost(sent)
+            self.lane.lost(sent, "connection lost")
         self.lane.travels_by(object())
         self.follow()
 

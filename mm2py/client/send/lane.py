@@ -178,6 +178,7 @@ class SenderLane:
         "queue",
         "queued_bytes",
         "retries",
+        "source",
         "state",
         "target",
         "unsettled",
@@ -187,6 +188,7 @@ class SenderLane:
         self, target: TopicPartition, *, producer_id: int, epoch: int, max_in_flight: int
     ) -> None:
         self.target = target
+        self.source = target  # whose batches were offered last
         self.producer_id = producer_id
         self.epoch = epoch
         self.next_sequence = 0
@@ -246,6 +248,7 @@ class SenderLane:
         size = 0
         for batch in batches:
             size += len(batch.data)
+        self.source = source
         self.queue.extend(zip(repeat(source), batches, strict=False))
         self.queued_bytes += size
         return size
@@ -342,10 +345,10 @@ class SenderLane:
             sent.outcome = Outcome.NOT_WRITTEN
         self._stop_flow()
 
-    def lost(self, sent: Sent) -> None:
-        """The connection went away before the answer came."""
+    def lost(self, sent: Sent, reason: str) -> None:
+        """There is no answer, mostly because the connection went away before it."""
         self._under_way -= 1
-        sent.code, sent.message = codes.NETWORK_EXCEPTION, "connection lost before the answer"
+        sent.code, sent.message = codes.NETWORK_EXCEPTION, reason
         sent.outcome = Outcome.UNKNOWN
         sent.unknown_before = True
         self._stop_flow()

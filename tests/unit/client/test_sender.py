@@ -9,11 +9,13 @@ import pytest
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send import node
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import PartitionError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.produce import acknowledgements
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
@@ -35,6 +37,7 @@ class Rig:
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, bool]] = []
         self.doubts: list[tuple[TopicPartition, int, int]] = []
+        self.delivery_errors: list[Exception] = []
         self.settled = asyncio.Event()
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.sender = Sender(
@@ -52,6 +55,8 @@ class Rig:
     def _on_delivered(
         self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, offset: int
     ) -> None:
+        if self.delivery_errors:
+            raise self.delivery_errors.pop()
         self.delivered.append((target, batch.base_offset, offset))
 
     def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
@@ -384,3 +389,38 @@ async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(
     rig.sender.drop_unopened()
     await rig.flushed()
     assert (rig.stored(FIRST), rig.failed) == ([0, 1], [])
+
+
+async def test_a_defect_in_the_handling_of_one_delivery_fails_its_partition_alone(
+    rig: Rig,
+) -> None:
+    rig.delivery_errors.append(MemoryError("no room for one more report"))
+    hold = rig.broker.hold(PRODUCE)
+    rig.enqueue(FIRST)
+    rig.enqueue(SECOND)
+    await hold.arrived.wait()
+    hold.release()
+    await rig.settled.wait()
+    rig.enqueue(SECOND)
+    await rig.flushed()
+    ((failed, error),) = rig.failed
+    assert "no room for one more report" in str(error)
+    assert [target for target, _, _ in rig.delivered] == [
+        {FIRST: SECOND, SECOND: FIRST}[failed]
+    ] * (2 if failed == FIRST else 1)
+
+
+async def test_an_answer_for_a_partition_that_was_not_sent_ends_the_connection_and_nothing_is_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misnamed(_version: int, _body: memoryview) -> list[tuple[tuple[str, int], int]]:
+        monkeypatch.setattr(node, "acknowledgements", acknowledgements)
+        return [(("copy", 7), 0)]
+
+    monkeypatch.setattr(node, "acknowledgements", misnamed)
+    for _ in range(3):
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
+    await rig.flushed()
+    assert rig.stored(FIRST) == rig.stored(SECOND) == [0, 1, 2]
+    assert not rig.failed
