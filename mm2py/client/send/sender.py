@@ -22,7 +22,7 @@ from mm2py.client.send.repair import refusal
 from mm2py.client.send.target_limits import TargetLimits, fitting
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
@@ -32,7 +32,7 @@ __all__ = ["Sender"]
 
 log = logging.getLogger(__name__)
 
-STANDSTILL_S: Final = 1.0
+LOOK_S: Final = 1.0
 
 CODECS: Final = {
     "none": Codec.NONE,
@@ -367,25 +367,18 @@ class Sender:
     def _in_codec(batch: RecordBatch, codec: Codec) -> RecordBatch:
         if batch.attributes & CODEC_MASK == codec:
             return batch
-        packed = recompress(batch, codec)
+        try:
+            packed = recompress(batch, codec)
+        except ProtocolError:
+            return batch  # damaged: the target refuses it, and its partition alone
         _release(batch)
         return packed
 
     async def _look_after(self) -> None:
-        """Look at partitions that stood still for a second.
-
-        Waiting batches are copied out of the receive buffers; a lane without work has to confirm itself again.
-        """
-        seen: dict[TopicPartition, int] = {}
         while True:
-            await self._clock.sleep(STANDSTILL_S)
-            for target, lane in self._lanes.items():
-                if seen.get(target) == lane.progress:
-                    if lane.queue:
-                        lane.copy_out()
-                    elif lane.idle:
-                        lane.rested()
-                seen[target] = lane.progress
+            await self._clock.sleep(LOOK_S)
+            for lane in self._lanes.values():
+                lane.look_after()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A defect in the Sender itself must not leave partitions waiting for ever."""
