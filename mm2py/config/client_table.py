@@ -191,7 +191,9 @@ _add(
     JavaType.INT, _NATURAL,
 )  # fmt: skip
 _add(
-    _H, "producer", "buffer.memory", "bytes of batches read and not yet acknowledged, per task",
+    _H, "producer", "buffer.memory",
+        "bytes of batches read and not yet acknowledged, per task; partitions that fill it are held, "
+        "and the others may have half as much",
     JavaType.LONG, _NATURAL,
 )  # fmt: skip
 _add(

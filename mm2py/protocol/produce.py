@@ -176,6 +176,8 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
         for _ in range(topics - 1):
             name, position = read_compact_string(body, position)
             count, position = read_unsigned(body, position)
+            if count > len(body):  # it would need memory for more results than can be there
+                return None
             layout = _plain_results(count - 1)
             results = layout.unpack_from(body, position)
             position += layout.size

@@ -11,7 +11,7 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
 
-__all__ = ["Sending", "sending"]
+__all__ = ["SOURCE", "Sending", "sending"]
 
 SOURCE = TopicPartition("source", 0)
 

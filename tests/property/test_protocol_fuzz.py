@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from collections.abc import Callable
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,9 +15,10 @@ from mm2py.protocol.fetch import decode_fetch
 from mm2py.protocol.framing import BufferPool, FrameReceiver
 from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.produce import decode_produce
-from mm2py.protocol.record_batch import BufferLease, Codec, crc32c
+from mm2py.protocol.record_batch import BufferLease, Codec, RecordBatch, crc32c
 from mm2py.protocol.record_bytes import read_varint, varint
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.splice import SplitResult, merge, recompress, repack, split
 from tests.property.effort import examples
 
 bodies = st.binary(max_size=300).map(lambda raw: memoryview(bytearray(raw)))
@@ -93,6 +95,18 @@ def test_damage_under_a_right_crc_is_a_problem_or_harmless(
     struct.pack_into(">I", raw, 17, crc32c(memoryview(raw)[21:]))
     classify(memoryview(raw), wanted, None)
     classify(memoryview(raw), 0, None, aborted=[(-1, 0)])
+    for batch in classify(memoryview(raw), 0, None).batches:
+        # What the target makes us do with it.
+        forms: list[Callable[[RecordBatch], RecordBatch | SplitResult]] = [
+            lambda one: merge([one, one]),
+            lambda one: split(one, 80),
+            repack,
+            lambda one: recompress(one, Codec.LZ4),
+            lambda one: recompress(one, Codec.NONE),
+        ]
+        for form in forms:
+            with contextlib.suppress(ProtocolError):
+                form(batch)
     with contextlib.suppress(ProtocolError):
         list(decode_batches(raw))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mm2py.client.send.lane import LaneState, MergePlan, SenderLane, Sent
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.record_batch import HEADER, RecordBatch
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
@@ -161,7 +161,7 @@ class Rig:
         lost_in_order = [s for s in self.lane.unsettled if self._is_open(s, lost)]
         self.requests.clear()
         for sent in lost_in_order:
-            self.lane.lost(sent)
+            self.lane.lost(sent, "connection lost")
         self.lane.travels_by(object())
         self.follow()
 
@@ -309,3 +309,53 @@ def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
         confirmed = confirmed or len(rig.delivered) > before
         if not confirmed:
             assert rig.lane.under_way <= 1
+
+
+HOSTILE = st.tuples(
+    st.integers(1, 4),
+    st.sampled_from(list(Codec)),
+    st.lists(st.tuples(st.integers(27, 400), st.integers(0, 255)), max_size=3),
+)
+
+
+def hostile_batch(
+    first: int, count: int, codec: Codec, damage: list[tuple[int, int]]
+) -> RecordBatch:
+    """Return a batch whose CRC and counts are right, so that a broker may have stored it."""
+    rows = [NewRecord(None, b"%d" % n, (), YOUNG) for n in range(first, first + count)]
+    data = encode_batch(rows, codec)
+    payload = [n for n in range(len(data)) if 27 <= n < 43 or n >= HEADER_BYTES]
+    for position, byte in damage:
+        data[payload[position % len(payload)]] = byte
+    data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4, "big")
+    runs = ((first, count),)
+    return RecordBatch(data, first, first + count - 1, count, YOUNG, 3, int(codec), runs, None)
+
+
+@settings(max_examples=examples(300))
+@given(batches=st.lists(HOSTILE, min_size=4, max_size=20), max_in_flight=st.integers(1, 5))
+@example(  # the second record of the third batch has the offset delta of the first
+    batches=[(2, Codec.NONE, [(16 + 11, 0)] if n == 2 else []) for n in range(8)],
+    max_in_flight=2,
+)
+def test_a_batch_that_cannot_be_joined_is_sent_alone_and_the_lane_goes_on(
+    batches: list[tuple[int, Codec, list[tuple[int, int]]]], max_in_flight: int
+) -> None:
+    lane = SenderLane(TARGET, producer_id=7, epoch=0, max_in_flight=max_in_flight)
+    lane.opened(1, 0)
+    first = 0
+    for count, codec, damage in batches:
+        lane.offer(SOURCE, [hostile_batch(first, count, codec, damage)])
+        first += count
+    sent_offsets: list[int] = []
+    under_way: deque[Sent] = deque()
+    while not lane.idle:
+        while lane.can_send():
+            sent = lane.take(MergePlan(2_000, 1_000, 1_000))
+            sent_offsets += [o for start, n in sent.batch.runs for o in range(start, start + n)]
+            under_way.append(sent)
+            assert lane.under_way == len(under_way)
+        delivered = lane.acknowledged(under_way.popleft(), 0)
+        assert len(delivered) == 1
+    assert sent_offsets == list(range(first))
+    assert lane.queued_bytes == 0

@@ -6,6 +6,7 @@ in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connect
 """
 
 import asyncio
+import logging
 import random
 import socket
 import ssl
@@ -39,6 +40,8 @@ from mm2py.protocol.messages import api_versions
 from mm2py.protocol.record_batch import BufferLease
 
 __all__ = ["BrokerConnection", "Buffer", "LostHandler", "ResponseHandler"]
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 ResponseHandler = Callable[[memoryview, BufferLease | None], None]
@@ -247,11 +250,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         *,
         timeout_ms: int = 0,
     ) -> None:
-        """Send one framed request; exactly one of the two callbacks follows.
+        """Send one framed request; one of the two callbacks follows.
 
         The parts must stay unchanged until then. ``on_response`` gets the body behind the
         correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
-        the outcome is unknown. An answer that takes longer than ``timeout_ms`` (default
+        the outcome is unknown; it follows ``on_response`` where that raised, and the connection ends. An answer that takes longer than ``timeout_ms`` (default
         ``request.timeout.ms``) closes the connection.
 
         Raises:
@@ -387,9 +390,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._on_closed(self, self._closed_reason, 0 if self._discarded else len(lost))
         now = self._loop.time()
         for request in lost.values():
-            request.on_lost(self._error_for(request, now))
+            self._report_lost(request, self._error_for(request, now))
 
     # ---- inside ----
+
+    def _report_lost(self, request: _InFlight, error: Exception) -> None:
+        """Report one request as lost; a defect in its owner must not keep it from the other owners."""
+        try:
+            request.on_lost(error)
+        except Exception:
+            log.exception("lost request cannot be handled broker=%s", self.address)
 
     def _error_for(self, request: _InFlight, now: float) -> Mm2pyError:
         if request.deadline <= now:
@@ -404,10 +414,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
         try:
             request.on_response(body, lease)
-        except Mm2pyError as error:
-            # Undecodable: this request learns it here, the others when the connection ends.
-            request.on_lost(error)
-            raise
+        except Exception as error:
+            # Its owner learns it here, the owners of other requests when the connection ends.
+            failure = error
+            if not isinstance(error, Mm2pyError):
+                log.exception("answer cannot be handled broker=%s", self.address)
+                failure = ProtocolError(
+                    f"the answer of {self.address} cannot be handled: {error!r}"
+                )
+            self._report_lost(request, failure)
+            raise failure from error
 
     def _is_tls_greeting(self, nbytes: int) -> bool:
         if not self._first_bytes and self._greeting is not None:

@@ -28,9 +28,10 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum, auto
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, NamedTuple, final
 
+from mm2py.errors import ProtocolError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch, sign
 from mm2py.protocol.splice import merge
@@ -162,8 +163,10 @@ class SenderLane:
     """The state machine of one target partition; the Sender feeds it and carries out what it asks."""
 
     __slots__ = (
+        "_apart",
         "_confirmed",
         "_max_in_flight",
+        "_seen",
         "_under_way",
         "acked_end",
         "bump_wanted",
@@ -178,6 +181,7 @@ class SenderLane:
         "queue",
         "queued_bytes",
         "retries",
+        "source",
         "state",
         "target",
         "unsettled",
@@ -187,6 +191,7 @@ class SenderLane:
         self, target: TopicPartition, *, producer_id: int, epoch: int, max_in_flight: int
     ) -> None:
         self.target = target
+        self.source = target  # whose batches were offered last
         self.producer_id = producer_id
         self.epoch = epoch
         self.next_sequence = 0
@@ -204,8 +209,11 @@ class SenderLane:
         self.queue: deque[tuple[TopicPartition, RecordBatch]] = deque()
         self.queued_bytes = 0
         self.unsettled: deque[Sent] = deque()
+        self._apart = 0  # of the queue's first batches, which are not joined: one is damaged
         self._under_way = 0
         self._max_in_flight = max_in_flight
+        # As of the last ``look_after``: acknowledgements, and the newest batch that waited.
+        self._seen: tuple[int, RecordBatch | None] = (0, None)
         self._confirmed = False
 
     # -- what the Sender asks ---------------------------------------------------------------------
@@ -214,6 +222,11 @@ class SenderLane:
     def idle(self) -> bool:
         """Nothing is queued, under way or waiting for a retry."""
         return not self.queue and not self.unsettled
+
+    @property
+    def resting(self) -> bool:
+        """Idle, and known to ``look_after`` to be so."""
+        return not self._confirmed and self.idle
 
     @property
     def under_way(self) -> int:
@@ -237,15 +250,12 @@ class SenderLane:
             self.connection = connection
             self._confirmed = False
 
-    def rested(self) -> None:
-        """Nothing was sent for a while, perhaps longer than the broker remembers our sequences (1)."""
-        self._confirmed = False
-
     def offer(self, source: TopicPartition, batches: Sequence[RecordBatch]) -> int:
         """Queue batches behind the others; return their size in bytes."""
         size = 0
         for batch in batches:
             size += len(batch.data)
+        self.source = source
         self.queue.extend(zip(repeat(source), batches, strict=False))
         self.queued_bytes += size
         return size
@@ -255,18 +265,21 @@ class SenderLane:
 
         With ``plan`` small batches are joined while a backlog waits; never one that was sent before.
         """
-        self._under_way += 1
         if self.state is LaneState.RETRYING:
+            self._under_way += 1
             return self._again()
         queue = self.queue
         source, batch = queue.popleft()
         data = batch.data
         counted = len(data)
-        if plan is not None and len(queue) >= 2 * self._max_in_flight:
+        if self._apart:
+            self._apart -= 1
+        elif plan is not None and len(queue) >= 2 * self._max_in_flight:
             small = plan.small_compressed if batch.attributes & CODEC_MASK else plan.small
             if counted < small:
                 batch, counted = self._joined(source, batch, plan.target, small)
                 data = batch.data
+        self._under_way += 1
         sequence = self.next_sequence
         sent = Sent(source, batch, sequence, counted)
         self.next_sequence = (sequence + batch.count) & MAX_SEQUENCE
@@ -342,10 +355,10 @@ class SenderLane:
             sent.outcome = Outcome.NOT_WRITTEN
         self._stop_flow()
 
-    def lost(self, sent: Sent) -> None:
-        """The connection went away before the answer came."""
+    def lost(self, sent: Sent, reason: str) -> None:
+        """There is no answer, mostly because the connection went away before it."""
         self._under_way -= 1
-        sent.code, sent.message = codes.NETWORK_EXCEPTION, "connection lost before the answer"
+        sent.code, sent.message = codes.NETWORK_EXCEPTION, reason
         sent.outcome = Outcome.UNKNOWN
         sent.unknown_before = True
         self._stop_flow()
@@ -449,16 +462,23 @@ class SenderLane:
         """Whether some attempt may or may not have been written."""
         return any(s.unknown_before and s.outcome is not Outcome.ACKED for s in self.unsettled)
 
-    def copy_out(self) -> None:
-        """Give waiting batches bytes of their own, so that the receive buffers can be used again.
+    def look_after(self) -> None:
+        """Called once a second: what waits since the last call gets bytes of its own; a rest ends trust (1).
 
-        One partition that cannot drain would otherwise pin the buffers of all the others.
+        One partition that cannot drain, or a slow target broker, would otherwise pin the receive buffers of all
+        the others. And during a rest the broker may have forgotten our sequences.
         """
-        for _, batch in self.queue:
+        queue, progress = self.queue, self.progress
+        stood_still, newest = progress == self._seen[0], self._seen[1]
+        if stood_still:
+            self._confirmed = self._confirmed and not self.idle
+            for sent in self.unsettled:
+                if sent.outcome is not Outcome.UNDER_WAY:  # the kernel may not have taken those yet
+                    sent.batch.detach()
+        waiting = next((n for n, (_, batch) in enumerate(queue, 1) if batch is newest), 0)
+        for _, batch in islice(queue, waiting):
             batch.detach()
-        for sent in self.unsettled:
-            if sent.outcome is not Outcome.UNDER_WAY:  # the kernel may not have taken those yet
-                sent.batch.detach()
+        self._seen = progress, queue[-1][1] if queue else None
 
     def _joined(
         self, source: TopicPartition, batch: RecordBatch, target: int, small: int
@@ -468,16 +488,22 @@ class SenderLane:
             target = min(target, self.limit_bytes)
         room = target - len(batch.data)
         parts = [batch]
-        queue = self.queue
-        while queue and queue[0][0] == source:
-            size = len(queue[0][1].data)
-            if size >= small or size > room:
+        for waiting_source, waiting in self.queue:
+            size = len(waiting.data)
+            if waiting_source != source or size >= small or size > room:
                 break
             room -= size
-            parts.append(queue.popleft()[1])
+            parts.append(waiting)
         if len(parts) == 1:
             return batch, len(batch.data)
-        joined = merge(parts)
+        try:
+            joined = merge(parts)
+        except (ProtocolError, MemoryError):
+            # One of them is damaged: each goes as it is, and the target judges it alone.
+            self._apart = len(parts) - 1
+            return batch, len(batch.data)
+        for _ in range(len(parts) - 1):
+            self.queue.popleft()
         counted = sum(len(part.data) for part in parts)
         for part in parts:
             if part.lease is not None:

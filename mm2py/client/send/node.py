@@ -16,7 +16,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import DISTANT_S, measure_round_trip_s
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.clock import Clock
-from mm2py.errors import ConnectionFailedError, Mm2pyError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.kernel import native
 from mm2py.protocol.produce import (
@@ -79,8 +79,8 @@ class NodeEvents:
     """Whom a node tells what."""
 
     on_answer: OnAnswer
-    on_lost: Callable[[SenderLane, Sent], None]
-    """The connection went away before the answer of this batch."""
+    on_lost: Callable[[SenderLane, Sent, Exception], None]
+    """There is no answer for this batch that could be used: mostly, the connection went away before it."""
     on_stall: Callable[[SenderLane, Exception], None]
     """The broker cannot be reached for now."""
     on_moved: Callable[[SenderLane], None]
@@ -182,36 +182,38 @@ class ProduceNode:
         return entries
 
     def _send(self, connection: BrokerConnection, entries: Entries) -> None:
-        correlation_id = connection.next_correlation_id()
-        parts = encode_produce(
-            self._version,
-            correlation_id,
-            self._cluster.settings.client_id,
-            [
-                (topic, NO_TOPIC_ID, partition, sent.batch.data)
-                for (topic, partition), (_, sent) in entries.items()
-            ],
-            acks=-1,
-            timeout_ms=self._cluster.settings.request_timeout_ms,
-        )
-
         def on_response(body: memoryview, _lease: BufferLease | None) -> None:
             self._answer(entries, body)
 
-        def on_lost(_error: Exception) -> None:
-            self._lose(entries)
+        def on_lost(error: Exception) -> None:
+            self._lose(entries, error)
 
+        correlation_id = connection.next_correlation_id()
         try:
+            parts = encode_produce(
+                self._version,
+                correlation_id,
+                self._cluster.settings.client_id,
+                [
+                    (topic, NO_TOPIC_ID, partition, sent.batch.data)
+                    for (topic, partition), (_, sent) in entries.items()
+                ],
+                acks=-1,
+                timeout_ms=self._cluster.settings.request_timeout_ms,
+            )
             connection.send(parts, correlation_id, on_response, on_lost)
-        except ConnectionFailedError:
-            self._lose(entries)  # it closed under the request before this one
+        except Exception as error:  # noqa: BLE001 - the lanes report it, and try again
+            self._lose(entries, error)  # mostly: it closed under the request before this one
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
         on_answer = self._on_answer
         acknowledged = acknowledgements(self._version, body)
         if acknowledged is not None:
             for key, base_offset in acknowledged:
-                lane, sent = entries.pop(key)
+                try:
+                    lane, sent = entries.pop(key)
+                except KeyError:
+                    raise self._never_sent(key) from None
                 on_answer(lane, sent, 0, base_offset)
             self._answered(entries)
             return
@@ -219,7 +221,11 @@ class ProduceNode:
         if answer.throttle_ms > 0:
             self._throttle(answer.throttle_ms)
         for part in answer.partitions:
-            lane, sent = entries.pop((part.topic, part.partition))
+            key = (part.topic, part.partition)
+            try:
+                lane, sent = entries.pop(key)
+            except KeyError:
+                raise self._never_sent(key) from None
             if part.error_code == 0:
                 on_answer(lane, sent, 0, part.base_offset)
                 continue
@@ -243,10 +249,15 @@ class ProduceNode:
         self._throttled_until = self._loop.time() + throttle_ms / 1000
         self._loop.call_later(throttle_ms / 1000, self._schedule)
 
-    def _lose(self, entries: Entries) -> None:
+    def _never_sent(self, key: tuple[str, int]) -> ProtocolError:
+        return ProtocolError(
+            f"broker {self._node_id} answers for {key[0]}-{key[1]}, which it was not sent"
+        )
+
+    def _lose(self, entries: Entries, error: Exception) -> None:
         while entries:
             _, (lane, sent) = entries.popitem()
-            self._on_lost(lane, sent)
+            self._on_lost(lane, sent, error)
 
     async def _connect(self) -> None:
         """Open the connection; the lanes wait meanwhile, and go elsewhere when their leader does."""

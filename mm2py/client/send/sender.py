@@ -8,7 +8,7 @@ sender_limits.py knows what a topic takes. It never decodes records.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Final, final
 
 from mm2py.client.connect.cluster import Cluster
@@ -22,7 +22,7 @@ from mm2py.client.send.repair import refusal
 from mm2py.client.send.target_limits import TargetLimits, fitting
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
@@ -32,7 +32,7 @@ __all__ = ["Sender"]
 
 log = logging.getLogger(__name__)
 
-STANDSTILL_S: Final = 1.0
+LOOK_S: Final = 1.0
 
 CODECS: Final = {
     "none": Codec.NONE,
@@ -250,21 +250,24 @@ class Sender:
         if lane.state is LaneState.FAILED:
             _release(sent.batch)  # given up while this was under way
             return
-        if code == 0:
-            self._delivered(lane, lane.acknowledged(sent, base_offset))
-            if lane.state is LaneState.FLOWING:  # the ordinary case
-                if lane.queue:
-                    self._ready(lane)
-                return
-        else:
-            lane.refused(sent, code, text, bad_record)
-        self._follow(lane)
+        try:
+            if code == 0:
+                self._delivered(lane, lane.acknowledged(sent, base_offset))
+                if lane.state is LaneState.FLOWING:  # the ordinary case
+                    if lane.queue:
+                        self._ready(lane)
+                    return
+            else:
+                lane.refused(sent, code, text, bad_record)
+            self._follow(lane)
+        except Exception as error:  # noqa: BLE001 - this partition fails, the others of the answer do not
+            self._broken(lane, error)
 
-    def _lost(self, lane: SenderLane, sent: Sent) -> None:
+    def _lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
         if lane.state is LaneState.FAILED:
             _release(sent.batch)
             return
-        lane.lost(sent)
+        lane.lost(sent, str(error))
         self._follow(lane)
 
     def _delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
@@ -303,11 +306,19 @@ class Sender:
             if lane.can_send():
                 self._ready(lane)
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
-            self._spawn(self._recovery.revive(lane))
+            self._spawn(self._recover(lane, self._recovery.revive))
         elif state is LaneState.REPAIRING:
-            self._spawn(self._recovery.repair(lane))
+            self._spawn(self._recover(lane, self._recovery.repair))
         elif state is LaneState.FAILED and lane.unsettled:  # else it was abandoned meanwhile
             self._fail(lane, refusal(lane.first_unsettled(), lane.target))
+
+    async def _recover(
+        self, lane: SenderLane, step: Callable[[SenderLane], Awaitable[None]]
+    ) -> None:
+        try:
+            await step(lane)
+        except Exception as error:  # noqa: BLE001 - it fails this partition alone
+            self._broken(lane, error)
 
     def _new_lane(self, target: TopicPartition) -> SenderLane:
         producer_id, epoch = self._producer_id, self._epoch
@@ -338,9 +349,8 @@ class Sender:
             self._on_stalled(lane.target, None)
 
     def _fail(self, lane: SenderLane, error: Exception) -> None:
-        source = lane.unsettled[0].source if lane.unsettled else lane.target
         self._drop(lane)
-        self._on_failed(source, lane.target, error)
+        self._on_failed(lane.source, lane.target, error)
 
     def _drop(self, lane: SenderLane) -> None:
         self.buffered_bytes -= lane.queued_bytes
@@ -359,38 +369,35 @@ class Sender:
     def _in_codec(batch: RecordBatch, codec: Codec) -> RecordBatch:
         if batch.attributes & CODEC_MASK == codec:
             return batch
-        packed = recompress(batch, codec)
+        try:
+            packed = recompress(batch, codec)
+        except ProtocolError:
+            return batch  # damaged: the target refuses it, and its partition alone
         _release(batch)
         return packed
 
     async def _look_after(self) -> None:
-        """Look at partitions that stood still for a second.
-
-        Waiting batches are copied out of the receive buffers; a lane without work has to confirm itself again.
-        """
-        seen: dict[TopicPartition, int] = {}
         while True:
             await self._stirred.wait()
-            await self._clock.sleep(STANDSTILL_S)
-            if all(lane.idle and seen.get(tp) == lane.progress for tp, lane in self._lanes.items()):
+            await self._clock.sleep(LOOK_S)
+            for lane in self._lanes.values():
+                lane.look_after()
+            if all(lane.resting for lane in self._lanes.values()):
                 self._stirred.clear()
-            for target, lane in self._lanes.items():
-                if seen.get(target) == lane.progress:
-                    if lane.queue:
-                        lane.copy_out()
-                    elif lane.idle:
-                        lane.rested()
-                seen[target] = lane.progress
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A defect in the Sender itself must not leave partitions waiting for ever."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("sender stopped by a defect", exc_info=error)
+        if isinstance(error, Exception):
             for lane in list(self._lanes.values()):
-                if lane.state is not LaneState.FAILED:
-                    self._fail(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
+                self._broken(lane, error)
+
+    def _broken(self, lane: SenderLane, error: Exception) -> None:
+        """A defect of ours, or too little memory, ends a partition visibly."""
+        if lane.state is not LaneState.FAILED:
+            log.error("partition cannot be sent target=%s", lane.target, exc_info=error)
+            self._fail(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
 
 
 def _release(batch: RecordBatch) -> None:

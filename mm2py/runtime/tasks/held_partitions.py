@@ -4,22 +4,14 @@ Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> `
 ``task.release``. A partition is read again when neither reason is left.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
-from mm2py.api.task import BatchSourceTask
+from mm2py.api.task import BatchSourceTask, Outgoing
 from mm2py.runtime.tasks.target_sender import TargetSender
 from mm2py.types import TopicPartition
 
-__all__ = ["HOLD_ABOVE_BYTES", "WHOLE_TOPIC", "HeldPartitions"]
-
-HOLD_ABOVE_BYTES: Final = 4 << 20
-"""A target partition with more unacknowledged than this, and than half of the free memory, is not fed any
-further. One partition alone gets a third of ``buffer.memory``: over a WAN five requests in flight hold 5 MB,
-and as much has to wait for their place. Many that are stuck get less, so that there is room for others."""
-
-RELEASE_BELOW_BYTES: Final = 1 << 20
-"""Fed again below this or a quarter of the free memory, before its window runs empty."""
+__all__ = ["WHOLE_TOPIC", "HeldPartitions"]
 
 WHOLE_TOPIC: Final = -1
 """Partition number that stands for a topic in a set of pauses."""
@@ -29,16 +21,30 @@ WHOLE_TOPIC: Final = -1
 class HeldPartitions:
     """Keeps both reasons apart.
 
+    When the memory was full for a moment, every partition is held that has more than its share: ``buffer.memory``
+    / (2 x partitions of the task). What is held then counts no more, and the others have at most half of the
+    memory, so that they can go on however many are held.
+
     Args:
         task: is told what to hold and to release.
         sender: knows the backlogs.
         memory_bytes: ``buffer.memory``.
+        partitions: how many partitions the task has.
     """
 
-    def __init__(self, task: BatchSourceTask, sender: TargetSender, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        task: BatchSourceTask,
+        sender: TargetSender,
+        memory_bytes: int,
+        partitions: Callable[[], int],
+    ) -> None:
         self._task = task
         self._sender = sender
         self._memory_bytes = memory_bytes
+        self._partitions = partitions
+        # Polling again for a few free KiB would shred the fetches; an eighth keeps both sides busy.
+        self._least_bytes = max(1, memory_bytes // 8)
         self.full: dict[TopicPartition, TopicPartition] = {}
         """Source -> target of those whose target cannot drain; always the same object."""
         self._wanted: frozenset[TopicPartition] = frozenset()
@@ -50,20 +56,43 @@ class HeldPartitions:
         """Partitions of the task that somebody paused."""
         return self._paused
 
-    def hold_full(self, targets: Mapping[TopicPartition, TopicPartition]) -> None:
-        """Hold those of ``targets`` (by source) whose backlog is too large."""
-        backlog, full = self._sender.backlog_bytes, self.full
-        above = max(HOLD_ABOVE_BYTES, self._free_bytes() // 2)
-        new = [s for s, target in targets.items() if s not in full and backlog(target) > above]
-        if new:
-            full.update((source, targets[source]) for source in new)
-            self._hold([source for source in new if source not in self._paused])
+    def room_bytes(self) -> int:
+        """Return how many bytes may be read now; 0 while there is too little memory for another poll."""
+        free = self._memory_bytes - self._sender.buffered_bytes
+        if free >= self._least_bytes:
+            return free
+        if not 0 < len(self.full) < self._partitions():
+            return 0
+        held = sum(map(self._sender.backlog_bytes, self.full.values()))
+        others = self._sender.buffered_bytes - held
+        return self._least_bytes if others <= self._memory_bytes // 2 else 0
+
+    def hold_full(self, handed_over: Sequence[Outgoing]) -> None:
+        """Hold partitions that were just handed over and whose backlog is too large.
+
+        One partition alone gets a third of the memory: over a WAN five requests in flight hold 5 MB, and as much
+        has to wait for their place.
+        """
+        buffered = self._sender.buffered_bytes
+        allowed = max(self._least_bytes, (self._memory_bytes - buffered) // 2)
+        if buffered > allowed:
+            self._hold_above(allowed, [(source, target) for source, target, _ in handed_over])
+
+    def hold_above_share(self, targets: Mapping[TopicPartition, TopicPartition]) -> None:
+        """Hold those of ``targets`` (by source) that have more than their share: the memory is full."""
+        share = self._memory_bytes // (2 * max(1, self._partitions()))
+        self._hold_above(share, targets.items())
+
+    def hold_stalled(self, source: TopicPartition, target: TopicPartition) -> None:
+        """Hold a partition whose target takes nothing for now; its next acknowledgements release it."""
+        self._hold_above(0, [(source, target)])
 
     def drained(self, source: TopicPartition, target: TopicPartition) -> None:
         """Read a partition again when its backlog is small; called after an acknowledgement."""
         if source in self.full:
-            below = max(RELEASE_BELOW_BYTES, self._free_bytes() // 4)
-            if self._sender.backlog_bytes(target) < below:
+            free = self._memory_bytes - self._sender.buffered_bytes
+            # Before its window runs empty.
+            if self._sender.backlog_bytes(target) < max(self._least_bytes // 4, free // 4):
                 del self.full[source]
                 if source not in self._paused:
                     self._task.release([source])
@@ -95,9 +124,16 @@ class HeldPartitions:
         if freed:
             self._task.release(freed)
 
+    def _hold_above(
+        self, allowed_bytes: int, pairs: Iterable[tuple[TopicPartition, TopicPartition]]
+    ) -> None:
+        backlog, full = self._sender.backlog_bytes, self.full
+        new = {
+            s: target for s, target in pairs if s not in full and backlog(target) > allowed_bytes
+        }
+        full.update(new)
+        self._hold([source for source in new if source not in self._paused])
+
     def _hold(self, sources: list[TopicPartition]) -> None:
         if sources:
             self._task.hold(sources)
-
-    def _free_bytes(self) -> int:
-        return self._memory_bytes - self._sender.buffered_bytes

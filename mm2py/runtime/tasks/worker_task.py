@@ -23,7 +23,7 @@ from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.herder.patience import Patience, wait_or_stop
 from mm2py.runtime.tasks.arrivals import Arrivals
-from mm2py.runtime.tasks.held_partitions import HOLD_ABOVE_BYTES, HeldPartitions
+from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.target_sender import (
@@ -38,7 +38,6 @@ from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.types import State, TopicPartition
 
 __all__ = [
-    "HOLD_ABOVE_BYTES",
     "OnDelivered",
     "OnDoubt",
     "OnFailed",
@@ -53,6 +52,10 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long a cancelled task may take to close its connections."""
+
+
+FULL_FOR_S: Final = 0.5
+"""How long memory may be full before partitions are held for it; a target that takes batches makes room sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,9 @@ class WorkerTask:
         self._arrivals = Arrivals(self._report)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
-        self._holds = HeldPartitions(task, self._sender, settings.buffer_memory_bytes)
+        self._holds = HeldPartitions(
+            task, self._sender, settings.buffer_memory_bytes, lambda: context.partitions
+        )
         self._held = self._holds.full
         self._topics: set[str] = set()
         self._on_topic = on_topic
@@ -111,8 +116,6 @@ class WorkerTask:
         self._error: Exception | None = None
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
-        # Polling again for a few free KiB would shred the fetches; an eighth keeps both sides busy.
-        self._least_budget = max(1, settings.buffer_memory_bytes // 8)
         context.listen(self)
 
     @property
@@ -224,7 +227,7 @@ class WorkerTask:
         return False
 
     async def _loop(self) -> None:
-        poll, sender, limit = self._task.poll, self._sender, self._settings.buffer_memory_bytes
+        poll, room_bytes = self._task.poll, self._holds.room_bytes
         patience = Patience(self._clock, "the source", self._stop)
         while not self._stop.is_set():
             if self._error is not None:
@@ -232,8 +235,8 @@ class WorkerTask:
             if self._paused:
                 self._lifecycle.to(await self._while_paused())
                 continue
-            budget = limit - sender.buffered_bytes
-            if budget < self._least_budget or not self._permit.was_valid:
+            budget = room_bytes()
+            if not budget or not self._permit.was_valid:
                 await self._wait_for_room()
                 continue
             try:
@@ -256,15 +259,20 @@ class WorkerTask:
         self._starved = True
         self._room.clear()
         # Looked at again after clear(): an acknowledgement between the two would be missed.
-        if not self._has_room() and not self._stop.is_set():
-            await self._room.wait()
+        if (
+            not self._has_room()
+            and not self._stop.is_set()
+            and not await wait_or_stop(self._clock, FULL_FOR_S, self._room)
+            and self._permit.was_valid
+        ):
+            # Those that fill the memory are held, so that the others can go on.
+            self._holds.hold_above_share({s: target for target, s in self._sources.items()})
         self._starved = False
 
     def _has_room(self) -> bool:
         if self._error is not None:
             return True
-        free_bytes = self._settings.buffer_memory_bytes - self._sender.buffered_bytes
-        return self._paused or (free_bytes >= self._least_budget and self._permit.was_valid)
+        return self._paused or (self._permit.was_valid and self._holds.room_bytes() > 0)
 
     # ---------------------------------------------------------------- hot path, both ways
 
@@ -279,8 +287,7 @@ class WorkerTask:
                         batch.lease.release()
                 continue
             enqueue(source, target, batches)
-        if self._sender.buffered_bytes > HOLD_ABOVE_BYTES:
-            self._holds.hold_full({source: target for source, target, _ in outgoing})
+        self._holds.hold_full(outgoing)
 
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -346,6 +353,9 @@ class WorkerTask:
         if error is not None:
             meter.state, meter.cause = PartitionState.HELD.value, str(error)
             self._stalls.stalled(target, error)
+            if source not in self._failed:
+                self._holds.hold_stalled(source, target)
+                self._room.set()
         elif source not in self._failed:
             meter.state, meter.cause = PartitionState.RUNNING.value, ""
             self._stalls.moving(target)

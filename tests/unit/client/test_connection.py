@@ -255,3 +255,35 @@ async def test_answers_too_long_for_the_head_buffer_leave_the_connection_and_its
         assert broker.connections == 1
         assert pool.leased_bytes == 0
         await connection.close()
+
+
+@pytest.mark.parametrize("defect", [MemoryError("no room"), KeyError(7), IndexError()])
+async def test_a_defect_in_the_handling_of_an_answer_ends_the_connection_and_reaches_every_owner(
+    defect: Exception,
+) -> None:
+    async with connected() as (broker, connection):
+        lost: list[Exception] = []
+
+        def on_response(_body: memoryview, _lease: BufferLease | None) -> None:
+            raise defect
+
+        def on_lost(error: Exception) -> None:
+            lost.append(error)
+            raise RuntimeError("a defect in one owner keeps nothing from the others")
+
+        hold = broker.hold(METADATA)
+        correlation_id = connection.next_correlation_id()
+        frame = metadata(()).encode(12, correlation_id, "test")
+        connection.send((frame,), correlation_id, on_response, on_lost)
+        correlation_id = connection.next_correlation_id()
+        frame = metadata(()).encode(12, correlation_id, "test")
+        connection.send((frame,), correlation_id, on_response, on_lost)
+        other = asyncio.create_task(connection.call(metadata(())))
+        await hold.arrived.wait()
+        hold.release()
+        with pytest.raises(ConnectionFailedError, match="cannot be handled"):
+            await other
+        assert connection.closed
+        own, _ = lost
+        assert isinstance(own, ProtocolError)
+        assert repr(defect) in str(own)

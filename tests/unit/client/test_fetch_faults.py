@@ -4,9 +4,11 @@ import time
 
 import pytest
 
+from mm2py.client.fetch import cursor as cursor_module
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.batch_stage import StageResult, classify
 from mm2py.protocol.record_batch import crc32c
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_log import PartitionLog
@@ -350,3 +352,23 @@ async def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there()
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
         await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+
+
+async def test_a_defect_in_the_handling_of_one_answer_is_reported_and_the_broker_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_large(*_args: object, **_kwargs: object) -> StageResult:
+        monkeypatch.setattr(cursor_module, "classify", classify)
+        raise MemoryError("one decompression did not fit")
+
+    async with fetching() as rig:
+        rig.fill(FIRST, range(5))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
+        monkeypatch.setattr(cursor_module, "classify", too_large)
+        rig.fill(FIRST, range(5, 6))
+        rig.fill(SECOND, range(2))
+        await rig.until(lambda: rig.read.get(FIRST) == list(range(6)))
+        await rig.until(lambda: rig.read.get(SECOND) == list(range(2)))
+        assert "one decompression did not fit" in str(rig.stalled[0][1])
+        assert rig.failed == []

@@ -9,12 +9,15 @@ import pytest
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send import node
+from mm2py.client.send.lane import SenderLane
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import PartitionError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.produce import acknowledgements
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_state import FakeCluster
@@ -30,17 +33,18 @@ LONG_AGO_MS = 1_000_000
 class Rig:
     """A Sender to one fake broker, and what it reported."""
 
-    def __init__(self, broker: FakeBroker, cluster: Cluster) -> None:
+    def __init__(self, broker: FakeBroker, cluster: Cluster, *, compression_type: str = "") -> None:
         self.broker = broker
         self.delivered: list[tuple[TopicPartition, int, int]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, bool]] = []
         self.doubts: list[tuple[TopicPartition, int, int]] = []
+        self.delivery_errors: list[Exception] = []
         self.settled = asyncio.Event()
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.sender = Sender(
             cluster,
-            ProducerSettings(connection=cluster.settings),
+            ProducerSettings(connection=cluster.settings, compression_type=compression_type),
             clock=SYSTEM_CLOCK,
             on_delivered=self._on_delivered,
             on_failed=self._on_failed,
@@ -53,6 +57,8 @@ class Rig:
     def _on_delivered(
         self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, offset: int
     ) -> None:
+        if self.delivery_errors:
+            raise self.delivery_errors.pop()
         self.delivered.append((target, batch.base_offset, offset))
 
     def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
@@ -71,6 +77,18 @@ class Rig:
         batch = RecordBatch(
             data, first, first + count - 1, count, stamp, 0, 0, ((first, count),), None
         )
+        self.sender.enqueue(SOURCE, target, [batch])
+
+    def enqueue_unjoinable(self, target: TopicPartition) -> None:
+        """Queue two records with the inner offset deltas 0 and 0, which brokers store as they are."""
+        first = self._next.get(target, 0)
+        self._next[target] = first + 2
+        stamp = SYSTEM_CLOCK.now_ms()
+        data = encode_batch([NewRecord(None, b"%d" % (first + i), (), stamp) for i in range(2)])
+        second = HEADER_BYTES + (data[HEADER_BYTES] >> 1) + 1
+        assert data[second + 3] == 2
+        data[second + 3] = 0
+        batch = RecordBatch(data, first, first + 1, 2, stamp, 0, 0, ((first, 2),), None)
         self.sender.enqueue(SOURCE, target, [batch])
 
     def stored(self, target: TopicPartition) -> list[int]:
@@ -399,3 +417,113 @@ async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(
     rig.sender.drop_unopened()
     await rig.flushed()
     assert (rig.stored(FIRST), rig.failed) == ([0, 1], [])
+
+
+async def test_a_defect_in_the_handling_of_one_delivery_fails_its_partition_alone(
+    rig: Rig,
+) -> None:
+    rig.delivery_errors.append(MemoryError("no room for one more report"))
+    hold = rig.broker.hold(PRODUCE)
+    rig.enqueue(FIRST)
+    rig.enqueue(SECOND)
+    await hold.arrived.wait()
+    hold.release()
+    await rig.settled.wait()
+    rig.enqueue(SECOND)
+    await rig.flushed()
+    ((failed, error),) = rig.failed
+    assert "no room for one more report" in str(error)
+    assert [target for target, _, _ in rig.delivered] == [
+        {FIRST: SECOND, SECOND: FIRST}[failed]
+    ] * (2 if failed == FIRST else 1)
+
+
+async def test_an_answer_for_a_partition_that_was_not_sent_ends_the_connection_and_nothing_is_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misnamed(_version: int, _body: memoryview) -> list[tuple[tuple[str, int], int]]:
+        monkeypatch.setattr(node, "acknowledgements", acknowledgements)
+        return [(("copy", 7), 0)]
+
+    monkeypatch.setattr(node, "acknowledgements", misnamed)
+    for _ in range(3):
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
+    await rig.flushed()
+    assert rig.stored(FIRST) == rig.stored(SECOND) == [0, 1, 2]
+    assert not rig.failed
+
+
+async def test_a_batch_that_cannot_be_joined_goes_alone_and_all_partitions_of_its_request_go_on(
+    rig: Rig,
+) -> None:
+    hold = rig.broker.hold(PRODUCE)
+    for number in range(40):
+        rig.enqueue(SECOND, 2)
+        if number == 20:
+            rig.enqueue_unjoinable(FIRST)
+        else:
+            rig.enqueue(FIRST, 2)
+    await hold.arrived.wait()
+    hold.release()
+    await rig.flushed()
+    assert rig.stored(SECOND) == list(range(80))
+    assert rig.broker.partition(FIRST).end == 80
+    assert not rig.failed
+
+
+async def test_a_batch_that_cannot_be_recompressed_is_passed_on_as_it_is() -> None:
+    async with FakeBroker(topics={"copy": 2}) as broker:
+        cluster = cluster_of(broker)
+        await cluster.connect()
+        rig = Rig(broker, cluster, compression_type="lz4")
+        await rig.sender.start()
+        garbage = bytearray(HEADER_BYTES) + b"this is no gzip stream"
+        HEADER.pack_into(
+            garbage, 0, 0, len(garbage) - 12, 0, 2, 0, int(Codec.GZIP), 0, 0, 0, -1, -1, -1, 1
+        )
+        garbage[17:21] = crc32c(memoryview(garbage)[21:]).to_bytes(4, "big")
+        stamp = SYSTEM_CLOCK.now_ms()
+        batch = RecordBatch(garbage, 0, 0, 1, stamp, 0, int(Codec.GZIP), ((0, 1),), None)
+        rig.sender.enqueue(SOURCE, FIRST, [batch])
+        rig.enqueue(SECOND, 3)
+        await rig.flushed()
+        (stored,) = rig.broker.log(FIRST)
+        assert stored[HEADER_BYTES:] == b"this is no gzip stream"
+        assert rig.stored(SECOND) == [0, 1, 2]
+        await rig.sender.close()
+        await cluster.close()
+
+
+class Lease:
+    """Counts references to a receive buffer."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def retain(self) -> None:
+        self.count += 1
+
+    def release(self) -> None:
+        self.count -= 1
+
+
+def test_what_waits_for_a_second_pins_no_receive_buffer_although_its_partition_moves() -> None:
+    lane = SenderLane(FIRST, producer_id=7, epoch=0, max_in_flight=1)
+    lane.opened(1, 0)
+    leases = [Lease() for _ in range(6)]
+    for number, lease in enumerate(leases):
+        data = encode_batch([NewRecord(None, b"x", (), 1)])
+        runs = ((number, 1),)
+        lane.offer(SOURCE, [RecordBatch(memoryview(data), number, number, 1, 1, 0, 0, runs, lease)])
+    lane.look_after()
+    assert [lease.count for lease in leases] == [1] * 6, "it waits for less than a second"
+    sent = lane.take()
+    lane.acknowledged(sent, 0)
+    lane.take()
+    late = Lease()
+    data = encode_batch([NewRecord(None, b"x", (), 1)])
+    lane.offer(SOURCE, [RecordBatch(memoryview(data), 6, 6, 1, 1, 0, 0, ((6, 1),), late)])
+    lane.look_after()
+    assert [lease.count for lease in leases] == [1, 1, 0, 0, 0, 0], "delivered, under way, waiting"
+    assert late.count == 1

@@ -175,6 +175,15 @@ def test_aborted_transactions_are_dropped_until_their_marker() -> None:
     assert result.next_offset == 11
 
 
+def test_a_marker_that_ends_inside_its_record_is_a_problem_of_its_batch() -> None:
+    payload = bytes([8, 0, 0x80, 1, 0])  # a timestamp delta of two bytes leaves no room for a key
+    data = marker(3, 5, 0)[:61] + payload
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    result = classify(memoryview(resign(data)), 0, None, aborted=[(5, 1)])
+    assert result.problem is not None
+    assert result.problem.kind is ProblemKind.RECORDS
+
+
 def test_without_a_list_of_aborted_transactions_all_data_is_forwarded() -> None:
     raw = batch(0, flags=TRANSACTIONAL, producer=2) + marker(1, 2, 0)
     result = classify(memoryview(raw), 0, None)

@@ -176,3 +176,12 @@ def test_the_short_way_sees_one_error_one_throttle_and_each_cut() -> None:
     whole = plain(12, 3)
     for end in range(len(whole)):
         assert acknowledgements(12, memoryview(whole[:end])) is None
+
+
+def test_a_count_that_no_answer_could_hold_costs_no_memory() -> None:
+    body = memoryview(b"\0\x02\x02t" + b"\xff\xff\xff\xff\x0f" + bytes(40))
+    assert acknowledgements(12, body) is None
+    with pytest.raises(ProtocolError):
+        decode_produce(12, body)
+    with pytest.raises(ProtocolError):
+        decode_produce(8, memoryview(b"\0\0\0\x01\0\x01t\x7f\xff\xff\xff" + bytes(40)))

@@ -94,6 +94,8 @@ class FakeSender:
         self.acknowledge = acknowledge
         self.permit = permit
         self._end_watch = permit.watch(self._permit_changed)
+        self.stuck: set[TopicPartition] = set()
+        """Targets that take nothing, so that nothing of them is acknowledged."""
         self.waiting: list[Waiting] = []
         self.sent: list[Waiting] = []
         self.start_errors: list[Exception] = []
@@ -131,11 +133,16 @@ class FakeSender:
             self.acknowledge_all()
 
     def acknowledge_all(self) -> None:
-        while self.waiting:
-            self.acknowledge_first()
+        moving = [item for item in self.waiting if item.target not in self.stuck]
+        self.waiting = [item for item in self.waiting if item.target in self.stuck]
+        for item in moving:
+            self._acknowledge(item)
 
     def acknowledge_first(self) -> None:
-        source, target, batch = self.waiting.pop(0)
+        self._acknowledge(self.waiting.pop(0))
+
+    def _acknowledge(self, item: Waiting) -> None:
+        source, target, batch = item
         base = self._next.get(target, 0)
         self._next[target] = base + batch.count
         self.on_delivered(source, target, batch, base)

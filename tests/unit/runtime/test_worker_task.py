@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection, Sequence
 from math import inf
 
 import pytest
@@ -14,7 +15,7 @@ from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
 from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
-from mm2py.runtime.tasks.worker_task import HOLD_ABOVE_BYTES, TaskSettings, WorkerTask
+from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -167,7 +168,6 @@ async def test_poll_waits_for_room_in_the_buffer() -> None:
 
 async def test_a_partition_that_cannot_drain_is_held_alone_and_released() -> None:
     big = TaskSettings().buffer_memory_bytes * 3 // 8  # more than half of what it leaves free
-    assert big > HOLD_ABOVE_BYTES
     task = FakeTask([outgoing("orders", 0, size=big), outgoing("bills", 0)])
     bench = Bench(task, acknowledge=False)
     bench.running.start()
@@ -175,6 +175,67 @@ async def test_a_partition_that_cannot_drain_is_held_alone_and_released() -> Non
     assert task.held == [ORDERS]
     bench.sender.acknowledge_first()
     assert task.released == [ORDERS]
+    await bench.running.stop(1.0)
+
+
+class EndlessTask(FakeTask):
+    """Reads 256 KiB of each partition that is not held, whatever the budget."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        super().__init__()
+        self.topics = topics
+        self.read = dict.fromkeys(topics, 0)
+        self.unread: set[TopicPartition] = set()
+
+    async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        await super().poll(budget_bytes)
+        found: list[Outgoing] = []
+        for topic in self.topics:
+            if TopicPartition(topic, 0) not in self.unread:
+                found.append(outgoing(topic, self.read[topic], size=256 << 10))
+                self.read[topic] += 1
+        return found
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        self.unread.update(partitions)
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        self.unread.difference_update(partitions)
+
+
+@pytest.mark.parametrize("stuck", [1, 6, 7, 20, 60])
+async def test_any_number_of_stuck_partitions_leaves_the_others_flowing(stuck: int) -> None:
+    names = [f"stuck{number}" for number in range(stuck)]
+    task = EndlessTask([*names, "orders", "bills"])
+    bench = Bench(task)
+    bench.sender.stuck = {TopicPartition(f"A.{name}", 0) for name in names}
+    bench.running.start()
+    await until(lambda: min(task.read["orders"], task.read["bills"]) > 300)
+    memory = TaskSettings().buffer_memory_bytes
+    assert bench.sender.buffered_bytes <= max(memory, stuck * (256 << 10)) + memory // 4
+    # They are copied as soon as their target takes them.
+    before = task.read["stuck0"]
+    bench.sender.stuck.clear()
+    await until(lambda: task.read["stuck0"] > before + 10)
+    await bench.running.stop(1.0)
+
+
+async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_does() -> None:
+    task = EndlessTask(["orders", "bills"])
+    bench = Bench(task)
+    target = TopicPartition("A.orders", 0)
+    bench.sender.stuck = {target}
+    bench.running.start()
+    await until(lambda: task.read["orders"] > 0)
+    bench.sender.on_stalled(target, ConnectionFailedError("its broker is away"))
+    assert task.unread == {ORDERS}
+    read = task.read["orders"]
+    await until(lambda: task.read["bills"] > 100)
+    assert task.read["orders"] == read
+    bench.sender.stuck.clear()
+    bench.sender.acknowledge_all()
+    bench.sender.on_stalled(target, None)
+    await until(lambda: task.read["orders"] > read + 10)
     await bench.running.stop(1.0)
 
 
