@@ -58,6 +58,8 @@ class Verdict(Enum):
     """The topic id is not known any more."""
     REFUSED = auto()
     """We may not read it; keep asking."""
+    UNCLEAR = auto()
+    """An error without a cause, as a broker answers when its storage fails: keep asking for minutes."""
     FAILED = auto()
     """Nothing of this partition can be copied any more; ``cause`` says why."""
 
@@ -96,6 +98,7 @@ class Cursor:
         "suspect",
         "topic_id",
         "tp",
+        "unclear_since",
         "validated_epoch",
     )
 
@@ -127,6 +130,7 @@ class Cursor:
         self.newest_ms = -1  # timestamp of what was read last
         self.suspect = -1  # offset of a batch whose CRC did not match once
         self.diverged_to = -1
+        self.unclear_since: float | None = None  # when the first of its unclear errors came
         self.lost = (-1, -1)
         self.cause = ""
         self.damaged = False  # the cause lies in the source's bytes, not in an answer of the broker
@@ -158,6 +162,12 @@ class Cursor:
     def refused(self) -> None:
         """Count an answer or a connection that did not serve it; the next pause grows."""
         self.attempts += 1
+
+    def unclear_for_s(self, now: float) -> float:
+        """Return for how long unclear errors came and no data; ``now`` is monotonic seconds."""
+        if self.unclear_since is None:
+            self.unclear_since = now
+        return now - self.unclear_since
 
     def ends_at(self, offset: int) -> None:
         """Note the end that a reader of these records would find, where no Fetch asks for it."""
@@ -230,6 +240,7 @@ class Cursor:
         if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
             return self._without_data(fetched), None
         self.attempts = 0
+        self.unclear_since = None
         self.high_watermark = fetched.high_watermark
         self.last_stable_offset = fetched.last_stable_offset
         if not fetched.records:
@@ -342,6 +353,6 @@ class Cursor:
             return Verdict.REFUSED
         if code in codes.RETRIABLE and code != codes.CORRUPT_MESSAGE:
             return Verdict.MOVE
-        self.cause = f"the source answered {codes.error_name(code)} ({code})"
         self.damaged = code == codes.CORRUPT_MESSAGE
-        return Verdict.FAILED
+        self.cause = f"the source answered {codes.error_name(code)} ({code})"
+        return Verdict.UNCLEAR if codes.is_unclear(code) else Verdict.FAILED

@@ -40,11 +40,15 @@ _PARKED_PART: Final = 4
 _CHECK_S: Final = 1.0
 """How often followers and open transactions are looked after."""
 
+UNCLEAR_S: Final = 300.0
+"""How long a broker may answer with errors that name no cause (a tiered read that failed is one) before the
+partition is failed: the Java consumer asks for ever, but then only its lag shows it."""
+
 Fetched = tuple[TopicPartition, list[RecordBatch]]
 
 
 def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
-    """Nobody asked to be told."""
+    """The caller does not show stalls."""
 
 
 @final
@@ -312,7 +316,10 @@ class Fetcher:
                 routes.seek(cursor, pause=cursor.attempts > 1)
             case Verdict.TRUNCATED:
                 self._losses.truncated(cursor, cursor.diverged_to)
-            case Verdict.REFUSED:
+            case Verdict.UNCLEAR if cursor.unclear_for_s(self._clock.monotonic()) >= UNCLEAR_S:
+                routes.leave(cursor)
+                self._losses.give_up(cursor, f"{cursor.cause} for {UNCLEAR_S:.0f} s")
+            case Verdict.REFUSED | Verdict.UNCLEAR:
                 cursor.refused()
                 self._on_stalled(
                     cursor.tp, codes.server_error(part.error_code, f"reading {cursor.tp}")
