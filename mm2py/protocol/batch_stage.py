@@ -353,8 +353,12 @@ class _Walk:
 def _marker_type(view: memoryview, count: int) -> int:
     """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed."""
     payload = view[HEADER_BYTES:]
-    size, position = read_varint(payload, walk(payload, count)[0].start)
-    if size < _MARKER.size:
+    record = walk(payload, count)[0]
+    try:
+        size, position = read_varint(payload, record.start)
+    except IndexError:
+        raise damaged("a control record ends before its key") from None
+    if not _MARKER.size <= size <= record.end - position:
         raise damaged(f"a control record has a key of {size} bytes")
     kind: int = _MARKER.unpack_from(payload, position)[1]
     return kind
