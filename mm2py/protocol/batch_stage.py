@@ -5,7 +5,6 @@ Every CRC is verified here, first. Only what the source's header decides is solv
 rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A problem stops the walk.
 """
 
-import struct
 from collections.abc import Callable, Sequence
 from enum import Enum
 from struct import Struct
@@ -354,11 +353,12 @@ class _Walk:
 def _marker_type(view: memoryview, count: int) -> int:
     """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed."""
     payload = view[HEADER_BYTES:]
+    record = walk(payload, count)[0]
     try:
-        size, position = read_varint(payload, walk(payload, count)[0].start)
-        kind: int = _MARKER.unpack_from(payload, position)[1]
-    except (IndexError, struct.error):
-        raise damaged("a control record ends before its key does") from None
-    if size < _MARKER.size:
+        size, position = read_varint(payload, record.start)
+    except IndexError:
+        raise damaged("a control record ends before its key") from None
+    if not _MARKER.size <= size <= record.end - position:
         raise damaged(f"a control record has a key of {size} bytes")
+    kind: int = _MARKER.unpack_from(payload, position)[1]
     return kind

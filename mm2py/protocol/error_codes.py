@@ -72,6 +72,7 @@ __all__ = [
     "UNSUPPORTED_FOR_MESSAGE_FORMAT",
     "UNSUPPORTED_VERSION",
     "error_name",
+    "is_unclear",
     "server_error",
 ]
 
@@ -298,6 +299,11 @@ def error_name(code: int) -> str:
     if code == UNKNOWN_SERVER_ERROR:
         return "UNKNOWN_SERVER_ERROR"
     return _NAMES[code] if 0 <= code < len(_NAMES) else f"ERROR_{code}"
+
+
+def is_unclear(code: int) -> bool:
+    """Whether a code tells nothing of the cause: UNKNOWN_SERVER_ERROR, or one newer than this table."""
+    return not 0 <= code < len(_NAMES)
 
 
 def server_error(code: int, message: str = "") -> ServerError:

@@ -1,11 +1,13 @@
-"""Where the Fetcher stands in one source partition, and what an answer of the leader does to that. No I/O.
+"""Position and state of the Fetcher in one source partition, and what an answer of the leader does to them. No I/O.
 
-Flow: ``FetchedPartition`` -> ``take`` -> batches, or the ``Verdict`` that tells the Fetcher what to do next.
+Flow: ``led_by`` -> ``Lookup`` answered where one is needed -> ``FetchedPartition`` -> ``take`` -> batches, or the
+``Verdict`` that decides what the Fetcher does next. Only methods of the cursor change it.
 """
 
 from enum import Enum, auto
 from typing import Final, final
 
+from mm2py.client.connect.metadata_cache import Leader
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import ProblemKind, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition
@@ -13,11 +15,27 @@ from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
-__all__ = ["NO_TOPIC_ID", "Cursor", "Verdict"]
+__all__ = ["NO_TOPIC_ID", "Cursor", "Lookup", "Verdict"]
 
 
 _RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
 _REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})
+
+
+class Lookup(Enum):
+    """What the leader is asked before a partition can be fetched."""
+
+    NONE = auto()
+    START = auto()
+    """The offset that EARLIEST or LATEST stands for."""
+    BEGINNING = auto()
+    """The first offset of a new incarnation of the topic."""
+    ENDS = auto()
+    """Both ends of the log: the position is outside."""
+    EPOCH = auto()
+    """Where the last epoch that was read ends in the leader's log."""
+    VALIDATE = auto()
+    """The same after a change of the leader, unless Fetch itself reports a divergence (v12 on)."""
 
 
 class Verdict(Enum):
@@ -40,6 +58,8 @@ class Verdict(Enum):
     """The topic id is not known any more."""
     REFUSED = auto()
     """We may not read it; keep asking."""
+    UNCLEAR = auto()
+    """An error without a cause, as a broker answers when its storage fails: keep asking for minutes."""
     FAILED = auto()
     """Nothing of this partition can be copied any more; ``cause`` says why."""
 
@@ -52,6 +72,7 @@ class Cursor:
         "absent",
         "attempts",
         "batch_bytes",
+        "by_name",
         "cause",
         "damaged",
         "diverged_to",
@@ -64,8 +85,10 @@ class Cursor:
         "last_stable_offset",
         "leader",
         "leader_epoch",
+        "lookup",
         "lost",
         "newest_ms",
+        "next_id",
         "node",
         "paused",
         "position",
@@ -75,6 +98,7 @@ class Cursor:
         "suspect",
         "topic_id",
         "tp",
+        "unclear_since",
         "validated_epoch",
     )
 
@@ -89,13 +113,16 @@ class Cursor:
         self.epochs: list[tuple[int, int]] = []  # (leader epoch, first offset read under it)
         self.last_epoch = -1  # leader epoch of the last batch taken, for LastFetchedEpoch (KIP-320)
         self.validated_epoch = -1  # leader epoch the position was last checked under (before v12)
+        self.lookup = Lookup.NONE
         self.topic_id = topic_id
+        self.next_id = topic_id  # of the incarnation that follows, while its BEGINNING is looked up
+        self.by_name = True  # the leader's metadata have no topic id
         self.identified = topic_id != NO_TOPIC_ID  # the position is known to belong to topic_id
         self.absent = False  # the topic is there, without a partition of this number
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.paused = False
-        self.failed = False  # given up or replaced: no task may bring it back
+        self.failed = False  # failed or replaced, for good
         self.attempts = 0  # refusals and lost brokers since the last good answer
         self.filled = False  # its last answer had data and did not reach the end
         self.share_bytes = 0  # of an answer while many compete; 0 for the configured limit
@@ -103,6 +130,7 @@ class Cursor:
         self.newest_ms = -1  # timestamp of what was read last
         self.suspect = -1  # offset of a batch whose CRC did not match once
         self.diverged_to = -1
+        self.unclear_since: float | None = None  # when the first of its unclear errors came
         self.lost = (-1, -1)
         self.cause = ""
         self.damaged = False  # the cause lies in the source's bytes, not in an answer of the broker
@@ -110,11 +138,100 @@ class Cursor:
     @property
     def fetchable(self) -> bool:
         """Whether it belongs into the next Fetch of its broker."""
-        return not self.paused and not self.failed and self.position >= 0
+        return (
+            not self.paused
+            and not self.failed
+            and self.position >= 0
+            and self.lookup is Lookup.NONE
+        )
+
+    # -- by the Fetcher ---------------------------------------------------------------------------
+
+    def fail(self) -> None:
+        """Nothing of it is read any more: it failed, or its assignment ended."""
+        self.failed = True
+
+    def pause(self) -> None:
+        """Leave it out of Fetches."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Fetch it again."""
+        self.paused = False
+
+    def refused(self) -> None:
+        """Count an answer or a connection that did not serve it; the next pause grows."""
+        self.attempts += 1
+
+    def unclear_for_s(self, now: float) -> float:
+        """Return for how long unclear errors came and no data; ``now`` is monotonic seconds."""
+        if self.unclear_since is None:
+            self.unclear_since = now
+        return now - self.unclear_since
 
     def ends_at(self, offset: int) -> None:
         """Note the end that a reader of these records would find, where no Fetch asks for it."""
         self.high_watermark = self.last_stable_offset = offset
+
+    def limit(self, share_bytes: int) -> None:
+        """Take its share of the next answers, 0 for the configured limit."""
+        self.share_bytes = share_bytes
+
+    # -- where it is read -------------------------------------------------------------------------
+
+    def led_by(self, leader: Leader) -> None:
+        """Take what the cluster reports of its leader; decides what is looked up before the next Fetch.
+
+        A leader without a topic id says nothing of the incarnation: clusters in an upgrade or behind an
+        old proxy have none for a while. The known id stays, and the partition is fetched by name.
+        """
+        self.leader, self.leader_epoch = leader.node_id, leader.epoch
+        self.by_name = leader.topic_id == NO_TOPIC_ID
+        if self.lookup is Lookup.BEGINNING:
+            self.lookup = Lookup.NONE
+        if not self.by_name and (self.topic_id == NO_TOPIC_ID or self.position < 0):
+            self.topic_id = leader.topic_id
+        if not self.by_name and self.topic_id != leader.topic_id:
+            self.next_id = leader.topic_id
+            self.lookup = Lookup.BEGINNING
+        elif self.position < 0:
+            self.lookup = Lookup.START
+        elif self.lookup is Lookup.NONE and self.last_epoch > -1 and self._unvalidated:
+            self.lookup = Lookup.VALIDATE
+
+    def placed(self, node_id: int) -> None:
+        """It is fetched from this broker: the leader or a nearer replica."""
+        self.node = node_id
+
+    def follow_until(self, instant_s: float) -> None:
+        """Read from a follower until then."""
+        self.replica_until = instant_s
+
+    def left(self) -> None:
+        """It is fetched from no broker."""
+        self.node = self.leader = -1
+
+    # -- look-ups ---------------------------------------------------------------------------------
+
+    def start_at(self, position: int) -> None:
+        """The offset of EARLIEST or LATEST is known."""
+        self.position = position
+        self.lookup = Lookup.NONE
+
+    def out_of_range(self) -> None:
+        """The leader has no log at our position: its ends decide on which side that is, and why."""
+        self.lookup = Lookup.ENDS
+
+    def compare(self) -> None:
+        """Our position is inside the log: compare our last epoch with the leader's."""
+        self.lookup = Lookup.EPOCH if self.last_epoch >= 0 else Lookup.NONE
+
+    def validated(self) -> None:
+        """Our history is that of the leader, as far as it can be compared."""
+        self.validated_epoch = self.leader_epoch
+        self.lookup = Lookup.NONE
+
+    # -- answers ----------------------------------------------------------------------------------
 
     def take(
         self, fetched: FetchedPartition, lease: BufferLease
@@ -123,6 +240,7 @@ class Cursor:
         if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
             return self._without_data(fetched), None
         self.attempts = 0
+        self.unclear_since = None
         self.high_watermark = fetched.high_watermark
         self.last_stable_offset = fetched.last_stable_offset
         if not fetched.records:
@@ -163,17 +281,21 @@ class Cursor:
         on, so the answer to a divergence is bounded by what we read ourselves.
         """
         self.position = position
+        self.lookup = Lookup.NONE
         self.filled = False
         self.suspect = -1
         while self.epochs and self.epochs[-1][1] >= position:
             self.epochs.pop()
         self.last_epoch = self.epochs[-1][0] if self.epochs else -1
 
-    def restart(self, position: int, topic_id: bytes) -> None:
-        """Begin with another incarnation of the topic: nothing known of the old one holds."""
+    def restart(self, position: int, topic_id: bytes, *, absent: bool = False) -> None:
+        """Begin with another incarnation of the topic: nothing known of the old one holds.
+
+        ``absent``: it has no partition of this number, so nothing was there when it ends in turn.
+        """
         self.topic_id = topic_id
         self.identified = topic_id != NO_TOPIC_ID
-        self.absent = False
+        self.absent = absent
         self.epochs.clear()
         self.high_watermark = self.last_stable_offset = self.newest_ms = -1
         self.replica = self.validated_epoch = -1
@@ -195,6 +317,10 @@ class Cursor:
             if own > epoch:
                 return min(cut, start, self.position)
         return min(cut, self.position)
+
+    @property
+    def _unvalidated(self) -> bool:
+        return self.validated_epoch != self.leader_epoch
 
     def _learn_epochs(self, result: StageResult, asked_for: int) -> None:
         last = self.last_epoch
@@ -227,6 +353,6 @@ class Cursor:
             return Verdict.REFUSED
         if code in codes.RETRIABLE and code != codes.CORRUPT_MESSAGE:
             return Verdict.MOVE
-        self.cause = f"the source answered {codes.error_name(code)} ({code})"
         self.damaged = code == codes.CORRUPT_MESSAGE
-        return Verdict.FAILED
+        self.cause = f"the source answered {codes.error_name(code)} ({code})"
+        return Verdict.UNCLEAR if codes.is_unclear(code) else Verdict.FAILED

@@ -40,11 +40,15 @@ _PARKED_PART: Final = 4
 _CHECK_S: Final = 1.0
 """How often followers and open transactions are looked after."""
 
+UNCLEAR_S: Final = 300.0
+"""How long a broker may answer with errors that name no cause (a tiered read that failed is one) before the
+partition is failed: the Java consumer asks for ever, but then only its lag shows it."""
+
 Fetched = tuple[TopicPartition, list[RecordBatch]]
 
 
 def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
-    """Nobody asked to be told."""
+    """The caller does not show stalls."""
 
 
 @final
@@ -74,13 +78,12 @@ class Fetcher:
         self._on_stalled = on_stalled
         self._read_committed = settings.isolation_level == "read_committed"
         self._losses = FetchLosses(
-            cluster, settings, clock=clock, on_gap=on_gap, on_failed=on_failed
+            auto_offset_reset=settings.auto_offset_reset, on_gap=on_gap, on_failed=on_failed
         )
         self._routes = FetchRoutes(
             cluster,
             self._losses,
             clock=clock,
-            read_committed=self._read_committed,
             new_node=self._new_node,
             spawn=self._spawn,
             on_stalled=on_stalled,
@@ -110,7 +113,7 @@ class Fetcher:
         nobody read it is only noticed if it is shorter than the position.
         """
         for cursor in self._cursors.values():
-            cursor.failed = True
+            cursor.fail()
             self._routes.leave(cursor)
         self._discard(self._cursors)
         ids = topic_ids or {}
@@ -129,7 +132,7 @@ class Fetcher:
         for tp in partitions:
             cursor = self._cursors.get(tp)
             if cursor is not None and not cursor.paused:
-                cursor.paused = True
+                cursor.pause()
                 self._routes.touch(cursor)
                 paused.add(tp)
         if not paused or not self._batches:
@@ -147,7 +150,7 @@ class Fetcher:
             cursor = self._cursors.get(tp)
             if cursor is None or not cursor.paused:
                 continue
-            cursor.paused = False
+            cursor.resume()
             parked = self._parked.pop(tp, None)
             if parked:
                 self._batches.append((tp, parked))
@@ -221,7 +224,7 @@ class Fetcher:
         """Give one partition up; nothing of it is returned any more."""
         cursor = self._cursors.pop(tp, None)
         if cursor is not None:
-            cursor.failed = True
+            cursor.fail()
             self._routes.leave(cursor)
             self._discard((tp,))
 
@@ -246,7 +249,7 @@ class Fetcher:
         for cursor, first in behind.items():
             known = self._cluster.known_topic_id(cursor.tp.topic)
             if known not in (None, NO_TOPIC_ID, cursor.topic_id):
-                cursor.failed = True
+                cursor.fail()
                 self._losses.left_behind(cursor, first)
 
     async def close(self) -> None:
@@ -299,21 +302,25 @@ class Fetcher:
         match verdict:
             case Verdict.MOVE | Verdict.RECREATED:
                 # Nobody is asked again and again without a pause.
-                cursor.attempts += 1
+                cursor.refused()
                 routes.seek(cursor, part.current_leader, pause=cursor.attempts > 1)
             case Verdict.REPLICA:
                 routes.read_from(cursor, cursor.replica)
             case Verdict.LEADER:
                 # The leader may name the same follower again at once, so there is a pause.
-                cursor.attempts += 1
+                cursor.refused()
                 routes.seek(cursor, pause=True)
             case Verdict.RESET:
-                routes.leave(cursor)
-                self._spawn(self._reset(cursor))
+                cursor.out_of_range()
+                cursor.refused()
+                routes.seek(cursor, pause=cursor.attempts > 1)
             case Verdict.TRUNCATED:
                 self._losses.truncated(cursor, cursor.diverged_to)
-            case Verdict.REFUSED:
-                cursor.attempts += 1
+            case Verdict.UNCLEAR if cursor.unclear_for_s(self._clock.monotonic()) >= UNCLEAR_S:
+                routes.leave(cursor)
+                self._losses.give_up(cursor, f"{cursor.cause} for {UNCLEAR_S:.0f} s")
+            case Verdict.REFUSED | Verdict.UNCLEAR:
+                cursor.refused()
                 self._on_stalled(
                     cursor.tp, codes.server_error(part.error_code, f"reading {cursor.tp}")
                 )
@@ -323,11 +330,6 @@ class Fetcher:
                 self._losses.give_up(cursor, cursor.cause)
             case _:
                 return
-
-    async def _reset(self, cursor: Cursor) -> None:
-        cursor.attempts += 1
-        await self._losses.find_out(cursor)
-        self._routes.seek(cursor, pause=cursor.attempts > 1)
 
     def _look_after(self, now: float) -> None:
         self._routes.recheck(now)
@@ -363,6 +365,7 @@ class Fetcher:
             self._settings,
             clock=self._clock,
             events=NodeEvents(self._free, self._most, self._fetched, self._routes.lost),
+            losses=self._losses,
             rate=self._rate,
         )
 

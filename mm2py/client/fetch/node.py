@@ -1,8 +1,8 @@
 """One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time.
 
-Flow: cursors of this broker -> ``FetchSession`` -> Fetch -> answer -> ``on_fetched`` for each partition.
-The next Fetch leaves only while receive buffers are within the budget, and neither the broker's quota
-nor our own byte rate forbids it.
+Flow: cursors of this broker -> look-ups of those that need one, all with one request -> ``FetchSession`` ->
+Fetch -> answer -> ``on_fetched`` for each partition. The next Fetch leaves only while receive buffers are
+within the budget, and neither the broker's quota nor our own byte rate forbids it.
 """
 
 import asyncio
@@ -14,7 +14,9 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import measure_round_trip_s
-from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
+from mm2py.client.fetch.cursor import Cursor, Lookup
+from mm2py.client.fetch.lookups import look_up
+from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.session import FetchSession, Plan
 from mm2py.client.fetch.share import shares
 from mm2py.client.fetch.window import FetchWindow
@@ -36,6 +38,8 @@ from mm2py.protocol.record_batch import BufferLease
 __all__ = ["FetchNode", "NodeEvents"]
 
 TOPIC_ID_VERSION: Final = 13
+DIVERGING_VERSION: Final = 12
+"""From here on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
 SESSION_CODES: Final = frozenset(
@@ -49,9 +53,10 @@ SESSION_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeEvents:
-    """Whom a node asks and tells: free memory, one partition's answer, partitions without a broker.
+    """Callbacks of a FetchNode: free memory, one partition's answer, partitions without a broker.
 
     ``most`` is what one answer may have beside those of other brokers that are asked at the same time.
+    ``on_lost`` also takes single partitions whose look-up the broker refused.
     """
 
     room: Callable[[], int]
@@ -85,16 +90,20 @@ class FetchNode:
         *,
         clock: Clock,
         events: NodeEvents,
+        losses: FetchLosses,
         rate: ByteRate | None = None,
     ) -> None:
         self.node_id = node_id
         self.throttle = Throttle(clock)
         self._cursors: dict[Cursor, None] = {}
-        self._nameless = 0
+        self._by_name: dict[Cursor, None] = {}
+        self._unready: dict[Cursor, None] = {}
+        self._asking_since: float | None = None
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
         self._events = events
+        self._losses = losses
         self._rate = rate
         self._wake = asyncio.Event()
         self._isolation = 1 if settings.isolation_level == "read_committed" else 0
@@ -112,14 +121,14 @@ class FetchNode:
     def add(self, cursor: Cursor) -> None:
         """Fetch a partition from here."""
         self._cursors[cursor] = None
-        self._nameless += cursor.topic_id == NO_TOPIC_ID
         self.touch(cursor)
 
     def remove(self, cursor: Cursor) -> None:
         """Fetch it from here no more; what is under way for it is ignored."""
         if cursor in self._cursors:
             del self._cursors[cursor]
-            self._nameless -= cursor.topic_id == NO_TOPIC_ID
+            self._by_name.pop(cursor, None)
+            self._unready.pop(cursor, None)
             self._full.pop(cursor, None)
             self._long_poll.release(cursor)
             self._session.touch(cursor)
@@ -127,6 +136,12 @@ class FetchNode:
     def touch(self, cursor: Cursor) -> None:
         """A partition of this broker was paused, resumed or moved."""
         self._session.touch(cursor)
+        if cursor.by_name:
+            self._by_name[cursor] = None
+        else:
+            self._by_name.pop(cursor, None)
+        if cursor.lookup is not Lookup.NONE:
+            self._unready[cursor] = None
         if cursor.paused:
             self._long_poll.hold(cursor)
         else:
@@ -137,6 +152,12 @@ class FetchNode:
         """There may be memory again."""
         self._wake.set()
 
+    def silent_s(self, now: float) -> float:
+        """Return for how long the broker has owed us an answer or a connection; ``now`` is monotonic."""
+        if self._asking_since is None:
+            return 0.0
+        return now - self._asking_since - self._settings.fetch_max_wait_ms / 1000
+
     async def run(self) -> None:
         """Fetch for ever; ends by cancellation."""
         backoff = Backoff(
@@ -144,6 +165,26 @@ class FetchNode:
             self._cluster.settings.reconnect_backoff_max_ms,
         )
         while True:
+            room = await self._room()
+            self._asking_since = self._clock.monotonic()
+            try:
+                connection = await self._cluster.connection(self.node_id, "fetch")
+                if self._unready:
+                    await self._look_up(connection)
+                else:
+                    await self._round(connection, room)
+                self._asking_since = None
+                backoff.reset()
+            except Mm2pyError as error:
+                # The partitions ask for their leaders again; the pause keeps that from spinning.
+                self._connection = self._asking_since = None
+                lost = [c for c in self._cursors if c.fetchable or c.lookup is not Lookup.NONE]
+                self._events.on_lost(lost, error)
+                await self._clock.sleep(backoff.next_s())
+
+    async def _room(self) -> int:
+        """Wait until something may be asked; return the most bytes that the next answer may have."""
+        while not self._unready:
             room = min(self._events.room(), self._window.answer_bytes(self._events.most()))
             if room <= 0 or not self._anything():
                 self._wake.clear()
@@ -153,18 +194,32 @@ class FetchNode:
             if self._rate is not None:
                 pause_s = max(pause_s, self._rate.delay_s())
                 room = min(room, self._rate.room_bytes())
-            if pause_s > 0:
-                await self._clock.sleep(pause_s)
-                continue
-            try:
-                connection = await self._cluster.connection(self.node_id, "fetch")
-                await self._round(connection, room)
-                backoff.reset()
-            except Mm2pyError as error:
-                # Not lost for good: leaders are looked up again, the pause keeps that from spinning.
-                self._connection = None
-                self._events.on_lost([c for c in self._cursors if c.fetchable], error)
-                await self._clock.sleep(backoff.next_s())
+            if pause_s <= 0:
+                return room
+            await self._clock.sleep(pause_s)
+        return 0
+
+    async def _look_up(self, connection: BrokerConnection) -> None:
+        """Ask what partitions need to know before they can be fetched, all of a kind together."""
+        waiting = list(self._unready)
+        self._unready.clear()
+        if connection.negotiated(FETCH_KEY, 4, NEWEST, "Fetch") >= DIVERGING_VERSION:
+            for cursor in waiting:
+                if cursor.lookup is Lookup.VALIDATE:
+                    cursor.validated()
+                    self.touch(cursor)
+        refused = await look_up(
+            connection,
+            [cursor for cursor in waiting if cursor.lookup is not Lookup.NONE],
+            self._losses,
+            isolation_level=self._isolation,
+            is_current=self._cursors.__contains__,
+        )
+        for cursor in waiting:
+            if cursor in self._cursors:
+                self.touch(cursor)
+        for cursor, error in refused:
+            self._events.on_lost([cursor], error)
 
     def _anything(self) -> bool:
         return any(cursor.fetchable for cursor in self._cursors)
@@ -172,8 +227,7 @@ class FetchNode:
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
         if connection is not self._connection:
             self._window.opened(await measure_round_trip_s(connection, self._clock))
-        by_name = self._nameless > 0
-        newest = TOPIC_ID_VERSION - 1 if by_name else NEWEST
+        newest = TOPIC_ID_VERSION - 1 if self._by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
         if self._full:
@@ -249,6 +303,8 @@ class FetchNode:
                 cursor not in cursors
                 or cursor.failed
                 or cursor.position != asked.wanted.position
+                or cursor.topic_id != asked.wanted.topic_id
+                or cursor.lookup is not Lookup.NONE
                 or (cursor.paused and not part.records)
             ):
                 continue
@@ -257,7 +313,7 @@ class FetchNode:
                 full[cursor] = None
             elif cursor in full:
                 del full[cursor]
-                cursor.share_bytes = 0
+                cursor.limit(0)
 
     def _share(self) -> None:
         """Divide the next answer among partitions that have more to give than fits."""
@@ -265,5 +321,5 @@ class FetchNode:
         for cursor in [c for c in self._full if not c.filled]:
             del self._full[cursor]
         for cursor, share in shares(self._full, limit, room, self._clock.now_ms()):
-            cursor.share_bytes = share
+            cursor.limit(share)
             self._session.touch(cursor)

@@ -1,15 +1,15 @@
 """Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
 
-Flow: ``seek`` -> leader, position and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a
-partition to a follower (KIP-392), ``recheck`` brings it back. Never gives up: back-off and ``on_stalled``.
+Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
+follower (KIP-392), ``recheck`` brings it back. Asks without end: back-off and ``on_stalled``.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import final
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster, Leader
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch.losses import FetchLosses
@@ -17,18 +17,20 @@ from mm2py.client.fetch.node import FetchNode
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from mm2py.protocol.fetch import FETCH_KEY
 from mm2py.types import TopicPartition
 
 __all__ = ["FetchRoutes"]
 
-_DIVERGING_VERSION = 12
-"""From here on Fetch itself tells a truncation; before, OffsetForLeaderEpoch does."""
+log = logging.getLogger(__name__)
+
+SILENT_S: Final = 2.0
+"""A broker that owes an answer for longer may be dead: its partitions may have another leader by now, long
+before ``request.timeout.ms`` or ``socket.connection.setup.timeout.ms`` end the attempt."""
 
 
 @final
 class FetchRoutes:
-    """Knows the nodes and who is fetched where."""
+    """Owns the nodes, and which partition is fetched from which."""
 
     def __init__(
         self,
@@ -36,7 +38,6 @@ class FetchRoutes:
         losses: FetchLosses,
         *,
         clock: Clock,
-        read_committed: bool,
         new_node: Callable[[int], FetchNode],
         spawn: Callable[[Coroutine[None, None, None]], "asyncio.Task[None]"],
         on_stalled: Callable[[TopicPartition, Exception | None], None],
@@ -44,11 +45,9 @@ class FetchRoutes:
         self._cluster = cluster
         self._losses = losses
         self._clock = clock
-        self._read_committed = read_committed
         self._new_node = new_node
         self._spawn = spawn
         self._on_stalled = on_stalled
-        self._admin = Admin(cluster)
         self._nodes: dict[int, FetchNode] = {}
         self._homeless: dict[Cursor, None] = {}
         self._patient: dict[Cursor, None] = {}
@@ -56,6 +55,7 @@ class FetchRoutes:
         self._unproven: dict[Cursor, None] = {}
         self._router: asyncio.Task[None] | None = None
         self._pause: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[None] | None = None
 
     @property
     def nodes(self) -> Iterable[FetchNode]:
@@ -67,7 +67,7 @@ class FetchRoutes:
         node = self._nodes.get(cursor.node)
         if node is not None:
             node.remove(cursor)
-        cursor.node = cursor.leader = -1
+        cursor.left()
         self._homeless.pop(cursor, None)
         self._patient.pop(cursor, None)
         self._away.pop(cursor, None)
@@ -87,10 +87,10 @@ class FetchRoutes:
     def seek(
         self, cursor: Cursor, hint: tuple[int, int] | None = None, *, pause: bool = False
     ) -> None:
-        """Take the cursor from its broker and find out who leads now, after a pause if asked.
+        """Take the cursor from its broker and find out which one leads now, after a pause if asked.
 
         ``hint`` is (node, epoch) as the broker that refused us named it (KIP-951). The pause grows
-        with ``cursor.attempts`` and holds up nobody else.
+        with ``cursor.attempts`` and delays no other partition.
         """
         moved, epoch = cursor.leader >= 0, cursor.leader_epoch
         self.leave(cursor)
@@ -101,21 +101,24 @@ class FetchRoutes:
                 self._cluster.leader_moved(cursor.tp, *hint)
             else:
                 self._cluster.leader_moved(cursor.tp)
-        (self._patient if pause else self._homeless)[cursor] = None
-        self._start()
+        if pause:
+            self._patient[cursor] = None
+            self._start()
+        else:
+            self._find_home(cursor)
 
     def read_from(self, cursor: Cursor, node_id: int) -> None:
         """Read from a follower for ``metadata.max.age.ms``, then ask the leader again (KIP-392)."""
         self._place(cursor, node_id)
-        cursor.replica_until = (
-            self._clock.monotonic() + self._cluster.settings.metadata_max_age_ms / 1000
-        )
+        max_age_s = self._cluster.settings.metadata_max_age_ms / 1000
+        cursor.follow_until(self._clock.monotonic() + max_age_s)
         self._away[cursor] = None
 
     def recheck(self, now: float) -> None:
         """Let the leader choose again for those that have read from a follower long enough.
 
-        Also says of those that were stalled that they are read again, once a broker has answered.
+        Also reports of those that were stalled that they are read again, once a broker has answered, and
+        looks for new leaders of what silent brokers led.
         """
         for cursor in [c for c in self._unproven if not c.attempts]:
             del self._unproven[cursor]
@@ -123,12 +126,17 @@ class FetchRoutes:
         for cursor in [c for c in self._away if c.replica_until <= now]:
             del self._away[cursor]
             self._place(cursor, cursor.leader)
+        if self._check is None or self._check.done():
+            silent = [node for node in self._nodes.values() if node.silent_s(now) > SILENT_S]
+            waiting = [cursor for node in silent for cursor in node.cursors]
+            if waiting:
+                self._check = self._spawn(self._move_from_silent(waiting))
 
     def lost(self, cursors: list[Cursor], error: Exception) -> None:
-        """A broker is away."""
+        """A broker is away, or it refused to say where these partitions begin."""
         for cursor in cursors:
             self._on_stalled(cursor.tp, error)
-            cursor.attempts += 1
+            cursor.refused()
             self.seek(cursor, pause=True)
 
     # -- inside -----------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ class FetchRoutes:
         node = self._nodes.get(cursor.node)
         if node is not None:
             node.remove(cursor)
-        cursor.node = node_id
+        cursor.placed(node_id)
         node = self._nodes.get(node_id)
         if node is None:
             node = self._nodes[node_id] = self._new_node(node_id)
@@ -151,90 +159,71 @@ class FetchRoutes:
             self._pause = self._spawn(self._wait())
 
     async def _wait(self) -> None:
-        """Let those who were refused try again, each round after a pause."""
+        """Let those that were refused try again, each round after a pause."""
         settings = self._cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         while self._patient:
             backoff.failures = max(0, min(cursor.attempts for cursor in self._patient) - 1)
             await self._clock.sleep(backoff.next_s())
-            self._homeless.update(self._patient)
-            self._patient.clear()
-            self._start()
+            waiting, self._patient = self._patient, {}
+            for cursor in waiting:
+                self._find_home(cursor)
 
     async def _route(self) -> None:
-        """Give every homeless cursor its leader and position; who gets none waits for another round."""
+        """Ask for the leaders of all homeless cursors at once; those without one wait for another round."""
         while self._homeless:
             waiting = list(self._homeless)
-            unknown = [c for c in waiting if self._cluster.known_leader(c.tp) is None]
-            problem = await self._prefetch(unknown) if unknown else None
-            await self._look_up_positions([c for c in waiting if c.position < 0])
+            problem = await self._ask_leaders(waiting)
             for cursor in waiting:
-                if cursor in self._homeless and cursor.position >= 0:
-                    await self._settle(cursor, problem)
                 if cursor in self._homeless:
                     del self._homeless[cursor]
-                    cursor.attempts += 1
-                    self._patient[cursor] = None
-            self._start()
+                    self._find_home(cursor, problem or self._cluster.no_leader(cursor.tp))
 
-    async def _prefetch(self, cursors: list[Cursor]) -> Mm2pyError | None:
-        """Ask for all leaders at once; one by one each would refresh the metadata."""
+    async def _ask_leaders(self, cursors: Collection[Cursor]) -> Mm2pyError | None:
         try:
             await self._cluster.metadata(sorted({cursor.tp.topic for cursor in cursors}))
         except Mm2pyError as error:
-            for cursor in cursors:
-                self._on_stalled(cursor.tp, error)
             return error
         return None
 
-    async def _look_up_positions(self, cursors: list[Cursor]) -> None:
-        if not cursors:
-            return
-        try:
-            answers = await self._admin.list_offsets(
-                {c.tp: c.position for c in cursors}, read_committed=self._read_committed
-            )
-        except Mm2pyError as error:
-            for cursor in cursors:
-                self._on_stalled(cursor.tp, error)
-            return
-        for cursor in cursors:
-            answer = answers[cursor.tp]
-            if answer.error is None:
-                cursor.position = answer.offset
-            else:
-                self._cluster.leader_moved(cursor.tp)
-                self._on_stalled(cursor.tp, answer.error)
+    def _find_home(self, cursor: Cursor, problem: Mm2pyError | None = None) -> None:
+        """Place a cursor at its leader; without one ask for it, or wait where that had ``problem``."""
+        leader = self._cluster.known_leader(cursor.tp)
+        if leader is not None:
+            self._settle(cursor, leader)
+        elif problem is None:
+            self._homeless[cursor] = None
+            self._start()
+        else:
+            self._look_for_another(cursor, problem)
+            self._on_stalled(cursor.tp, problem)
+            if not cursor.failed:
+                cursor.refused()
+                self._patient[cursor] = None
+                self._start()
 
-    async def _settle(self, cursor: Cursor, problem: Mm2pyError | None) -> None:
-        """Place one cursor; who has no leader after the question for all waits for the next round."""
-        tp = cursor.tp
-        leader = self._cluster.known_leader(tp)
-        try:
-            if leader is None:
-                raise problem or self._cluster.no_leader(tp)
-            if cursor.topic_id in (NO_TOPIC_ID, leader.topic_id):
-                await self._validate(cursor, leader)
-        except Mm2pyError as error:
-            self._cluster.leader_moved(tp)  # whoever that was, the next round asks again
-            self._look_for_another(cursor, error)
-            self._on_stalled(tp, error)
-            return
-        if cursor not in self._homeless:
-            return
-        if cursor.topic_id not in (NO_TOPIC_ID, leader.topic_id):
-            known = await self._losses.incarnation_ended(cursor, leader)
-            if not known or cursor not in self._homeless:
-                return
-        del self._homeless[cursor]
-        cursor.topic_id = leader.topic_id
-        cursor.leader, cursor.leader_epoch = leader.node_id, leader.epoch
+    def _settle(self, cursor: Cursor, leader: Leader) -> None:
+        cursor.led_by(leader)
         if cursor.attempts:
-            # Brokers name a dead leader until its session ends: only its answer tells that it is read.
+            # Brokers name a dead leader until its session ends: only its answer proves that it is read.
             self._unproven[cursor] = None
         else:
-            self._on_stalled(tp, None)
+            self._on_stalled(cursor.tp, None)
         self._place(cursor, leader.node_id)
+
+    async def _move_from_silent(self, waiting: Collection[Cursor]) -> None:
+        problem = await self._ask_leaders(waiting)
+        if problem is not None:
+            log.debug("leaders of silent brokers are not known cause=%s", problem)
+            return
+        for cursor in waiting:
+            leader = self._cluster.known_leader(cursor.tp)
+            if leader is None or cursor.failed or cursor.leader < 0:
+                continue
+            if leader.node_id != cursor.node or leader.epoch != cursor.leader_epoch:
+                self.leave(cursor)
+                cursor.refused()
+                self._settle(cursor, leader)
 
     def _look_for_another(self, cursor: Cursor, error: Mm2pyError) -> None:
         """Whether the partition is missing because its topic is another one now, with fewer of them."""
@@ -246,13 +235,3 @@ class FetchRoutes:
             and cursor.topic_id != NO_TOPIC_ID
         ):
             self._losses.without_partition(cursor, known)
-
-    async def _validate(self, cursor: Cursor, leader: Leader) -> None:
-        """Check the position against a new leader's log where Fetch does not do it (before v12)."""
-        if cursor.last_epoch < 0 or cursor.validated_epoch == leader.epoch:
-            return
-        connection = await self._cluster.connection(leader.node_id, "fetch")
-        version = connection.negotiated(FETCH_KEY, 4, _DIVERGING_VERSION, "Fetch")
-        if version < _DIVERGING_VERSION:
-            await self._losses.check_epoch(cursor)
-        cursor.validated_epoch = leader.epoch

@@ -34,6 +34,7 @@ class Rig:
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.broker = broker
+        self.cluster = cluster
         self.gaps: list[tuple[TopicPartition, int, int, str]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, Exception]] = []
@@ -100,6 +101,7 @@ async def fetching(
     partition_bytes: int = 1 << 20,
     max_wait_ms: int = 50,
     buffer_bytes: int = BUFFER_BYTES,
+    reconnect_ms: int = 1,
     line: DelayProxy | None = None,
 ) -> AsyncGenerator[Rig]:
     """A Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
@@ -109,8 +111,8 @@ async def fetching(
         connection = ConnectionSettings(
             bootstrap_servers=(("127.0.0.1", port),),
             client_rack=rack,
-            reconnect_backoff_ms=1,
-            reconnect_backoff_max_ms=5,
+            reconnect_backoff_ms=reconnect_ms,
+            reconnect_backoff_max_ms=max(5, reconnect_ms),
             retry_backoff_ms=1,
             retry_backoff_max_ms=5,
             default_api_timeout_ms=5000,

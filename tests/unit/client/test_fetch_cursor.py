@@ -98,6 +98,9 @@ def test_error_codes_are_told_apart() -> None:
         codes.UNKNOWN_TOPIC_ID: Verdict.RECREATED,
         codes.TOPIC_AUTHORIZATION_FAILED: Verdict.REFUSED,
         codes.CORRUPT_MESSAGE: Verdict.FAILED,
+        codes.UNSUPPORTED_COMPRESSION_TYPE: Verdict.FAILED,
+        codes.UNKNOWN_SERVER_ERROR: Verdict.UNCLEAR,
+        999: Verdict.UNCLEAR,
     }
     for code, verdict in expected.items():
         assert Cursor(TP, 0).take(answer(code=code), CountingLease())[0] is verdict

@@ -230,6 +230,25 @@ async def test_a_follower_that_dies_costs_nothing_but_time() -> None:
         assert rig.failed == []
 
 
+@pytest.mark.parametrize("code", [codes.UNKNOWN_SERVER_ERROR, 999])
+async def test_an_error_without_a_cause_is_asked_again_and_fails_the_partition_only_when_it_lasts(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fetching() as rig:
+        rig.fill(FIRST, range(5))
+        rig.broker.fail_next(FETCH, code, 3)
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.read.get(FIRST) == [0, 1, 2, 3, 4])
+        assert FIRST in [tp for tp, _ in rig.stalled]
+        assert rig.failed == []
+        monkeypatch.setattr("mm2py.client.fetch.fetcher.UNCLEAR_S", 0.05)
+        rig.broker.fail_next(FETCH, code, 100_000)
+        await rig.until(lambda: bool(rig.failed))
+        ((failed, error),) = rig.failed
+        assert failed == FIRST
+        assert f"({code})" in str(error)
+
+
 async def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -> None:
     missing = TopicPartition("later", 0)
 

@@ -151,6 +151,23 @@ def test_log_append_time_goes_into_every_record() -> None:
     assert spliced.max_timestamp == 77_000
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        bytes([8, 0, 0x80, 1, 0]),  # no byte is left for the key's length
+        bytes([10, 0, 0, 0, 8, 0]),  # a key that is longer than its record
+        bytes([10, 0, 0, 0, 0x80, 0x80]),  # a length that does not end
+    ],
+)
+def test_a_marker_that_is_cut_off_is_a_damaged_batch(payload: bytes) -> None:
+    data = batch(10, flags=CONTROL | TRANSACTIONAL, producer=7)[:61] + payload
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    result = classify(memoryview(resign(data)), 10, None, aborted=[(7, 5)])
+    assert result.problem is not None
+    assert result.problem.kind is ProblemKind.RECORDS
+    assert result.next_offset == 10
+
+
 def test_aborted_transactions_are_dropped_until_their_marker() -> None:
     raw = b"".join(
         [
