@@ -1,6 +1,6 @@
 """One broker connection: TCP or TLS, version negotiation, login, requests in order, answers by id.
 
-Flow: ``send`` / ``call`` -> ``Writer`` -> broker -> ``FrameReceiver`` -> the request's callback.
+Flow: ``send`` / ``call`` -> ``Wire`` -> broker -> ``FrameReceiver`` -> the request's callback.
 Without TLS record bytes are copied on neither side: requests leave as an iovec, large answers arrive
 in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened.
 """
@@ -16,15 +16,9 @@ from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.greeting import Farewell, is_tls_record, unwelcome
-from mm2py.client.connect.open_socket import (
-    Buffer,
-    SocketWriter,
-    TransportWriter,
-    Writer,
-    connect_socket,
-    reason_of,
-)
+from mm2py.client.connect.open_socket import connect_socket, reason_of
 from mm2py.client.connect.tls import tls_failure
+from mm2py.client.connect.wire import Buffer, Wire, start_tls
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
     ConnectionFailedError,
@@ -53,6 +47,7 @@ _RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
 _RCVLOWAT_CAP_BYTES: Final = 512 * 1024
 """Waiting for more than this would idle the CPU while the kernel's receive window fills."""
 
+_TLS_RECORD_BYTES: Final = 17 * 1024
 _UNLIMITED_MS: Final = 2**31 - 1
 
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
@@ -71,7 +66,7 @@ class _InFlight(NamedTuple):
 
 
 @final
-class BrokerConnection(asyncio.BufferedProtocol):
+class BrokerConnection:
     """An open connection to one broker; built by ``open``.
 
     Brokers answer the requests of one connection in order. All methods are for the loop's thread.
@@ -94,8 +89,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._sock = sock
         self._receiver = FrameReceiver(pool, self._deliver)
         self._rcvlowat = 1
-        self._transport: asyncio.BaseTransport | None = None
-        self._writer: Writer | None = None
+        self._wire: Wire | None = None
         self._held: list[Sequence[Buffer]] | None = None
         self._greeting: memoryview | None = None
         self._first_bytes = b""
@@ -163,19 +157,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return connection
 
     async def _start(self, context: ssl.SSLContext | None) -> None:
-        try:
-            await self._loop.create_connection(
-                lambda: self,
-                sock=self._sock,
-                ssl=context,
-                server_hostname=None if context is None else self.host,
-            )
-        except BaseException as error:
-            self._sock.close()
-            if isinstance(error, OSError) and self._settings.tls is not None:
+        if context is not None:
+            assert self._settings.tls is not None
+            try:
+                self._sock = await start_tls(self._sock, context, self.host)
+            except OSError as error:
                 known = self.address in self._credentials.greeted
                 raise tls_failure(error, self.address, self._settings.tls, known=known) from None
-            raise
+        self._wire = Wire(self._sock, self)
         try:
             await self._negotiate()
         except ConnectionFailedError as error:
@@ -217,7 +206,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @property
     def write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        return 0 if self._writer is None else self._writer.pending_bytes
+        return 0 if self._wire is None else self._wire.pending_bytes
 
     def next_correlation_id(self) -> int:
         """Return the id for the next request."""
@@ -270,8 +259,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._watch is None or deadline < self._watch_at:
             self._watch_until(deadline)
         if self._held is None:
-            assert self._writer is not None
-            self._writer.write(parts)
+            assert self._wire is not None
+            self._wire.write(parts)
         else:
             self._held.append(parts)
 
@@ -322,11 +311,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self._closed_reason = reason
-        if self._transport is None:
+        if self._wire is None:
+            self._sock.close()
             self.connection_lost(None)
         else:
-            assert isinstance(self._transport, asyncio.WriteTransport)
-            self._transport.abort()
+            self._wire.close()
 
     def reset(self, reason: str) -> None:
         """Abort so that the kernel drops what it has not delivered: a cut line must not bring it later."""
@@ -334,18 +323,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self.abort(reason)
 
-    # ---- asyncio.BufferedProtocol ----
+    # ---- wire.Peer ----
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take up reading and writing."""
-        self._transport = transport
-        if self._settings.tls is None:
-            self._writer = SocketWriter(self._sock, self.abort)
-        else:
-            assert isinstance(transport, asyncio.WriteTransport)
-            self._writer = TransportWriter(transport)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self) -> memoryview:
         """Return where the next bytes go."""
         buffer = self._receiver.get_buffer()
         if not self._greeted:
@@ -364,25 +344,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         # A fixed value strands the tail of the stream (libraries.md 8), so it follows each frame.
         wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
-        if wanted != self._rcvlowat and not self._closed_reason and self._settings.tls is None:
+        if wanted > 1 and self._settings.tls is not None:
+            wanted -= _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
+        if wanted != self._rcvlowat and not self._closed_reason:
             self._rcvlowat = wanted
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, cause: Exception | None) -> None:
         """Report everything in flight as lost."""
         if self._lost.done():
             return
-        self._cause = exc
+        self._cause = cause
         lost, self._in_flight = self._in_flight, {}
         hint = self._hint(lost)
-        self._closed_reason = self._closed_reason or reason_of(exc) + hint
+        self._closed_reason = self._closed_reason or reason_of(cause) + hint
         for timer in (self._watch, self._session):
             if timer is not None:
                 timer.cancel()
         if self._renewal is not None:
             self._renewal.cancel()
-        if self._writer is not None:
-            self._writer.close()
         self._held = None
         self._receiver.close()
         self._lost.set_result(None)
@@ -477,9 +457,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         held, self._held = self._held, None
         self._opened_id = self._correlation_id
-        assert self._writer is not None
+        assert self._wire is not None
         for parts in held:
-            self._writer.write(parts)
+            self._wire.write(parts)
 
     def _watch_until(self, deadline: float) -> None:
         if self._watch is not None:

@@ -1,139 +1,14 @@
-"""The way to a broker: a tuned TCP socket, and the two ways to write to it.
-
-Flow: ``connect_socket`` -> ``BrokerConnection`` -> ``SocketWriter`` (``sendmsg``, nothing copied) or,
-under TLS, ``TransportWriter`` -> broker. Frames and answers are ``connection``'s.
-"""
+"""A tuned TCP socket to a broker, whichever address of its name answers; reading and writing it is ``wire``'s."""
 
 import asyncio
 import os
 import socket
-from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import Final, Protocol, final
 
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError
 
-__all__ = ["Buffer", "SocketWriter", "TransportWriter", "Writer", "connect_socket", "reason_of"]
-
-Buffer = bytes | bytearray | memoryview
-
-_IOVEC_PARTS: Final = 512
-"""Buffers per ``sendmsg``; Linux refuses more than 1024 (``IOV_MAX``)."""
-
-
-class Writer(Protocol):
-    """Takes framed requests; what the peer does not take at once waits inside."""
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        ...
-
-    def write(self, parts: Sequence[Buffer]) -> None:
-        """Write; the parts must stay unchanged until the request is answered."""
-        ...
-
-    def close(self) -> None:
-        """Forget what waits."""
-        ...
-
-
-@final
-class SocketWriter:
-    """Writes iovecs through a second descriptor of the socket that the transport reads from.
-
-    A transport of Python 3.11 joins what ``writelines`` gets into one copy.
-    """
-
-    def __init__(self, sock: socket.socket, on_error: Callable[[str], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._fd = os.dup(sock.fileno())
-        self._on_error = on_error
-        self._unsent: deque[Buffer] = deque()
-        self._closed = self._broken = False
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        return sum(map(len, self._unsent))
-
-    def write(self, parts: Sequence[Buffer]) -> None:
-        """Hand as much as possible to the kernel and queue the rest."""
-        if self._unsent:
-            self._unsent.extend(parts)
-            return
-        if len(parts) <= _IOVEC_PARTS:
-            sent = self._sendmsg(parts)
-            if sent == sum(map(len, parts)):
-                return
-            self._unsent.extend(parts)
-            self._consume(sent)
-        else:
-            self._unsent.extend(parts)
-        if not self._broken and not self._closed:
-            self._loop.add_writer(self._fd, self._flush)
-
-    def close(self) -> None:
-        """Forget what waits and close the descriptor; safe twice."""
-        if not self._closed:
-            self._closed = True
-            self._loop.remove_writer(self._fd)
-            os.close(self._fd)
-        self._unsent.clear()
-
-    def _flush(self) -> None:
-        self._consume(self._sendmsg(tuple(islice(self._unsent, _IOVEC_PARTS))))
-        if not self._unsent and not self._broken:
-            self._loop.remove_writer(self._fd)
-
-    def _sendmsg(self, parts: Sequence[Buffer]) -> int:
-        try:
-            return self._sock.sendmsg(parts)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            # The connection ends in the next loop round at the latest; until then nothing is tried.
-            if not self._broken:
-                self._broken = True
-                self._loop.remove_writer(self._fd)
-            self._on_error(reason_of(error))
-            return 0
-
-    def _consume(self, sent: int) -> None:
-        unsent = self._unsent
-        while sent:
-            size = len(unsent[0])
-            if sent < size:
-                unsent[0] = memoryview(unsent[0])[sent:]
-                return
-            sent -= size
-            unsent.popleft()
-        while unsent and not len(unsent[0]):
-            unsent.popleft()
-
-
-@final
-class TransportWriter:
-    """Writes through a TLS transport; parts are joined, for each one would become a record of its own."""
-
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self._transport = transport
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        return self._transport.get_write_buffer_size()
-
-    def write(self, parts: Sequence[Buffer]) -> None:
-        """Encrypt and write."""
-        self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    def close(self) -> None:
-        """The transport forgets by itself."""
+__all__ = ["connect_socket", "reason_of"]
 
 
 def reason_of(error: Exception | None) -> str:
