@@ -42,8 +42,8 @@ DRIVER_KEYS: Final[Mapping[str, tuple[JavaType, str]]] = {
     "task.host.processes": (
         JavaType.INT,
         "Processes (ours) that tasks are spread over, started on need; one per core by default, 0: they run"
-        " in the worker's own. A flow of one task uses one, which takes a second of CPU at its start; worker"
-        " and process together take 130 to 150 MB, the worker alone 100 to 135 MB.",
+        " in the worker's own. They are forked by a process of ours that has loaded everything once (a third one"
+        " in `ps`). A flow of one task uses one; all together take 100 to 150 MB.",
     ),
     "config.providers": (JavaType.LIST, "Names of config providers for ${name:...}."),
 }

@@ -6,9 +6,10 @@ rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A prob
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from struct import Struct
-from typing import Final, NamedTuple, TypeVar, final
+from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.kernel import native
@@ -27,7 +28,7 @@ from mm2py.protocol.record_batch import (
     crc32c,
 )
 from mm2py.protocol.record_bytes import MAX_INT64, damaged, read_varint, walk
-from mm2py.protocol.splice import rewrite
+from mm2py.protocol.splice import merge, rewrite
 
 __all__ = [
     "DropReason",
@@ -47,6 +48,13 @@ _MIN_LENGTH: Final = HEADER_BYTES - _LOG_OVERHEAD
 _SPECIAL: Final = LOG_APPEND_FLAG | CONTROL_FLAG
 _MARKER: Final = Struct(">hh")  # version, type
 _ABORT: Final = 0
+
+_TINY_BYTES: Final = 2048
+"""Uncompressed batches below it become one where ``_GATHER_LEAST`` or more follow each other: what sparse producers
+and ``linger.ms=0`` make costs more per batch than per byte."""
+
+_GATHERED_BYTES: Final = 128 * 1024
+_GATHER_LEAST: Final = 4
 
 
 class DropReason(Enum):
@@ -171,17 +179,13 @@ def plain_scan(
 ) -> tuple[int, int, int]:
     """Append the ordinary batches from ``position`` on: nothing but their headers will change.
 
-    ``floor`` is the last offset before them. Each takes one reference of ``lease``. Returns the
-    position of the first that is not ordinary, whole and undamaged, the new floor, and the leader
-    epoch of the last ordinary one or -1.
+    Tiny uncompressed ones that follow each other are joined, in bytes of their own and without a CRC, which
+    ``sign`` writes. ``floor`` is the last offset before them. Each that views ``record_set`` takes one reference
+    of ``lease``. Returns the position of the first that is not ordinary, whole and undamaged, the new floor, and
+    the leader epoch of the last ordinary one or -1.
     """
-    unpack, crc, add, total, last_epoch = (
-        HEADER.unpack_from,
-        crc32c,
-        out.append,
-        len(record_set),
-        -1,
-    )
+    unpack, crc, total, last_epoch = HEADER.unpack_from, crc32c, len(record_set), -1
+    tiny = _Tiny(make, out)
     while total - position >= HEADER_BYTES and record_set[position + 16] == 2:
         header = unpack(record_set, position)
         base, length, epoch, _, stored, attributes, last_delta, _, stamp, _, _, _, count = header
@@ -199,11 +203,55 @@ def plain_scan(
         view = record_set[position:end]
         if crc(view[ATTRIBUTES_OFFSET:]) != stored:
             break
-        add(make(view, base, last, count, stamp, epoch, attributes, ((base, count),), lease))
-        if lease is not None:
-            lease.retain()
+        runs = ((base, count),)
+        tiny.take(RecordBatch(view, base, last, count, stamp, epoch, attributes, runs, lease))
         position, floor, last_epoch = end, last, epoch
+    tiny.flush()
     return position, floor, last_epoch
+
+
+@final
+class _Tiny(Generic[Made]):
+    """What waits to be joined, in Python."""
+
+    def __init__(self, make: Callable[..., Made], out: list[Made]) -> None:
+        self._make, self._out = make, out
+        self._waiting: list[RecordBatch] = []
+        self._bytes = 0
+
+    def take(self, batch: RecordBatch) -> None:
+        """Append a batch, or keep it for ``flush``."""
+        view, epoch, attributes = batch.data, batch.leader_epoch, batch.attributes
+        is_tiny = len(view) < _TINY_BYTES and not attributes & ~TRANSACTIONAL_FLAG
+        waiting = self._waiting
+        if waiting and (
+            not is_tiny
+            or self._bytes + len(view) > _GATHERED_BYTES
+            or epoch != waiting[-1].leader_epoch
+        ):
+            self.flush()
+        self._waiting.append(batch)
+        self._bytes += len(view)
+        if not is_tiny:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append what waits, as one batch where that pays."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if len(waiting) >= _GATHER_LEAST:
+            with suppress(
+                ProtocolError
+            ):  # a damaged one goes as it is, and the target judges it alone
+                waiting = [merge(waiting)]
+        for batch in waiting:
+            if batch.lease is not None:
+                batch.lease.retain()
+            self._out.append(
+                self._make(
+                    batch.data, batch.base_offset, batch.last_offset, batch.count,
+                    batch.max_timestamp, batch.leader_epoch, batch.attributes, batch.runs, batch.lease,
+                )
+            )  # fmt: skip
 
 
 scan: Final = plain_scan if native is None else native.scan

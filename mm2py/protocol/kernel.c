@@ -24,7 +24,7 @@
 #endif
 
 /* Changes whenever a function's arguments or results do; kernel.py refuses another one. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 #define HEADER_BYTES 61
 #define CRC_OFFSET 17
@@ -35,6 +35,10 @@
 #define CONTROL_FLAG 0x20
 #define MIN_RECORD_BYTES 4 /* attributes, two deltas, key length; without its own length */
 #define RECORD_GROWTH 18   /* most that new deltas and a new length can add to one record */
+#define TINY_BYTES 2048    /* batches below it are gathered where GATHER_LEAST or more follow each other, */
+#define GATHERED_BYTES (128 * 1024) /* up to this size; batch_stage has the same three numbers */
+#define GATHER_LEAST 4
+#define GATHER_MOST (GATHERED_BYTES / HEADER_BYTES)
 
 /* --- numbers in network order ----------------------------------------------------------------- */
 
@@ -569,8 +573,9 @@ static int join_records(Join *join, const uint8_t *at, const uint8_t *end, int64
     if (count + join->count > INT32_MAX)
         return damaged("more records than one batch can hold");
     const Py_ssize_t most = join->filled + (end - at) + (Py_ssize_t)count * RECORD_GROWTH;
-    if (most > PyByteArray_GET_SIZE(join->out) && PyByteArray_Resize(join->out, most) < 0)
-        return -1;
+    if (most > PyByteArray_GET_SIZE(join->out) &&
+        PyByteArray_Resize(join->out, join->count ? 2 * most : most) < 0)
+        return -1; /* twice: the next parts are about as large, and a copy of all before them costs more */
     uint8_t *start = (uint8_t *)PyByteArray_AS_STRING(join->out), *write = start + join->filled;
     for (int64_t i = 0; i < count; i++) {
         if (next_record(&at, end, previous, &record) < 0)
@@ -773,9 +778,129 @@ static PyObject *make_batch(PyObject *make, PyObject *set, const uint8_t *header
     return made;
 }
 
+/* Tiny uncompressed batches that follow each other in one record set, by their positions. */
+typedef struct {
+    Py_ssize_t starts[GATHER_MOST];
+    int number;
+    int64_t bytes;
+} Tiny;
+
+/* Joins them into one RecordBatch with bytes of its own; NULL without an exception if one is damaged inside. */
+static PyObject *gather(const uint8_t *set, const Tiny *tiny, PyObject *make)
+{
+    Join join = {.filled = HEADER_BYTES};
+    PyObject *made = NULL, *stack[SLOTS + 1] = {NULL}, **args = stack + 1;
+    const uint8_t *header = set + tiny->starts[0];
+    const int64_t first = get_i64(header);
+    int64_t last = first, epoch = get_i32(header + 12), records = 0;
+    join.base_timestamp = get_i64(header + 27);
+    join.newest = get_i64(header + 35);
+    for (int i = 0; i < tiny->number; i++) {
+        header = set + tiny->starts[i];
+        if (check_count(get_i32(header + 57), get_i32(header + 8) + 12 - HEADER_BYTES) < 0)
+            goto done;
+        records += get_i32(header + 57);
+    }
+    if (!(join.runs.list = PyList_New(0)) ||
+        !(join.out = PyByteArray_FromStringAndSize(
+              NULL, HEADER_BYTES + (Py_ssize_t)(tiny->bytes + records * RECORD_GROWTH))))
+        goto done;
+    for (int i = 0; i < tiny->number; i++) {
+        header = set + tiny->starts[i];
+        const int64_t size = 12 + get_i32(header + 8), count = get_i32(header + 57);
+        const int64_t newest = get_i64(header + 35);
+        int64_t shift;
+        if (__builtin_sub_overflow(get_i64(header + 27), join.base_timestamp, &shift)) {
+            damaged("a timestamp is impossible");
+            goto done;
+        }
+        if (join_records(&join, header + HEADER_BYTES, header + size, count, count - 1, shift, 0) < 0 ||
+            add_run(&join.runs, get_i64(header), count) < 0)
+            goto done;
+        if (newest > join.newest)
+            join.newest = newest;
+        last = get_i64(header) + count - 1;
+    }
+    if (PyByteArray_Resize(join.out, join.filled) < 0)
+        goto done;
+    uint8_t *out = (uint8_t *)PyByteArray_AS_STRING(join.out);
+    memset(out, 0, HEADER_BYTES); /* also the CRC: sign writes it */
+    put_unsigned(out, (uint64_t)first, 8);
+    put_unsigned(out + 8, (uint64_t)(join.filled - 12), 4);
+    put_unsigned(out + 12, UINT32_MAX, 4);
+    out[16] = 2;
+    put_unsigned(out + 23, (uint64_t)(join.count - 1), 4);
+    put_unsigned(out + 27, (uint64_t)join.base_timestamp, 8);
+    put_unsigned(out + 35, (uint64_t)join.newest, 8);
+    memset(out + 43, 0xFF, 14); /* no producer */
+    put_unsigned(out + 57, (uint64_t)join.count, 4);
+    args[0] = Py_NewRef(join.out);
+    if ((args[1] = PyLong_FromLongLong(first)) && (args[2] = PyLong_FromLongLong(last)) &&
+        (args[3] = PyLong_FromLongLong(join.count)) &&
+        (args[4] = PyLong_FromLongLong(join.newest)) && (args[5] = PyLong_FromLongLong(epoch)) &&
+        (args[6] = PyLong_FromLong(0)) && (args[7] = finish_runs(&join.runs))) {
+        args[8] = Py_None;
+        if (learn_slots(make))
+            made = fill_slots(args);
+        else
+            made = PyObject_Vectorcall(make, args, SLOTS | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
+done:
+    for (int i = 0; i < SLOTS - 1; i++)
+        Py_XDECREF(args[i]);
+    Py_XDECREF(join.runs.list);
+    Py_XDECREF(join.out);
+    if (!made && PyErr_ExceptionMatches(PyExc_ValueError))
+        PyErr_Clear();
+    return made;
+}
+
+static int append(PyObject *out, PyObject *batch)
+{
+    const int failed = !batch || PyList_Append(out, batch) < 0;
+    Py_XDECREF(batch);
+    return failed ? -1 : 0;
+}
+
+/* Appends one batch as it is. */
+static int emit(PyObject *make, PyObject *set, const uint8_t *data, Py_ssize_t start, PyObject *lease,
+                PyObject *out)
+{
+    const uint8_t *header = data + start;
+    const Py_ssize_t stop = start + 12 + (Py_ssize_t)get_i32(header + 8);
+    if (append(out, make_batch(make, set, header, start, stop, lease)) < 0)
+        return -1;
+    if (lease != Py_None) {
+        PyObject *none = PyObject_CallMethodNoArgs(lease, name_retain);
+        if (!none)
+            return -1;
+        Py_DECREF(none);
+    }
+    return 0;
+}
+
+/* Appends the tiny ones that wait, as one batch where that pays. */
+static int flush(Tiny *tiny, PyObject *make, PyObject *set, const uint8_t *data, PyObject *lease,
+                 PyObject *out)
+{
+    const int number = tiny->number;
+    PyObject *joined = NULL;
+    if (number >= GATHER_LEAST && !(joined = gather(data, tiny, make)) && PyErr_Occurred())
+        return -1;
+    tiny->number = 0;
+    tiny->bytes = 0;
+    if (joined)
+        return append(out, joined);
+    for (int i = 0; i < number; i++)
+        if (emit(make, set, data, tiny->starts[i], lease, out) < 0)
+            return -1;
+    return 0;
+}
+
 PyDoc_STRVAR(scan_doc,
              "scan(record_set, position, wanted_offset, floor, make, lease, out, /)\n--\n\n"
-             "Append the ordinary batches from position on to out and retain lease for each.\n"
+             "Append the ordinary batches from position on to out; retain lease for each that views\n"
+             "record_set. Tiny uncompressed ones that follow each other become one batch.\n"
              "Returns (position, floor, leader epoch of the last one or -1).");
 
 static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -798,8 +923,12 @@ static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args,
     }
     if (PyObject_GetBuffer(set, &view, PyBUF_SIMPLE) < 0)
         return NULL;
+    const uint8_t *data = view.buf;
+    Tiny tiny;
+    tiny.number = 0;
+    tiny.bytes = 0;
     while (view.len - position >= HEADER_BYTES) {
-        const uint8_t *header = (const uint8_t *)view.buf + position;
+        const uint8_t *header = data + position;
         const int64_t base = get_i64(header), length = get_i32(header + 8);
         const int64_t last_delta = get_i32(header + 23), count = get_i32(header + 57);
         const int attributes = get_i16(header + ATTRIBUTES_OFFSET);
@@ -811,24 +940,22 @@ static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args,
         if (crc_of(header + ATTRIBUTES_OFFSET, (size_t)(length - 9)) !=
             (uint32_t)get_unsigned(header + CRC_OFFSET, 4))
             break;
-        const Py_ssize_t stop = position + 12 + (Py_ssize_t)length;
-        PyObject *batch = make_batch(make, set, header, position, stop, lease);
-        if (!batch)
+        const int64_t size = 12 + length;
+        const int is_tiny = size < TINY_BYTES && !(attributes & ~TRANSACTIONAL_FLAG);
+        if (tiny.number && (!is_tiny || tiny.bytes + size > GATHERED_BYTES || epoch != get_i32(header + 12)) &&
+            flush(&tiny, make, set, data, lease, out) < 0)
             goto failed;
-        const int appended = PyList_Append(out, batch);
-        Py_DECREF(batch);
-        if (appended < 0)
+        if (is_tiny) {
+            tiny.starts[tiny.number++] = position;
+            tiny.bytes += size;
+        } else if (emit(make, set, data, position, lease, out) < 0)
             goto failed;
-        if (lease != Py_None) {
-            PyObject *none = PyObject_CallMethodNoArgs(lease, name_retain);
-            if (!none)
-                goto failed;
-            Py_DECREF(none);
-        }
         epoch = get_i32(header + 12);
         floor = base + last_delta;
-        position = stop;
+        position += (Py_ssize_t)size;
     }
+    if (flush(&tiny, make, set, data, lease, out) < 0)
+        goto failed;
     PyBuffer_Release(&view);
     return Py_BuildValue("nLl", position, (long long)floor, epoch);
 failed:

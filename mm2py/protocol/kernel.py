@@ -15,7 +15,7 @@ __all__ = ["SWITCH", "Joinable", "Kernel", "Runs", "load_kernel", "native"]
 SWITCH: Final = "MM2PY_NATIVE"
 """Environment variable; 0 keeps to Python where the kernel was built, too."""
 
-_INTERFACE: Final = 2  # kernel.c has the same number; a library of another build is not used
+_INTERFACE: Final = 3  # kernel.c has the same number; a library of another build is not used
 _KNOWN_ANSWER: Final = (b"123456789" * 100, 0x0482DB52)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview

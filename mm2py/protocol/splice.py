@@ -2,17 +2,16 @@
 
 Flow: verified batch -> decompress -> walk record borders -> copy the kept ones with new deltas ->
 compress with the same codec -> a new batch with exact runs (which source offsets it carries).
-Records never become Python objects. Results own their bytes (no lease): callers release the input's.
+Records never become Python objects. Results own their bytes (no lease): callers release the input's. They have no
+CRC yet: ``sign`` computes it once, behind the last change.
 """
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final, NamedTuple
 
 from mm2py.protocol.compression import compress, decompress
 from mm2py.protocol.kernel import Runs
 from mm2py.protocol.record_batch import (
-    ATTRIBUTES_OFFSET,
     CODEC_MASK,
     HEADER,
     HEADER_BYTES,
@@ -20,7 +19,6 @@ from mm2py.protocol.record_batch import (
     Bytes,
     Codec,
     RecordBatch,
-    crc32c,
 )
 from mm2py.protocol.record_bytes import (
     MAX_INT64,
@@ -34,8 +32,6 @@ from mm2py.protocol.record_bytes import (
 __all__ = ["SplitResult", "TooLarge", "merge", "recompress", "repack", "rewrite", "split"]
 
 _CODEC_OFFSET: Final = 22
-_CRC: Final = Struct(">I")
-_CRC_OFFSET: Final = 17
 
 
 class TooLarge(NamedTuple):
@@ -135,7 +131,6 @@ def _pack(codec: Codec, part: _Part, *, last_offset: int, epoch: int) -> RecordB
         data, 0, base_offset, len(data) - 12, -1, 2, 0, attributes, count - 1, base_timestamp,
         max_timestamp, -1, -1, -1, count,
     )  # fmt: skip
-    _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
     return RecordBatch(
         data, base_offset, last_offset, count, max_timestamp, epoch, attributes, runs, None
     )

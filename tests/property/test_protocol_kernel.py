@@ -19,6 +19,8 @@ from mm2py.protocol.record_bytes import (
     plain_renumber,
     varint,
 )
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.testing.seal import sealed
 from tests.property.effort import examples
 
 Result = TypeVar("Result")
@@ -216,11 +218,75 @@ def test_record_sets_are_scanned_alike(
         lease = Lease() if with_lease else None
         out: list[RecordBatch] = []
         ends = scan(memoryview(raw), start, wanted, floor, RecordBatch, lease, out)
-        assert all(one.lease is lease and not memoryview(one.data).readonly for one in out)
-        assert lease is None or lease.count == 1 + len(out)
+        assert not any(memoryview(one.data).readonly for one in out)
+        assert lease is None or lease.count == 1 + sum(one.lease is lease for one in out)
         for one in out:
             one.lease = None
         found.append((ends, [slots(one) for one in out]))
+    assert found[0] == found[1]
+
+
+@relaxed
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),  # hole
+            st.sampled_from([0, 0, 0, 0, 9, 3000]),  # size of the value
+            st.sampled_from([3] * 9 + [4]),  # leader epoch
+            st.sampled_from([0] * 9 + [0x10, 0x40]),
+            st.integers(1, 3),
+            st.integers(-5, 2**40),
+        ),
+        max_size=40,
+    ),
+    st.none() | st.integers(0, 39),
+)
+def test_tiny_batches_are_joined_alike_and_keep_their_records(
+    kernel: Kernel,
+    drawn: list[tuple[int, int, int, int, int, int]],
+    damaged: int | None,
+) -> None:
+    raw, base = bytearray(), 7
+    expected: list[tuple[int, bytes | None, int]] = []
+    for number, (hole, size, epoch, flags, count, stamp) in enumerate(drawn):
+        base += hole
+        rows = [
+            NewRecord(b"k", b"%d" % (base + n) + bytes(size), timestamp=stamp + 100 * n)
+            for n in range(count)
+        ]
+        data = encode_batch(rows)
+        struct.pack_into(">q", data, 0, base)
+        struct.pack_into(">i", data, 12, epoch)
+        data[22] |= flags
+        if number == damaged:
+            data[61] ^= 0x40  # the length of its first record
+        raw += sealed(data)
+        expected += [(base + n, row.value, row.timestamp) for n, row in enumerate(rows)]
+        base += count
+    found: list[object] = []
+    for scan in (kernel.scan, plain_scan):
+        lease, out = Lease(), list[RecordBatch]()
+        ends = scan(memoryview(raw), 0, 0, -1, RecordBatch, lease, out)
+        assert lease.count == 1 + sum(one.lease is lease for one in out)
+        for one in out:
+            one.lease = None
+        found.append((ends, [slots(one) for one in out]))
+        tiny = [len(one.data) < 2048 for one in out]
+        if (
+            damaged is None
+            and len({epoch for _, _, epoch, *_ in drawn}) == 1
+            and sum(tiny) == len(tiny)
+        ):
+            assert len(out) < 4 or any(flags & 0x40 for _, _, _, flags, *_ in drawn)
+        if damaged is None:
+            offsets = [first + n for one in out for first, many in one.runs for n in range(many)]
+            rows = [
+                row for one in out for b in decode_batches(sealed(one.data)) for row in b.records
+            ]
+            assert [
+                (offset, row.value, row.timestamp)
+                for offset, row in zip(offsets, copied, strict=True)
+            ] == expected
     assert found[0] == found[1]
 
 

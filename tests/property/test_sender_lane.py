@@ -11,6 +11,7 @@ from mm2py.client.send.lane import LaneState, MergePlan, SenderLane, Sent
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
 
@@ -37,7 +38,7 @@ def batch_of(first: int, count: int, timestamp: int) -> RecordBatch:
 
 
 def numbers_in(batch: RecordBatch) -> tuple[int, ...]:
-    (decoded,) = decode_batches(batch.data)
+    (decoded,) = decode_batches(sealed(batch.data))
     return tuple(int(record.value or b"") for record in decoded.records)
 
 

@@ -12,6 +12,7 @@ from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy
+from mm2py.testing.seal import sealed
 from mm2py.testing.waiting import eventually, quoted
 from mm2py.types import TopicPartition
 
@@ -71,7 +72,7 @@ class Rig:
         """Take what arrives within 50 ms."""
         for tp, batches in await self.fetcher.fetch(max_wait_ms=50, max_bytes=1 << 24):
             for batch in batches:
-                (decoded,) = decode_batches(batch.data)
+                (decoded,) = decode_batches(sealed(batch.data))
                 values = self.read.setdefault(tp, [])
                 values += [int(record.value or b"") for record in decoded.records]
                 if batch.lease is not None:

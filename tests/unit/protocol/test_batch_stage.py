@@ -9,6 +9,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from mm2py.protocol.batch_stage import Dropped, DropReason, ProblemKind, classify
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
+from mm2py.testing.seal import sealed
 
 CONTROL, TRANSACTIONAL, LOG_APPEND, HORIZON = 0x20, 0x10, 0x08, 0x40
 
@@ -68,7 +69,7 @@ def gaps(data: bytearray, deltas: Sequence[int], last_delta: int) -> bytearray:
 
 
 def records(raw: bytes | bytearray | memoryview) -> list[Record]:
-    return [record for one in decode_batches(raw) for record in one.records]
+    return [record for one in decode_batches(sealed(raw)) for record in one.records]
 
 
 def test_ordinary_batches_are_forwarded_as_views_with_one_reference_each() -> None:
@@ -87,6 +88,35 @@ def test_ordinary_batches_are_forwarded_as_views_with_one_reference_each() -> No
     result.batches[0].detach()
     assert (lease.count, result.batches[0].lease) == (3, None)
     assert b"".join(b.data for b in result.batches) == raw
+
+
+def test_tiny_batches_that_follow_each_other_become_one_with_bytes_of_its_own() -> None:
+    raw = batch(10, 1) + batch(11, 2) + batch(13, 1) + batch(17, 1, flags=TRANSACTIONAL)
+    lease = Lease()
+    result = classify(memoryview(raw), 10, lease)
+    (joined,) = result.batches
+    assert joined.runs == ((10, 4), (17, 1))
+    assert (joined.base_offset, joined.last_offset, joined.count) == (10, 17, 5)
+    assert (joined.attributes, joined.leader_epoch, joined.max_timestamp) == (0, 3, 1001)
+    assert (lease.count, joined.lease, result.next_offset) == (1, None, 18)
+    assert [r.value for r in records(joined.data)] == [b"10", b"11", b"12", b"13", b"17"]
+
+
+def test_few_or_large_or_compressed_batches_stay_as_they_are() -> None:
+    large = encode_batch([NewRecord(None, bytes(3000))])
+    struct.pack_into(">q", large, 0, 13)
+    raw = batch(10) + batch(11) + batch(12) + resign(large) + batch(14, codec=Codec.LZ4) + batch(15)
+    result = classify(memoryview(raw), 10, None)
+    assert b"".join(one.data for one in result.batches) == raw
+
+
+def test_a_tiny_batch_that_is_damaged_inside_leaves_its_neighbours_as_they_are() -> None:
+    bad = batch(12)
+    bad[61] ^= 0x40
+    raw = batch(10) + batch(11) + resign(bad) + batch(13) + batch(14)
+    result = classify(memoryview(raw), 10, None)
+    assert (len(result.batches), result.problem) == (5, None)
+    assert b"".join(one.data for one in result.batches) == raw
 
 
 def test_a_partial_batch_at_the_end_is_ignored() -> None:

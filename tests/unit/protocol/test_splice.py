@@ -10,6 +10,7 @@ from mm2py.protocol.record_batch import Codec, RecordBatch, build_batch, crc32c
 from mm2py.protocol.record_bytes import append_record, walk
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.splice import merge, recompress, rewrite, split
+from mm2py.testing.seal import sealed
 
 
 def staged(
@@ -22,7 +23,7 @@ def staged(
 
 
 def sizes_of(batch: RecordBatch) -> list[int]:
-    (decoded,) = decode_batches(batch.data)
+    (decoded,) = decode_batches(sealed(batch.data))
     return [len(record.value or b"") for record in decoded.records]
 
 
@@ -66,7 +67,7 @@ def test_merge_joins_runs_and_keeps_holes_between_batches() -> None:
     merged = merge([staged(0, [1, 2]), staged(2, [3], stamp=10), staged(9, [4], Codec.GZIP)])
     assert merged.runs == ((0, 3), (9, 1))
     assert (merged.last_offset, merged.count, merged.max_timestamp) == (9, 4, 1004)
-    (decoded,) = decode_batches(merged.data)
+    (decoded,) = decode_batches(sealed(merged.data))
     assert [record.timestamp for record in decoded.records] == [1001, 1002, 13, 1004]
 
 
@@ -107,7 +108,7 @@ def test_tombstones_with_a_delete_horizon_keep_their_times() -> None:
     assert spliced is not None
     assert spliced.attributes == 0
     assert spliced.max_timestamp == 6_000
-    (decoded,) = decode_batches(spliced.data)
+    (decoded,) = decode_batches(sealed(spliced.data))
     assert {record.timestamp for record in decoded.records} == payload_times
 
 
