@@ -67,7 +67,9 @@ class LaneRecovery:
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
             await self._clock.sleep(backoff.next_s())
             try:
-                self._cluster.leader_moved(lane.target)
+                known = self._cluster.known_leader(lane.target)
+                if known is not None and known.node_id == lane.leader:
+                    self._cluster.leader_moved(lane.target)  # it named no other (KIP-951)
                 leader = await self._cluster.leader(lane.target)
                 if lane.state is LaneState.RESOLVING or await self._forgotten(lane, leader.node_id):
                     lane.state = LaneState.RESOLVING

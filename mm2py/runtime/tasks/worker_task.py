@@ -26,6 +26,7 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.target_history import TargetHistory
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -96,6 +97,7 @@ class WorkerTask:
         self._acknowledged = acknowledged or committer.acknowledged
         self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
         self._arrivals = Arrivals(self._report)
+        self._history = TargetHistory()
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -301,6 +303,10 @@ class WorkerTask:
     def _report(self, delivery: Delivery) -> None:
         source, _, runs, size, newest = delivery
         last = runs[-1]
+        for run in runs:
+            loss = self._history.add(source, run)
+            if loss is not None:
+                self._context.report_target_loss(source, loss)
         self._acknowledged(source, last.source_offset + last.records - 1)
         meter = self._meters[source]
         if not meter.records:
