@@ -255,6 +255,12 @@ class SenderLane:
         self.queued_bytes += size
         return size
 
+    def next_bytes(self) -> int:
+        """Return the size of what ``take`` would return if it joined nothing; only after ``can_send``."""
+        if self.state is LaneState.RETRYING:
+            return len(self.first_unsettled().batch.data)
+        return len(self.queue[0][1].data)
+
     def take(self, plan: MergePlan | None = None) -> Sent:
         """Return the next batch to send, signed; only after ``can_send``.
 

@@ -25,12 +25,14 @@ class LaneLimits:
         *,
         on_resized: Callable[[int], None],
         cuts: bool,
+        most_bytes: int,
     ) -> None:
         self.cuts = cuts
         """Whether batches may be cut at all; else limits are not asked for."""
         self._lanes = lanes
         self._limits = limits
         self._on_resized = on_resized
+        self._most_bytes = most_bytes  # that the user allows, 0 for any size
 
     def is_old(self, topic: str) -> bool:
         """Whether a topic's limit is worth another question."""
@@ -58,7 +60,8 @@ class LaneLimits:
 
     def apply(self, lane: SenderLane) -> None:
         """Cut what waits for its first sending by the topic's limit."""
-        limit = lane.limit_bytes = self._limits.max_message_bytes(lane.target.topic)
+        told = self._limits.max_message_bytes(lane.target.topic)
+        limit = lane.limit_bytes = min(told or self._most_bytes, self._most_bytes or told)
         if limit and any(len(batch.data) > limit for _, batch in lane.queue):
             waiting, before = list(lane.queue), lane.queued_bytes
             lane.queue.clear()

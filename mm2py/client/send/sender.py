@@ -104,6 +104,7 @@ class Sender:
             TargetLimits(cluster, clock),
             on_resized=self._resized,
             cuts=not whole_batches,
+            most_bytes=0 if whole_batches else settings.max_request_size,
         )
         self._opening = LaneOpening(
             cluster,
@@ -232,6 +233,7 @@ class Sender:
                 spawn=self._spawn,
                 allowed=self._allowed,
                 merges=not self._whole_batches,
+                most_bytes=self._settings.max_request_size,
             )
             self._nodes[lane.leader] = node
         node.ready(lane)

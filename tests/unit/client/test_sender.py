@@ -33,7 +33,14 @@ LONG_AGO_MS = 1_000_000
 class Rig:
     """A Sender to one fake broker, and what it reported."""
 
-    def __init__(self, broker: FakeBroker, cluster: Cluster, *, compression_type: str = "") -> None:
+    def __init__(
+        self,
+        broker: FakeBroker,
+        cluster: Cluster,
+        *,
+        compression_type: str = "",
+        max_request_size: int = 0,
+    ) -> None:
         self.broker = broker
         self.delivered: list[tuple[TopicPartition, int, int]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
@@ -44,7 +51,11 @@ class Rig:
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.sender = Sender(
             cluster,
-            ProducerSettings(connection=cluster.settings, compression_type=compression_type),
+            ProducerSettings(
+                connection=cluster.settings,
+                compression_type=compression_type,
+                max_request_size=max_request_size,
+            ),
             clock=SYSTEM_CLOCK,
             on_delivered=self._on_delivered,
             on_failed=self._on_failed,
@@ -557,3 +568,24 @@ async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_pass
     assert rig.doubts == []
     assert rig.stored(FIRST) == [1, 2, 3]
     assert rig.delivered[-1] == (FIRST, 1, 1)
+
+
+async def test_max_request_size_bounds_requests_and_larger_batches_are_split() -> None:
+    async with FakeBroker(topics={"copy": 2}) as broker:
+        cluster = cluster_of(broker)
+        await cluster.connect()
+        rig = Rig(broker, cluster, max_request_size=2_000)
+        await rig.sender.start()
+        for _ in range(20):
+            rig.enqueue(FIRST, 40, size=100)
+            rig.enqueue(SECOND, 1, size=1_200)
+        rig.enqueue(SECOND, 1, size=5_000)
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(800))
+        assert rig.stored(SECOND) == list(range(21))
+        sizes = [len(data) for target in (FIRST, SECOND) for data in broker.log(target)]
+        assert [size for size in sizes if size > 2_000] == [max(sizes)], "a large record goes alone"
+        assert broker.count(PRODUCE) > sum(sizes) / 2_000
+        assert not rig.failed
+        await rig.sender.close()
+        await cluster.close()
