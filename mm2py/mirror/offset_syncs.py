@@ -51,7 +51,7 @@ _NONE: Final = -1
 
 
 class OffsetSync(NamedTuple):
-    """``upstream`` of a source partition stands at ``downstream`` of its copy."""
+    """``upstream`` of a source partition is ``downstream`` of its copy."""
 
     partition: TopicPartition
     upstream: int

@@ -76,7 +76,7 @@ class OnAnswer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvents:
-    """Whom a node tells what."""
+    """What a node reports."""
 
     on_answer: OnAnswer
     on_lost: Callable[[SenderLane, Sent, Exception], None]
@@ -299,10 +299,10 @@ class ProduceNode:
                 self._cluster.leader_moved(lane.target)
                 leader = await self._cluster.leader(lane.target)
             except Mm2pyError:
-                continue  # nobody leads it now; the next round asks again
+                continue  # it has no leader now; the next round asks again
             if leader.node_id != self._node_id:
                 self._ready.pop(lane, None)
-                lane.leader = leader.node_id
+                lane.moved(leader.node_id)
                 self._on_moved(lane)
 
 

@@ -149,7 +149,7 @@ class WorkerTask:
             await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
 
     def pause(self, *, paused: bool) -> None:
-        """Stop polling, or go on; a task paused before its start opens nothing until it goes on (Connect)."""
+        """Stop polling, or continue; a task paused before its start opens nothing until then (Connect)."""
         self._paused = paused
         self._holds.pause_all(paused=paused)
         if self._polls:
@@ -353,7 +353,7 @@ class WorkerTask:
             self._after_failure(source, error)
 
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
-        """The target refuses a partition for now and the Sender goes on trying, or it takes it again."""
+        """The target refuses a partition for now and the Sender retries, or it takes it again."""
         source = self._sources.get(target, target)
         meter = self._context.meter(source)
         if error is not None:
