@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 SYNCS_PER_REQUEST: Final = 200
 """At most 56 KB even with the longest topic names, which any offset-syncs topic takes."""
 
-MIN_SPACING_S: Final = 0.1
+MIN_SPACING_S: Final = 0.5
 """Java has no such pause, but pays one request per sync, at most ten at a time, and drops what comes meanwhile."""
 
 EVERY_SYNC: Final = 64
-"""Syncs by lag of one partition that may wait without being thinned out."""
+"""Syncs by lag of one partition that are written in one request without being thinned out."""
 
 MOST_WAITING: Final = 4096
-"""Syncs of one partition that may wait, whatever they are for: the topic cannot be written for long."""
+"""Gaps and rewinds of one partition that may wait: the topic cannot be written for long."""
 
 _PARTITION: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qq")
@@ -110,52 +110,69 @@ class OffsetSyncState:
         return breaks, by_lag
 
 
+class _Due(NamedTuple):
+    """So many ``syncs``, each ``offset.lag.max`` + 1 offsets behind the one before."""
+
+    upstream: int
+    downstream: int
+    syncs: int
+    by_lag: bool
+    """Not for what the record is: may be left out in the middle of a run."""
+
+
 @final
 class _Waiting:
     """Syncs of one partition that are not sent yet, in order."""
 
-    __slots__ = ("by_lag", "syncs")
+    __slots__ = ("_due", "_partition", "_step")
 
-    def __init__(self) -> None:
-        self.syncs: list[tuple[OffsetSync, bool]] = []
-        """Each with whether it is due by lag only."""
-        self.by_lag = 0
+    def __init__(self, partition: TopicPartition, step: int) -> None:
+        self._partition = partition
+        self._step = step
+        self._due: list[_Due] = []
 
-    def add(self, sync: OffsetSync, *, by_lag: bool) -> None:
-        self.syncs.append((sync, by_lag))
-        self.by_lag += by_lag
-        if self.by_lag > EVERY_SYNC:
-            self._thin()
-        if len(self.syncs) > MOST_WAITING:
-            del self.syncs[1:-1:2]
-            self._count()
+    def add(self, new: _Due) -> None:
+        due = self._due
+        if due and due[-1].by_lag and new.by_lag:
+            upstream, downstream, count, _ = due[-1]
+            ahead = count * self._step
+            if (upstream + ahead, downstream + ahead) == new[:2]:
+                due[-1] = _Due(upstream, downstream, count + new.syncs, by_lag=True)
+                return
+        due.append(new)
+        if len(due) > MOST_WAITING:
+            del due[1:-1:2]
 
     def take(self, most: int) -> list[OffsetSync]:
-        """Return the oldest, at most so many."""
-        taken = [sync for sync, _ in self.syncs[:most]]
-        del self.syncs[:most]
-        self._count()
-        return taken
+        """Return the oldest of what is written, at most so many."""
+        chosen = self._chosen()
+        self._due = chosen[most:]
+        return [OffsetSync(self._partition, due.upstream, due.downstream) for due in chosen[:most]]
 
-    def _thin(self) -> None:
-        """Leave out syncs by lag, more of them the further they are behind the newest.
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def _chosen(self) -> list[_Due]:
+        """Leave out syncs by lag of which there are many, more of them the further they are behind the newest.
 
         Readers keep syncs whose distance to the newest doubles from one to the next; here it grows by an eighth.
         """
-        newest = self.syncs[-1][0].upstream
-        kept: list[tuple[OffsetSync, bool]] = []
+        step = self._step
+        every = sum(due.syncs for due in self._due if due.by_lag) <= EVERY_SYNC
+        newest = self._due[-1].upstream + (self._due[-1].syncs - 1) * step
+        kept: list[_Due] = []
         distance = -math.inf
-        for sync, by_lag in reversed(self.syncs):
-            behind = abs(newest - sync.upstream)
-            if not by_lag or abs(behind - distance) > behind // 8:
-                kept.append((sync, by_lag))
-                distance = behind
+        for upstream, downstream, count, by_lag in reversed(self._due):
+            index = count - 1
+            while index >= 0:
+                at = index * step
+                behind = abs(newest - upstream - at)
+                if every or not by_lag or abs(behind - distance) > behind // 8:
+                    kept.append(_Due(upstream + at, downstream + at, 1, by_lag))
+                    distance = behind
+                index -= 1 if every else max(1, behind // 8 // step)
         kept.reverse()
-        self.syncs = kept
-        self._count()
-
-    def _count(self) -> None:
-        self.by_lag = sum(lag for _, lag in self.syncs)
+        return kept
 
 
 class SyncWriter(Protocol):
@@ -209,9 +226,9 @@ class OffsetSyncEmitter:
             breaks, by_lag = state.observe_run(run)
             last = by_lag[-1] if by_lag else 0 if breaks else -1
             if breaks:
-                self._wait(partition, run, 0, by_lag=False)
-            for index in _spread(by_lag):
-                self._wait(partition, run, index, by_lag=True)
+                self._wait(partition, run, range(1), by_lag=False)
+            if by_lag:
+                self._wait(partition, run, by_lag, by_lag=True)
         if last == run.records - 1:
             self._delayed.pop(partition, None)
         else:
@@ -229,7 +246,7 @@ class OffsetSyncEmitter:
         if self._closed:
             return
         for partition, run in self._delayed.items():
-            self._wait(partition, run, run.records - 1, by_lag=True)
+            self._wait(partition, run, range(run.records - 1, run.records), by_lag=True)
         self._delayed.clear()
         self._send()
 
@@ -247,12 +264,14 @@ class OffsetSyncEmitter:
         self._waiting.clear()
         self._delayed.clear()
 
-    def _wait(self, partition: TopicPartition, run: Run, index: int, *, by_lag: bool) -> None:
-        sync = OffsetSync(partition, run.source_offset + index, run.target_offset + index)
+    def _wait(self, partition: TopicPartition, run: Run, indexes: range, *, by_lag: bool) -> None:
         waiting = self._waiting.get(partition)
         if waiting is None:
-            waiting = self._waiting[partition] = _Waiting()
-        waiting.add(sync, by_lag=by_lag)
+            waiting = self._waiting[partition] = _Waiting(partition, self._lag_max + 1)
+        first = indexes[0]
+        waiting.add(
+            _Due(run.source_offset + first, run.target_offset + first, len(indexes), by_lag)
+        )
 
     def _send(self) -> None:
         """Send the next request, unless one is under way."""
@@ -263,7 +282,7 @@ class OffsetSyncEmitter:
             partition = next(iter(self._waiting))
             waiting = self._waiting.pop(partition)
             syncs += waiting.take(SYNCS_PER_REQUEST - len(syncs))
-            if waiting.syncs:
+            if waiting:
                 self._waiting[partition] = waiting  # behind the other partitions
         self._in_flight = len(syncs)
         self._free.clear()
@@ -290,16 +309,3 @@ class OffsetSyncEmitter:
         self._free.set()
         if count == SYNCS_PER_REQUEST:
             self._send()
-
-
-def _spread(indexes: range) -> Sequence[int]:
-    """Return the indexes, of very many only those that ``_Waiting`` would keep."""
-    if len(indexes) <= EVERY_SYNC:
-        return indexes
-    found: list[int] = []
-    behind = 0
-    while behind < len(indexes):
-        found.append(indexes[-1 - behind])
-        behind += 1 + behind // 8
-    found.reverse()
-    return found
