@@ -102,10 +102,11 @@ class Store:
 
     def post(
         self,
-        _tp: TopicPartition,
+        tp: TopicPartition,
         records: Sequence[NewRecord],
         done: Callable[[int | Exception], None],
     ) -> None:
+        assert tp.partition == 0
         for record in records:
             sync = decode_offset_sync(record.key or b"", record.value or b"")
             self.written.append((sync.upstream, sync.downstream))
