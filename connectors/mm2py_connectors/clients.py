@@ -158,10 +158,6 @@ class StartableSyncWriter(SyncWriter, Protocol):
         """Get a producer id; ``RetriableError`` when the cluster is away."""
         ...
 
-    async def flush(self, timeout_s: float) -> bool:
-        """Wait until all is acknowledged."""
-        ...
-
     async def close(self) -> None:
         """Stop at once."""
         ...

@@ -221,8 +221,8 @@ class MirrorSourceTask(BatchSourceTask):
         await asyncio.gather(*beside, return_exceptions=True)
         writer, self._writer = self._writer, None
         if writer is not None:
-            if self._syncs is not None and self._syncs.in_flight:
-                await writer.writer.flush(SYNC_FLUSH_S)
+            if self._syncs is not None:
+                await self._syncs.flush(SYNC_FLUSH_S)
             await self._close_writer(writer)
         if self._syncs is not None:
             self._syncs.close()
@@ -300,8 +300,6 @@ class MirrorSourceTask(BatchSourceTask):
         # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the next poll.
         self._to_drop.append(partition)
         self._stalls.forget(partition)
-        if self._syncs is not None:
-            self._syncs.forget(partition)
 
     def _on_stalled(self, partition: TopicPartition, error: Exception | None) -> None:
         known = self._stalled.get(partition)

@@ -46,13 +46,25 @@ class EventKind(StrEnum):
     """The target or the source refuses it for another reason."""
     SKIPPED = "skipped"
     """Left out because a policy says so."""
+    TARGET_LOST = "target-lost"
+    """Copied already, but the target lost it: an unclean election there, or its topic was created again."""
     MAY_BE_DOUBLED = "may-be-doubled"
     """Sent twice without a way to find out whether the first attempt was written."""
 
     @property
     def is_loss(self) -> bool:
-        """Whether the range will never arrive on the target."""
-        return self in (EventKind.RETENTION, EventKind.RECREATED, EventKind.SKIPPED)
+        """Whether the range is not on the target and will not arrive there."""
+        return self in (
+            EventKind.RETENTION,
+            EventKind.RECREATED,
+            EventKind.SKIPPED,
+            EventKind.TARGET_LOST,
+        )
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the same range may be hit again: it is noticed while it happens, never after a restart."""
+        return self in (EventKind.TRUNCATION, EventKind.TARGET_LOST)
 
     @property
     def stops(self) -> bool:

@@ -187,7 +187,8 @@ _add(
     "recompression uses a fast level", JavaType.INT,
 )  # fmt: skip
 _add(
-    _H, "producer", "max.request.size", "bytes of one request; larger batches are split",
+    _H, "producer", "max.request.size", "most bytes of the batches of one request; larger batches are "
+    "split, a larger record goes alone. Where it is not set, 4 MiB, and what the target topic takes",
     JavaType.INT, _NATURAL,
 )  # fmt: skip
 _add(

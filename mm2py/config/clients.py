@@ -94,12 +94,13 @@ class ConsumerSettings:
 class ProducerSettings:
     """How to write to a cluster; always idempotent, always ``acks=all``, retried without end.
 
-    ``compression_type`` is empty where the file is silent: batches keep the source's codec.
+    Where the file is silent, ``compression_type`` is empty: batches keep the source's codec, and
+    ``max_request_size`` 0: the target's own limits count.
     """
 
     connection: ConnectionSettings
     compression_type: str = ""
-    max_request_size: int = 1_048_576
+    max_request_size: int = 0
     max_in_flight_requests_per_connection: int = MAX_IN_FLIGHT
     buffer_memory: int = 33_554_432
 
@@ -169,7 +170,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerS
     return ProducerSettings(
         connection=connection_settings(props, scope=scope),
         compression_type=read.text("compression.type", ""),
-        max_request_size=read.number("max.request.size", 1_048_576),
+        max_request_size=read.number("max.request.size", 0),
         max_in_flight_requests_per_connection=min(in_flight, MAX_IN_FLIGHT),
         buffer_memory=read.number("buffer.memory", 33_554_432),
     )

@@ -186,7 +186,7 @@ class ReportedEvents:
         if event.kind is EventKind.RECREATED:
             # Offsets start over: the same numbers are other records from now on.
             self._ranges = {known for known in self._ranges if known[1] != event.partition}
-        elif key in self._ranges and event.kind is not EventKind.TRUNCATION:
+        elif key in self._ranges and not event.kind.may_repeat:
             return False
         self._ranges.add(key)
         return True
@@ -234,8 +234,8 @@ class KnownEvents:
             again = known is not None and event.count == 0 and known[0] == first
             kinds[event.kind] = known if again and known is not None else (first, last)
             return () if again else (event,)
-        if event.kind is EventKind.TRUNCATION:
-            return (event,)  # found while it happens, never again after a restart
+        if event.kind.may_repeat:
+            return (event,)
         self.note(event)
         if known is None or last < known[0] or first > known[1]:
             return (event,)

@@ -1,14 +1,16 @@
 """Offset syncs: the record, Java's rule when to write one, and the queue that writes them.
 
-Flow: delivered ``Run`` -> ``OffsetSyncState`` (which records) -> pending map -> at most ten in flight ->
-the offset-syncs topic, partition 0 (Java's ``OffsetSync``, ``OffsetSyncWriter``, ``PartitionState``).
-Reading syncs back (translation of group offsets) is not done here.
+Flow: delivered ``Run`` -> ``OffsetSyncState`` (which records) -> ``OffsetSyncEmitter`` (queue per partition, one
+request under way) -> the offset-syncs topic, partition 0 (Java's ``OffsetSync``, ``OffsetSyncWriter``,
+``PartitionState``). Reading syncs back (translation of group offsets) is not done here.
 """
 
+import asyncio
 import logging
 import math
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.task import Run
@@ -19,7 +21,8 @@ from mm2py.protocol.records import NewRecord
 from mm2py.types import TopicPartition
 
 __all__ = [
-    "MAX_IN_FLIGHT_SYNCS",
+    "EVERY_SYNC",
+    "MIN_SPACING_S",
     "OffsetSync",
     "OffsetSyncEmitter",
     "OffsetSyncState",
@@ -30,12 +33,17 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-MAX_IN_FLIGHT_SYNCS: Final = 10
-"""As Java (``OffsetSyncWriter.MAX_OUTSTANDING_OFFSET_SYNCS``)."""
+SYNCS_PER_REQUEST: Final = 200
+"""At most 56 KB even with the longest topic names, which any offset-syncs topic takes."""
 
-MIN_SPACING_S: Final = 0.02
-"""Java has no such pause, but pays one request per sync; 50 requests a second lose no precision that
-readers keep, since they thin syncs out exponentially."""
+MIN_SPACING_S: Final = 0.5
+"""Java has no such pause, but pays one request per sync, at most ten at a time, and drops what comes meanwhile."""
+
+EVERY_SYNC: Final = 64
+"""Syncs by lag of one partition that are written in one request without being thinned out."""
+
+MOST_WAITING: Final = 4096
+"""Gaps and rewinds of one partition that may wait: the topic cannot be written for long."""
 
 _PARTITION: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qq")
@@ -43,7 +51,7 @@ _NONE: Final = -1
 
 
 class OffsetSync(NamedTuple):
-    """``upstream`` of a source partition stands at ``downstream`` of its copy."""
+    """``upstream`` of a source partition is ``downstream`` of its copy."""
 
     partition: TopicPartition
     upstream: int
@@ -67,71 +75,104 @@ def decode_offset_sync(key: bytes, value: bytes) -> OffsetSync:
 
 
 class OffsetSyncState:
-    """Java's emission rule for one source partition and task lifetime.
+    """Java's emission rule for one source partition and task lifetime, in closed form for a run of equal shift.
 
-    ``observe`` is the rule record by record; ``observe_run`` is its closed form for a run of equal shift.
+    A record gets a sync when it is the first, at a gap or rewind of either side, and ``offset.lag.max`` + 1
+    target offsets behind the last sync; beyond Java, also where the shift changes, which is where translation
+    would lose precision.
     """
 
-    __slots__ = ("_downstream", "_flagged", "_lag_max", "_synced", "_upstream")
+    __slots__ = ("_downstream", "_step", "_synced", "_upstream")
 
     def __init__(self, lag_max: int) -> None:
-        self._lag_max = lag_max
+        self._step = lag_max + 1
         self._upstream = _NONE
         self._downstream = _NONE
         self._synced = _NONE
-        self._flagged = False
 
-    @property
-    def last_synced_downstream(self) -> int:
-        """Downstream offset of the last sync that the rule chose, -1 for none."""
-        return self._synced
-
-    def observe(self, upstream: int, downstream: int) -> bool:
-        """Note one acknowledged record; whether a sync is due, until ``reset``."""
-        if (
-            self._synced == _NONE
-            or downstream - (self._synced + 1) >= self._lag_max
-            or upstream - self._upstream != 1
-            or downstream < self._downstream
-        ):
-            self._synced = downstream
-            self._flagged = True
-        self._upstream = upstream
-        self._downstream = downstream
-        return self._flagged
-
-    def reset(self) -> None:
-        """Forget that a sync was due; called when it was queued."""
-        self._flagged = False
-
-    def observe_run(self, run: Run) -> tuple[int, ...]:
-        """Return the indexes inside ``run`` that get a sync: none, one or two, ascending.
-
-        The first record gets one for the reasons of ``observe`` and also when the shift changes, which is
-        where translation would lose precision. Of the records that the lag rule selects behind it only the
-        last counts: the pending map would overwrite the others.
-        """
+    def observe_run(self, run: Run) -> tuple[bool, range]:
+        """Note a run; return whether its first record gets a sync for what it is, and the indexes by lag."""
         first, count, downstream = run
-        last = downstream + count - 1
-        synced, step = self._synced, self._lag_max + 1
         # Behind a continuous upstream, any other step than one downstream is a rewind or a new shift.
-        head = (
-            first - self._upstream != 1
+        breaks = (
+            self._synced == _NONE
+            or first - self._upstream != 1
             or downstream - self._downstream != 1
-            or synced == _NONE
-            or downstream - synced >= step
         )
-        if head:
-            synced = downstream
-        # Inside a run both offsets grow by one, so only the lag rule is left: every lag + 1 offsets.
-        by_lag = (last - synced) // step * step
-        synced += by_lag
-        self._synced = synced
-        self._upstream = first + count - 1
-        self._downstream = last
+        if breaks:
+            self._synced = downstream
+        # Inside a run both offsets grow by one, so only the lag rule is left.
+        by_lag = range(self._synced + self._step - downstream, count, self._step)
         if by_lag:
-            return (0, synced - downstream) if head else (synced - downstream,)
-        return (0,) if head else ()
+            self._synced = downstream + by_lag[-1]
+        self._upstream = first + count - 1
+        self._downstream = downstream + count - 1
+        return breaks, by_lag
+
+
+class _Due(NamedTuple):
+    """So many ``syncs``, each ``offset.lag.max`` + 1 offsets behind the one before."""
+
+    upstream: int
+    downstream: int
+    syncs: int
+    by_lag: bool
+    """Not for what the record is: may be left out in the middle of a run."""
+
+
+@final
+class _Waiting:
+    """Syncs of one partition that are not sent yet, in order."""
+
+    __slots__ = ("_due", "_partition", "_step")
+
+    def __init__(self, partition: TopicPartition, step: int) -> None:
+        self._partition = partition
+        self._step = step
+        self._due: list[_Due] = []
+
+    def add(self, new: _Due) -> None:
+        due = self._due
+        if due and due[-1].by_lag and new.by_lag:
+            upstream, downstream, count, _ = due[-1]
+            ahead = count * self._step
+            if (upstream + ahead, downstream + ahead) == new[:2]:
+                due[-1] = _Due(upstream, downstream, count + new.syncs, by_lag=True)
+                return
+        due.append(new)
+        if len(due) > MOST_WAITING:
+            del due[1:-1:2]
+
+    def take(self, most: int) -> list[OffsetSync]:
+        """Return the oldest of what is written, at most so many."""
+        chosen = self._chosen()
+        self._due = chosen[most:]
+        return [OffsetSync(self._partition, due.upstream, due.downstream) for due in chosen[:most]]
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def _chosen(self) -> list[_Due]:
+        """Leave out syncs by lag of which there are many, more of them the further they are behind the newest.
+
+        Readers keep syncs whose distance to the newest doubles from one to the next; here it grows by an eighth.
+        """
+        step = self._step
+        every = sum(due.syncs for due in self._due if due.by_lag) <= EVERY_SYNC
+        newest = self._due[-1].upstream + (self._due[-1].syncs - 1) * step
+        kept: list[_Due] = []
+        distance = -math.inf
+        for upstream, downstream, count, by_lag in reversed(self._due):
+            index = count - 1
+            while index >= 0:
+                at = index * step
+                behind = abs(newest - upstream - at)
+                if every or not by_lag or abs(behind - distance) > behind // 8:
+                    kept.append(_Due(upstream + at, downstream + at, 1, by_lag))
+                    distance = behind
+                index -= 1 if every else max(1, behind // 8 // step)
+        kept.reverse()
+        return kept
 
 
 class SyncWriter(Protocol):
@@ -151,9 +192,10 @@ class SyncWriter(Protocol):
 class OffsetSyncEmitter:
     """Queues and writes the syncs of one task.
 
-    Both queues are ordered by source partition; the latest value wins and keeps its place. A sync that the
-    broker refuses is lost, as in Java: the next one supersedes it. Requests are at least
-    ``MIN_SPACING_S`` apart, so that a backlog does not turn every batch into a request to the source.
+    What the rule chooses is written in order, also what was observed before ``open``; only in the middle of long
+    runs syncs are left out while they wait for the request before. Requests begin at least ``MIN_SPACING_S``
+    apart, so that a backlog does not turn every batch into a request. A sync that the broker refuses is lost,
+    as in Java: the next one supersedes it.
     """
 
     def __init__(self, writer: SyncWriter, topic: str, *, lag_max: int, clock: Clock) -> None:
@@ -162,23 +204,15 @@ class OffsetSyncEmitter:
         self._lag_max = lag_max
         self._clock = clock
         self._states: dict[TopicPartition, OffsetSyncState] = {}
-        self._pending: dict[TopicPartition, OffsetSync] = {}
+        self._waiting: dict[TopicPartition, _Waiting] = {}
         self._delayed: dict[TopicPartition, Run] = {}
         self._in_flight = 0
         self._next_send = -math.inf
         self._failures = 0
         self._open = False
         self._closed = False
-
-    @property
-    def in_flight(self) -> int:
-        """Syncs handed to the writer and not answered."""
-        return self._in_flight
-
-    @property
-    def waiting(self) -> int:
-        """Syncs that wait for a permit; delayed ones do not count."""
-        return len(self._pending)
+        self._free = asyncio.Event()
+        """No request is under way."""
 
     def observe(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
         """Note what was acknowledged of ``partition``, in source order, and send what is due."""
@@ -187,69 +221,78 @@ class OffsetSyncEmitter:
         state = self._states.get(partition)
         if state is None:
             state = self._states[partition] = OffsetSyncState(self._lag_max)
-        due: list[OffsetSync] = []
-        run, index = runs[0], -1
+        run, last = runs[0], -1
         for run in runs:
-            index = -1
-            for index in state.observe_run(run):
-                due.append(OffsetSync(partition, run[0] + index, run[2] + index))
-        if due:
-            self._pending[partition] = due.pop()
-        if index == run[1] - 1:
+            breaks, by_lag = state.observe_run(run)
+            last = by_lag[-1] if by_lag else 0 if breaks else -1
+            if breaks:
+                self._wait(partition, run, range(1), by_lag=False)
+            if by_lag:
+                self._wait(partition, run, by_lag, by_lag=True)
+        if last == run.records - 1:
             self._delayed.pop(partition, None)
         else:
             self._delayed[partition] = run
-        if self._pending and self._clock.monotonic() >= self._next_send:
-            self._fire(due)
+        if self._waiting and self._clock.monotonic() >= self._next_send:
+            self._send()
 
     def open(self) -> None:
-        """The writer works: send what waits. Until then syncs are only noted."""
+        """The writer works: send what waits."""
         self._open = True
-        if not self._closed:
-            self._fire([])
+        self._send()
 
     def promote_delayed(self) -> None:
-        """Send the exact last offset of every partition that has none queued (task commit)."""
+        """Send the exact last offset of every partition whose newest sync is older (task commit)."""
         if self._closed:
             return
-        for partition, (first, count, target) in self._delayed.items():
-            last = count - 1
-            self._pending[partition] = OffsetSync(partition, first + last, target + last)
+        for partition, run in self._delayed.items():
+            self._wait(partition, run, range(run.records - 1, run.records), by_lag=True)
         self._delayed.clear()
-        self._fire([])
+        self._send()
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Drop what waits for ``partition``: it was given up."""
-        self._pending.pop(partition, None)
-        self._delayed.pop(partition, None)
+    async def flush(self, timeout_s: float) -> None:
+        """Write everything that waits, at most for ``timeout_s``; nothing while the writer does not work."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._open and (self._waiting or self._in_flight):
+                    self._send()
+                    await self._free.wait()
 
     def close(self) -> None:
         """Write nothing any more."""
         self._closed = True
-        self._pending.clear()
+        self._waiting.clear()
         self._delayed.clear()
 
-    def _fire(self, earlier: Sequence[OffsetSync]) -> None:
-        """Send pending syncs as permits allow; ``earlier`` ones of the same delivery if there is room."""
-        if not self._open:
+    def _wait(self, partition: TopicPartition, run: Run, indexes: range, *, by_lag: bool) -> None:
+        waiting = self._waiting.get(partition)
+        if waiting is None:
+            waiting = self._waiting[partition] = _Waiting(partition, self._lag_max + 1)
+        first = indexes[0]
+        waiting.add(
+            _Due(run.source_offset + first, run.target_offset + first, len(indexes), by_lag)
+        )
+
+    def _send(self) -> None:
+        """Send the next request, unless one is under way."""
+        if not self._open or self._in_flight or not self._waiting:
             return
         syncs: list[OffsetSync] = []
-        permits = MAX_IN_FLIGHT_SYNCS - self._in_flight
-        while self._pending and len(syncs) < permits:
-            syncs.append(self._pending.pop(next(iter(self._pending))))
-        room = permits - len(syncs)
-        # Readers take the latest record of a partition as the newest, so the earlier ones go first.
-        syncs[:0] = earlier[len(earlier) - room :] if 0 < room < len(earlier) else earlier[:room]
-        if not syncs:
-            return
-        self._in_flight += len(syncs)
+        while self._waiting and len(syncs) < SYNCS_PER_REQUEST:
+            partition = next(iter(self._waiting))
+            waiting = self._waiting.pop(partition)
+            syncs += waiting.take(SYNCS_PER_REQUEST - len(syncs))
+            if waiting:
+                self._waiting[partition] = waiting  # behind the other partitions
+        self._in_flight = len(syncs)
+        self._free.clear()
         self._next_send = self._clock.monotonic() + MIN_SPACING_S
         now_ms = self._clock.now_ms()
         records = [NewRecord(*encode_offset_sync(sync), timestamp=now_ms) for sync in syncs]
-        self._writer.post(self._to, records, lambda result: self._answered(len(syncs), result))
+        self._writer.post(self._to, records, self._answered)
 
-    def _answered(self, count: int, result: int | Exception) -> None:
-        self._in_flight -= count
+    def _answered(self, result: int | Exception) -> None:
+        count, self._in_flight = self._in_flight, 0
         if isinstance(result, Exception):
             if not self._failures:
                 log.warning(
@@ -263,3 +306,6 @@ class OffsetSyncEmitter:
                 "offset syncs are written again topic=%s lost=%d", self._to.topic, self._failures
             )
             self._failures = 0
+        self._free.set()
+        if count == SYNCS_PER_REQUEST:
+            self._send()

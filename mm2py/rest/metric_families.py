@@ -268,7 +268,7 @@ OWN_METRICS: Final = (
     MetricSpec(
         "mm2py_records_lost_total",
         _FLOW,
-        "Source offsets of the loss ledger that were not copied.",
+        "Source offsets of the loss ledger that are not on the target.",
         _of_node(lambda node: node.records_lost),
     ),
     MetricSpec(

@@ -1,5 +1,6 @@
 """The closed form of the offset-sync rule says the same as the rule record by record."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -8,10 +9,13 @@ from hypothesis import strategies as st
 from mm2py.api.task import Run
 from mm2py.mirror.offset_syncs import (
     OffsetSync,
+    OffsetSyncEmitter,
     OffsetSyncState,
     decode_offset_sync,
     encode_offset_sync,
 )
+from mm2py.protocol.records import NewRecord
+from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 
 
@@ -48,30 +52,101 @@ def runs_of(steps: list[Step]) -> list[Run]:
     return runs
 
 
+class JavaRule:
+    """``PartitionState`` of Java's ``OffsetSyncWriter``, record by record."""
+
+    def __init__(self, lag_max: int) -> None:
+        self.lag_max = lag_max
+        self.upstream = self.downstream = self.synced = -1
+
+    def is_due(self, upstream: int, downstream: int) -> bool:
+        due = (
+            self.synced == -1
+            or downstream - (self.synced + 1) >= self.lag_max
+            or upstream - self.upstream != 1
+            or downstream < self.downstream
+        )
+        if due:
+            self.synced = downstream
+        self.upstream, self.downstream = upstream, downstream
+        return due
+
+
 @given(steps=STEPS, lag_max=st.integers(0, 120))
-def test_closed_form_chooses_the_first_and_the_last_of_what_the_rule_chooses(
+def test_the_closed_form_chooses_what_javas_rule_chooses_record_by_record(
     steps: list[Step], lag_max: int
 ) -> None:
-    closed, plain = OffsetSyncState(lag_max), OffsetSyncState(lag_max)
+    closed, java = OffsetSyncState(lag_max), JavaRule(lag_max)
     shift: int | None = None
     for run in runs_of(steps):
-        chosen: list[int] = []
-        for index in range(run.records):
-            if plain.observe(run.source_offset + index, run.target_offset + index):
-                chosen.append(index)
-            plain.reset()
-        got = closed.observe_run(run)
+        breaks, by_lag = closed.observe_run(run)
         new_shift = run.target_offset - run.source_offset
+        chosen = [
+            index
+            for index in range(run.records)
+            if java.is_due(run.source_offset + index, run.target_offset + index)
+        ]
         if shift is not None and new_shift != shift and 0 not in chosen:
             # Where only the shift changed we write one sync more than Java and start the lag there.
-            assert 0 in got
+            assert breaks
             return
         shift = new_shift
-        assert len(got) <= 2
-        assert set(got) <= set(chosen)
-        assert got[-1:] == tuple(chosen[-1:])
-        assert (0 in got) is (0 in chosen)
-        assert closed.last_synced_downstream == plain.last_synced_downstream
+        assert [0] * breaks + list(by_lag) == chosen
+
+
+class Store:
+    """Keeps what an emitter writes, answered at once."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, int]] = []
+
+    def post(
+        self,
+        tp: TopicPartition,
+        records: Sequence[NewRecord],
+        done: Callable[[int | Exception], None],
+    ) -> None:
+        assert tp.partition == 0
+        for record in records:
+            sync = decode_offset_sync(record.key or b"", record.value or b"")
+            self.written.append((sync.upstream, sync.downstream))
+        done(0)
+
+
+@given(steps=STEPS, lag_max=st.integers(0, 120), opened_after=st.integers(0, 12))
+def test_first_syncs_gaps_and_rewinds_are_all_written_whenever_the_writer_opens(
+    steps: list[Step], lag_max: int, opened_after: int
+) -> None:
+    store, clock, java = Store(), FakeClock(), JavaRule(lag_max)
+    emitter = OffsetSyncEmitter(store, "syncs", lag_max=lag_max, clock=clock)
+    tp = TopicPartition("t", 0)
+    wanted: list[tuple[int, int]] = []
+    runs = runs_of(steps)
+    for number, run in enumerate(runs):
+        if number == opened_after:
+            emitter.open()
+        emitter.observe(tp, [run])
+        due = [
+            java.is_due(run.source_offset + index, run.target_offset + index)
+            for index in range(run.records)
+        ]
+        if due[0] and (not wanted or java_breaks(runs[number - 1], run)):
+            wanted.append((run.source_offset, run.target_offset))
+    emitter.open()
+    emitter.promote_delayed()
+    written = iter(store.written)
+    assert all(pair in written for pair in wanted), "in this order, with others between them"
+    last = runs[-1]
+    end = last.records - 1
+    assert store.written[-1] == (last.source_offset + end, last.target_offset + end)
+
+
+def java_breaks(before: Run, run: Run) -> bool:
+    """Whether a run begins at a gap or a rewind."""
+    return (
+        run.source_offset != before.source_offset + before.records
+        or run.target_offset < before.target_offset + before.records - 1
+    )
 
 
 @given(

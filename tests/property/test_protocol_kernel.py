@@ -280,7 +280,7 @@ def test_tiny_batches_are_joined_alike_and_keep_their_records(
             assert len(out) < 4 or any(flags & 0x40 for _, _, _, flags, *_ in drawn)
         if damaged is None:
             offsets = [first + n for one in out for first, many in one.runs for n in range(many)]
-            rows = [
+            copied = [
                 row for one in out for b in decode_batches(sealed(one.data)) for row in b.records
             ]
             assert [

@@ -302,7 +302,7 @@ class BrokerConnection:
             await asyncio.shield(self._lost)
 
     def discard(self, reason: str) -> None:
-        """Close on purpose: as ``abort``, but ``on_closed`` is not told of requests in flight."""
+        """Close on purpose: as ``abort``, but ``on_closed`` gets no requests in flight."""
         self._discarded = True
         self.abort(reason)
 

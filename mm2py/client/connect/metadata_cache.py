@@ -94,8 +94,8 @@ class MetadataCache:
     def moved(self, tp: TopicPartition, node_id: int, epoch: int) -> None:
         """Drop a leader, or take the new one that a broker named (KIP-951)."""
         known = self._leaders.get(tp)
-        if known is None:
-            return
+        if known is None or (node_id, epoch) == known.leader[:2]:
+            return  # several answers of one broker name the same new leader
         if node_id >= 0 and node_id in self.brokers and epoch > known.leader.epoch:
             leader = Leader(node_id, epoch, known.leader.topic_id)
             self._leaders[tp] = _Known(leader, known.learned_at)

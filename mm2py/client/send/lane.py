@@ -26,7 +26,7 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from itertools import islice, repeat
 from typing import Final, NamedTuple, final
@@ -201,7 +201,7 @@ class SenderLane:
         self.limit_bytes = (
             0  # the target topic's max.message.bytes once it refused a size, 0 unknown
         )
-        self.progress = 0  # counts acknowledgements, for who wonders whether anything moves
+        self.progress = 0  # counts acknowledgements, so that a standstill is seen
         self.retries = 0
         self.error: tuple[int, str] = (0, "")
         self.bump_wanted = False
@@ -259,6 +259,12 @@ class SenderLane:
         self.queue.extend(zip(repeat(source), batches, strict=False))
         self.queued_bytes += size
         return size
+
+    def next_bytes(self) -> int:
+        """Return the size of what ``take`` would return if it joined nothing; only after ``can_send``."""
+        if self.state is LaneState.RETRYING:
+            return len(self.first_unsettled().batch.data)
+        return len(self.queue[0][1].data)
 
     def take(self, plan: MergePlan | None = None) -> Sent:
         """Return the next batch to send, signed; only after ``can_send``.
@@ -363,6 +369,33 @@ class SenderLane:
         sent.unknown_before = True
         self._stop_flow()
 
+    def retry(self) -> int:
+        """Count another attempt to get out of BACKOFF or RESOLVING; return how many there were before."""
+        self.retries += 1
+        return self.retries - 1
+
+    def must_resolve(self) -> None:
+        """The target's log has to be read before anything is resent."""
+        self.state = LaneState.RESOLVING
+
+    def moved(self, leader: int) -> None:
+        """Another broker leads the partition; nothing is under way."""
+        self.leader = leader
+
+    def limit(
+        self, limit_bytes: int, cut: Callable[[Sequence[RecordBatch], int], Sequence[RecordBatch]]
+    ) -> int:
+        """``cut`` what waits for its first sending by a limit; return by how many bytes it grew."""
+        self.limit_bytes = limit_bytes
+        if not limit_bytes or all(len(batch.data) <= limit_bytes for _, batch in self.queue):
+            return 0
+        waiting, before = list(self.queue), self.queued_bytes
+        self.queue.clear()
+        for source, batch in waiting:
+            self.queued_bytes -= len(batch.data)
+            self.offer(source, cut([batch], limit_bytes))
+        return self.queued_bytes - before
+
     def resumed(self, leader: int) -> None:
         """The pause is over and the leader is known again."""
         self.leader = leader
@@ -375,7 +408,7 @@ class SenderLane:
         """The target's log was read: ``found`` maps base sequences of ours to base offsets.
 
         Batches that are there count as acknowledged; the others were not written. Raises ``ValueError`` when
-        what is there is not a prefix of what was sent: then order is broken and nobody may go on.
+        what is there is not a prefix of what was sent: then order is broken and nothing may be sent any more.
         """
         missing = False
         for sent in self.unsettled:
@@ -421,11 +454,13 @@ class SenderLane:
             sent.signed = False
             self.next_sequence = (self.next_sequence + sent.batch.count) & MAX_SEQUENCE
 
-    def replaced(self, sent: Sent, batches: list[RecordBatch]) -> None:
+    def replaced(self, sent: Sent, batches: list[RecordBatch], limit_bytes: int = 0) -> None:
         """Put smaller or recompressed batches of the same records in the place of a refused one.
 
-        The record count stays, so later sequence ranges stay as they are.
+        The record count stays, so later sequence ranges stay as they are. ``limit_bytes`` is what the target
+        takes, where it said so.
         """
+        self.limit_bytes = limit_bytes or self.limit_bytes
         at = self.unsettled.index(sent)
         sequence = sent.base_sequence
         parts: list[Sent] = []

@@ -16,7 +16,7 @@ __all__ = ["LaneLimits"]
 
 @final
 class LaneLimits:
-    """Keeps the limits of one Sender's lanes; ``on_resized`` is told by how many bytes cutting changed them."""
+    """Keeps the limits of one Sender's lanes; ``on_resized`` gets by how many bytes cutting changed them."""
 
     def __init__(
         self,
@@ -25,12 +25,14 @@ class LaneLimits:
         *,
         on_resized: Callable[[int], None],
         cuts: bool,
+        most_bytes: int,
     ) -> None:
         self.cuts = cuts
         """Whether batches may be cut at all; else limits are not asked for."""
         self._lanes = lanes
         self._limits = limits
         self._on_resized = on_resized
+        self._most_bytes = most_bytes  # that the user allows, 0 for any size
 
     def is_old(self, topic: str) -> bool:
         """Whether a topic's limit is worth another question."""
@@ -58,14 +60,10 @@ class LaneLimits:
 
     def apply(self, lane: SenderLane) -> None:
         """Cut what waits for its first sending by the topic's limit."""
-        limit = lane.limit_bytes = self._limits.max_message_bytes(lane.target.topic)
-        if limit and any(len(batch.data) > limit for _, batch in lane.queue):
-            waiting, before = list(lane.queue), lane.queued_bytes
-            lane.queue.clear()
-            for source, batch in waiting:
-                lane.queued_bytes -= len(batch.data)
-                lane.offer(source, fitting([batch], limit))
-            self._on_resized(lane.queued_bytes - before)
+        known, most = self._limits.max_message_bytes(lane.target.topic), self._most_bytes
+        grown = lane.limit(min(known or most, most or known), fitting)
+        if grown:
+            self._on_resized(grown)
 
     def _apply_all(self, topic: str) -> None:
         for lane in self._lanes.values():

@@ -76,7 +76,7 @@ class OnAnswer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvents:
-    """Whom a node tells what."""
+    """What a node reports."""
 
     on_answer: OnAnswer
     on_lost: Callable[[SenderLane, Sent, Exception], None]
@@ -101,6 +101,7 @@ class ProduceNode:
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         allowed: Callable[[], bool],
         merges: bool,
+        most_bytes: int,
     ) -> None:
         self._node_id = node_id
         self._cluster = cluster
@@ -119,6 +120,7 @@ class ProduceNode:
         self._version = 0
         self._merges = merges
         self._plan: MergePlan | None = LOCAL if merges else None
+        self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
         self._throttled_until = 0.0
 
     def permitted(self) -> None:
@@ -163,7 +165,7 @@ class ProduceNode:
         entries: Entries = {}
         size = 0
         ready = self._ready
-        node_id, plan = self._node_id, self._plan
+        node_id, plan, limit = self._node_id, self._plan, self._most_bytes
         for lane in list(ready):
             if lane.leader != node_id:
                 del ready[lane]
@@ -174,6 +176,10 @@ class ProduceNode:
             if not lane.can_send():
                 del ready[lane]  # it comes back with its next answer or batch
                 continue
+            if limit:
+                if entries and size + lane.next_bytes() > limit:
+                    break
+                plan = plan and plan._replace(target=min(plan.target, limit - size))
             sent = lane.take(plan)
             entries[lane.target] = (lane, sent)
             size += len(sent.batch.data)
@@ -293,10 +299,10 @@ class ProduceNode:
                 self._cluster.leader_moved(lane.target)
                 leader = await self._cluster.leader(lane.target)
             except Mm2pyError:
-                continue  # nobody leads it now; the next round asks again
+                continue  # it has no leader now; the next round asks again
             if leader.node_id != self._node_id:
                 self._ready.pop(lane, None)
-                lane.leader = leader.node_id
+                lane.moved(leader.node_id)
                 self._on_moved(lane)
 
 

@@ -1,6 +1,6 @@
 """What a lane needs after a refusal or a lost connection: a pause, its leader, its log read, another form.
 
-Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> asks the target (sender_resolve.py, sender_repair.py) ->
+Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> asks the target (resolve.py, repair.py) ->
 the lane's next state -> ``RecoveryEvents``. When to do which is decided in lane.py.
 """
 
@@ -59,18 +59,19 @@ class LaneRecovery:
     async def revive(self, lane: SenderLane) -> None:
         """After a refusal or a lost connection: pause, find the leader, read its log where needed."""
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
-        backoff.failures = lane.retries
-        lane.retries += 1
+        backoff.failures = lane.retry()
         code, text = lane.error
         if code and lane.retries > _PATIENT_RETRIES:
             self._events.stalled(lane, codes.server_error(code, text))
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
             await self._clock.sleep(backoff.next_s())
             try:
-                self._cluster.leader_moved(lane.target)
+                known = self._cluster.known_leader(lane.target)
+                if known is not None and known.node_id == lane.leader:
+                    self._cluster.leader_moved(lane.target)  # it named no other (KIP-951)
                 leader = await self._cluster.leader(lane.target)
                 if lane.state is LaneState.RESOLVING or await self._forgotten(lane, leader.node_id):
-                    lane.state = LaneState.RESOLVING
+                    lane.must_resolve()
                     await self._resolve(lane)
                 if lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING):
                     lane.resumed(leader.node_id)
@@ -94,8 +95,7 @@ class LaneRecovery:
             return
         if lane.state is not LaneState.REPAIRING:
             return  # given up while the limit was asked for
-        lane.limit_bytes = repair.limit_bytes or lane.limit_bytes
-        lane.replaced(sent, repair.batches)
+        lane.replaced(sent, repair.batches, repair.limit_bytes)
         lease, sent.batch.lease = sent.batch.lease, None
         if lease is not None:
             lease.release()

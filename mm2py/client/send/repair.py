@@ -60,18 +60,18 @@ async def _smaller(
     sent: Sent, target: TopicPartition, limit_of: Callable[[str], Awaitable[int]]
 ) -> Repair:
     batch, size = sent.batch, len(sent.batch.data)
-    told = await limit_of(target.topic)
+    known = await limit_of(target.topic)
     # Unknown, or the target's own codec makes the batch larger than it came: halves find the limit.
-    limit = told if 0 < told < size else size // 2 + 1
+    limit = known if 0 < known < size else size // 2 + 1
     result = split(batch, limit)
     too_large = result.too_large
     if too_large is not None and batch.count > 1:
-        # Cut so that the record stands alone: those before it still go, then it is refused by itself.
+        # Cut so that the record is alone: those before it still go, then it is refused by itself.
         result = split(batch, max(limit, too_large.size_bytes))
     if result.too_large is None and len(result.parts) > 1:
-        return Repair(result.parts, told if told < size else 0)
+        return Repair(result.parts, known if known < size else 0)
     offset, needed = (batch.base_offset, size) if too_large is None else too_large
-    takes = f"{told} bytes" if told else "less"
+    takes = f"{known} bytes" if known else "less"
     raise PartitionError(
         f"one record needs a batch of {needed} bytes, the target takes {takes} "
         f"({codes.error_name(sent.code)})",
@@ -121,7 +121,7 @@ def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
         or "change the target topic or the record, then restart the flow",
     )
     error.__cause__ = (
-        said  # returned, not always raised; the ledger tells refusals apart by their code
+        said  # returned, not always raised; the ledger distinguishes refusals by their code
     )
     return error
 

@@ -10,9 +10,9 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.log_offsets import EpochQuery
+from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
-from mm2py.types import TopicPartition
+from mm2py.types import EARLIEST, TopicPartition
 
 __all__ = ["batches_of_producer"]
 
@@ -25,8 +25,8 @@ async def batches_of_producer(
     """Return base sequence -> base offset of every batch of (``producer_id``, ``epoch``) in the log.
 
     Reads from ``from_offset`` (the log end before our first batch, or the offset behind our last
-    acknowledged one; -1 reads from the log start) to the log end as of the call, which is found by
-    OffsetForLeaderEpoch because ListOffsets and Fetch stop at a lagging high watermark.
+    acknowledged one; from the log start where that is -1, or not in the log any more) to the log end as of the
+    call, which is found by OffsetForLeaderEpoch because ListOffsets and Fetch stop at a lagging high watermark.
 
     Raises:
         RetriableError: the leader is away or changed; ask again.
@@ -40,12 +40,24 @@ async def batches_of_producer(
         cluster.leader_moved(tp)
         raise codes.server_error(end.error_code or codes.FENCED_LEADER_EPOCH, f"log end of {tp}")
     found: dict[int, int] = {}
-    position = max(from_offset, 0)
+    position = from_offset
+    start = await _log_start(cluster, tp, leader.epoch)
+    if not start <= position <= end.end_offset:
+        position = start
     while position < end.end_offset:
         fetched = await fetch_partition(cluster, tp, position, max_bytes=FETCH_BYTES)
         position = max(position, fetched.log_start_offset)
         position = _note_ours(fetched.records, position, (producer_id, epoch), found)
     return found
+
+
+async def _log_start(cluster: Cluster, tp: TopicPartition, leader_epoch: int) -> int:
+    query = OffsetQuery(tp.topic, tp.partition, EARLIEST, leader_epoch)
+    (start,) = await cluster.call_leader(tp, messages.list_offsets([query]))
+    if start.error_code:
+        cluster.leader_moved(tp)
+        raise codes.server_error(start.error_code, f"log start of {tp}")
+    return start.offset
 
 
 def _note_ours(

@@ -2,8 +2,7 @@
 
 Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> answer -> ``on_delivered``.
 One batch per partition per request, many partitions per request. What lanes ask for is done beside it:
-sender_opening.py finds leaders and log ends, sender_recovery.py pauses, reads the target's log and splits,
-sender_limits.py knows what a topic takes. It never decodes records.
+opening.py finds leaders and log ends, recovery.py pauses, reads the target's log and splits, limits.py knows what a topic takes. It never decodes records.
 """
 
 import asyncio
@@ -52,11 +51,11 @@ OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
 
 
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
-    """Nobody asked to be told."""
+    """The caller does not listen."""
 
 
 def _ignore_doubt(_source: TopicPartition, _first: int, _last: int, _error: Exception) -> None:
-    """Nobody asked to be told."""
+    """The caller does not listen."""
 
 
 @final
@@ -104,6 +103,7 @@ class Sender:
             TargetLimits(cluster, clock),
             on_resized=self._resized,
             cuts=not whole_batches,
+            most_bytes=0 if whole_batches else settings.max_request_size,
         )
         self._opening = LaneOpening(
             cluster,
@@ -234,6 +234,7 @@ class Sender:
                 spawn=self._spawn,
                 allowed=self._allowed,
                 merges=not self._whole_batches,
+                most_bytes=self._settings.max_request_size,
             )
             self._nodes[lane.leader] = node
         node.ready(lane)

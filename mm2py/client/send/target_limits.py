@@ -81,13 +81,13 @@ class TargetLimits:
         self._expirations: dict[int, tuple[int, float]] = {}
 
     def max_message_bytes(self, topic: str) -> int:
-        """Return what a batch of the topic may measure as last told, 0 unknown."""
+        """Return what a batch of the topic may measure as the target said last, 0 unknown."""
         return self._sizes.get(topic, (0, 0.0))[0]
 
     def is_old(self, topic: str) -> bool:
         """Whether the topic's limit was never asked for, or long ago."""
-        told = self._sizes.get(topic)
-        return told is None or self._clock.monotonic() - told[1] > MAX_AGE_S
+        known = self._sizes.get(topic)
+        return known is None or self._clock.monotonic() - known[1] > MAX_AGE_S
 
     async def learn_sizes(self, topics: Collection[str]) -> None:
         """Ask for the limits of topics; those that do not tell are unknown from now on."""
@@ -95,10 +95,10 @@ class TargetLimits:
         for start in range(0, len(names), TOPICS_PER_REQUEST):
             chunk = names[start : start + TOPICS_PER_REQUEST]
             now = self._clock.monotonic()
-            # Noted before the answer, so that nobody else asks meanwhile.
+            # Noted before the answer, so that no other caller asks meanwhile.
             self._sizes.update({name: (self.max_message_bytes(name), now) for name in chunk})
-            told = await self._sizes_of(chunk)
-            self._sizes.update({name: (told.get(name, 0), now) for name in chunk})
+            known = await self._sizes_of(chunk)
+            self._sizes.update({name: (known.get(name, 0), now) for name in chunk})
 
     async def remembered_ms(self, node_id: int) -> int:
         """Return how old a batch may be for a broker to recognise its resend (sender rule 5).
@@ -136,14 +136,14 @@ class TargetLimits:
             raise
         except Mm2pyError:
             return DEFAULT_EXPIRATION_MS
-        told = _number(answer, EXPIRATION) or _number(answer, EXPIRATION_BEFORE_3_5)
-        if told and told != DEFAULT_EXPIRATION_MS:
-            log.info("target broker forgets producers node=%d after_ms=%d", node_id, told)
-        return told or DEFAULT_EXPIRATION_MS
+        known = _number(answer, EXPIRATION) or _number(answer, EXPIRATION_BEFORE_3_5)
+        if known and known != DEFAULT_EXPIRATION_MS:
+            log.info("target broker forgets producers node=%d after_ms=%d", node_id, known)
+        return known or DEFAULT_EXPIRATION_MS
 
 
 def _number(answer: DescribedConfigs, name: str) -> int:
-    """Return a config's number, 0 where it was not told."""
+    """Return a config's number, 0 where there is none."""
     for entry in answer.entries:
         if entry.name == name and entry.value is not None and entry.value.isdigit():
             return int(entry.value)

@@ -1,4 +1,4 @@
-"""Source partitions of one task that are not read now: their target cannot drain, or somebody paused them.
+"""Source partitions of one task that are not read now: their target cannot drain, or they are paused.
 
 Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> ``task.hold`` /
 ``task.release``. A partition is read again when neither reason is left.
@@ -14,7 +14,7 @@ from mm2py.types import TopicPartition
 __all__ = ["WHOLE_TOPIC", "HeldPartitions"]
 
 WHOLE_TOPIC: Final = -1
-"""Partition number that stands for a topic in a set of pauses."""
+"""Partition number for all of a topic in a set of pauses."""
 
 
 @final
@@ -26,7 +26,7 @@ class HeldPartitions:
     memory, so that they can go on however many are held.
 
     Args:
-        task: is told what to hold and to release.
+        task: holds and releases what it is asked to.
         sender: knows the backlogs.
         memory_bytes: ``buffer.memory``.
         partitions: how many partitions the task has.
@@ -53,7 +53,7 @@ class HeldPartitions:
 
     @property
     def paused(self) -> Collection[TopicPartition]:
-        """Partitions of the task that somebody paused."""
+        """Partitions of the task that are paused."""
         return self._paused
 
     def room_bytes(self) -> int:

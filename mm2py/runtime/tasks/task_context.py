@@ -17,6 +17,7 @@ from mm2py.mirror.source_offsets import parse_source_offset_value, source_offset
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.target_history import TargetLoss
 from mm2py.types import TopicPartition
 
 __all__ = ["LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
@@ -46,7 +47,7 @@ class LossPolicies:
         """Return the property that decides how it goes on after such an event, with its value."""
         if kind.stops:
             return f"partition.failure.policy={self.partition_failure}"
-        if kind is EventKind.MAY_BE_DOUBLED:
+        if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
             return ""
         if kind is EventKind.RECREATED and self.gap != "fail":
             return f"recreate.policy={self.recreate}"
@@ -57,7 +58,6 @@ class LossPolicies:
         return self.gap == "fail" or (kind is EventKind.RECREATED and self.recreate == "stop")
 
 
-@final
 class NoLedger(EventSink):
     """For tasks whose records are not copies: every event is new, and none is kept."""
 
@@ -272,6 +272,20 @@ class WorkerTaskContext:
                 partition,
                 first_offset,
                 last_offset,
+                text,
+            )
+
+    def report_target_loss(self, partition: TopicPartition, loss: TargetLoss) -> None:
+        """Log records that the target had acknowledged and lost; they are not copied again."""
+        text = f"the target lost its offsets {loss.first_target} to {loss.last_target}"
+        first, last = loss.first_source, loss.last_source
+        if self._report(EventKind.TARGET_LOST, partition, first, last, text):
+            log.error(
+                "the target lost records that it had acknowledged partition=%s first_offset=%d last_offset=%d"
+                " cause=%s; to copy them again, stop the connector and set the partition's offset back",
+                partition,
+                first,
+                last,
                 text,
             )
 

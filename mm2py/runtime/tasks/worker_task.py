@@ -26,6 +26,7 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.target_history import TargetHistory
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -96,6 +97,7 @@ class WorkerTask:
         self._acknowledged = acknowledged or committer.acknowledged
         self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
         self._arrivals = Arrivals(self._report)
+        self._history = TargetHistory()
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -147,7 +149,7 @@ class WorkerTask:
             await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
 
     def pause(self, *, paused: bool) -> None:
-        """Stop polling, or go on; a task paused before its start opens nothing until it goes on (Connect)."""
+        """Stop polling, or continue; a task paused before its start opens nothing until then (Connect)."""
         self._paused = paused
         self._holds.pause_all(paused=paused)
         if self._polls:
@@ -301,6 +303,10 @@ class WorkerTask:
     def _report(self, delivery: Delivery) -> None:
         source, _, runs, size, newest = delivery
         last = runs[-1]
+        for run in runs:
+            loss = self._history.add(source, run)
+            if loss is not None:
+                self._context.report_target_loss(source, loss)
         self._acknowledged(source, last.source_offset + last.records - 1)
         meter = self._meters[source]
         if not meter.records:
@@ -347,7 +353,7 @@ class WorkerTask:
             self._after_failure(source, error)
 
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
-        """The target refuses a partition for now and the Sender goes on trying, or it takes it again."""
+        """The target refuses a partition for now and the Sender retries, or it takes it again."""
         source = self._sources.get(target, target)
         meter = self._context.meter(source)
         if error is not None:

@@ -24,7 +24,8 @@ from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 
-PRODUCE, LIST_OFFSETS, EPOCH_ENDS = 0, 2, 23
+PRODUCE, LIST_OFFSETS, METADATA, EPOCH_ENDS = 0, 2, 3, 23
+KIP_951 = {PRODUCE: (3, 10)}
 SOURCE = TopicPartition("t", 0)
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
 LONG_AGO_MS = 1_000_000
@@ -33,7 +34,14 @@ LONG_AGO_MS = 1_000_000
 class Rig:
     """A Sender to one fake broker, and what it reported."""
 
-    def __init__(self, broker: FakeBroker, cluster: Cluster, *, compression_type: str = "") -> None:
+    def __init__(
+        self,
+        broker: FakeBroker,
+        cluster: Cluster,
+        *,
+        compression_type: str = "",
+        max_request_size: int = 0,
+    ) -> None:
         self.broker = broker
         self.delivered: list[tuple[TopicPartition, int, int]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
@@ -44,7 +52,11 @@ class Rig:
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.sender = Sender(
             cluster,
-            ProducerSettings(connection=cluster.settings, compression_type=compression_type),
+            ProducerSettings(
+                connection=cluster.settings,
+                compression_type=compression_type,
+                max_request_size=max_request_size,
+            ),
             clock=SYSTEM_CLOCK,
             on_delivered=self._on_delivered,
             on_failed=self._on_failed,
@@ -527,3 +539,68 @@ def test_what_waits_for_a_second_pins_no_receive_buffer_although_its_partition_m
     lane.look_after()
     assert [lease.count for lease in leases] == [1, 1, 0, 0, 0, 0], "delivered, under way, waiting"
     assert late.count == 1
+
+
+async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadata() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}, versions=KIP_951) as old,
+        FakeBroker(node_id=2, cluster=shared, versions=KIP_951) as new,
+    ):
+        cluster = cluster_of(old)
+        await cluster.connect()
+        rig = Rig(old, cluster)
+        await rig.sender.start()
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        asked = old.count(METADATA) + new.count(METADATA)
+        shared.move_leader(FIRST, new.node_id)
+        for _ in range(3):
+            rig.enqueue(FIRST)
+        await rig.flushed()
+        assert rig.stored(FIRST) == [0, 1, 2, 3]
+        assert new.count(PRODUCE) > 0
+        assert old.count(METADATA) + new.count(METADATA) == asked
+        await rig.sender.close()
+        await cluster.close()
+
+
+async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_passed_our_last_record(
+    rig: Rig,
+) -> None:
+    rig.enqueue(FIRST, stamp=LONG_AGO_MS)
+    await rig.flushed()
+    hold = rig.broker.hold(PRODUCE)
+    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+    rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
+    await hold.arrived.wait()
+    hold.release()
+    while len(rig.broker.log(FIRST)) < 2:
+        await rig.broker.cluster.wait_for_data(5)
+    rig.broker.partition(FIRST).expire_producers()
+    rig.broker.partition(FIRST).delete_before(2)
+    await rig.flushed()
+    assert rig.doubts == []
+    assert rig.stored(FIRST) == [1, 2, 3]
+    assert rig.delivered[-1] == (FIRST, 1, 1)
+
+
+async def test_max_request_size_bounds_requests_and_larger_batches_are_split() -> None:
+    async with FakeBroker(topics={"copy": 2}) as broker:
+        cluster = cluster_of(broker)
+        await cluster.connect()
+        rig = Rig(broker, cluster, max_request_size=2_000)
+        await rig.sender.start()
+        for _ in range(20):
+            rig.enqueue(FIRST, 40, size=100)
+            rig.enqueue(SECOND, 1, size=1_200)
+        rig.enqueue(SECOND, 1, size=5_000)
+        await rig.flushed()
+        assert rig.stored(FIRST) == list(range(800))
+        assert rig.stored(SECOND) == list(range(21))
+        sizes = [len(data) for target in (FIRST, SECOND) for data in broker.log(target)]
+        assert [size for size in sizes if size > 2_000] == [max(sizes)], "a large record goes alone"
+        assert broker.count(PRODUCE) > sum(sizes) / 2_000
+        assert not rig.failed
+        await rig.sender.close()
+        await cluster.close()

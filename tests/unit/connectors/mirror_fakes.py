@@ -129,9 +129,6 @@ class FakeWriter:
         self.records += [(tp, record) for record in records]
         done(0)
 
-    async def flush(self, timeout_s: float) -> bool:
-        return timeout_s > 0
-
     async def close(self) -> None:
         self.closed += 1
 

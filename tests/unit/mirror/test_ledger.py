@@ -131,11 +131,12 @@ def test_what_cannot_be_read_is_kept_with_the_reason(value: bytes | None, reason
     assert found == UnknownLedgerRecord(GOLDEN_KEY, value or b"", reason)
 
 
-def test_only_what_never_arrives_is_a_loss() -> None:
+def test_only_what_is_not_on_the_target_and_never_arrives_is_a_loss() -> None:
     assert {kind.value for kind in EventKind if kind.is_loss} == {
         "retention",
         "recreated",
         "skipped",
+        "target-lost",
     }
     assert {kind.value for kind in EventKind if kind.stops} == {"poisoned", "too-large", "refused"}
 

@@ -1,12 +1,14 @@
 """When offset syncs are written: Java's golden sequence, the closed form, the queue."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 
 from mm2py.api.task import Run
 from mm2py.mirror.offset_syncs import (
-    MAX_IN_FLIGHT_SYNCS,
+    EVERY_SYNC,
     MIN_SPACING_S,
     OffsetSync,
     OffsetSyncEmitter,
@@ -14,6 +16,7 @@ from mm2py.mirror.offset_syncs import (
     decode_offset_sync,
 )
 from mm2py.protocol.records import NewRecord
+from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -53,9 +56,8 @@ class Writer:
         self.open.append(done)
 
     def answer(self, result: int | Exception = 0) -> None:
-        for done in self.open:
-            done(result)
-        self.open.clear()
+        while self.open:
+            self.open.pop(0)(result)
 
     @property
     def syncs(self) -> list[tuple[int, int]]:
@@ -72,75 +74,99 @@ def emitter(
     return queue
 
 
+def due(state: OffsetSyncState, run: Run) -> list[int]:
+    """Return the indexes of a run that get a sync."""
+    breaks, by_lag = state.observe_run(run)
+    return [0] * breaks + list(by_lag)
+
+
 def test_the_rule_gives_javas_worked_sequence() -> None:
     state = OffsetSyncState(50)
     steps = [
-        (0, 100, True, True),
-        (2, 102, True, True),
-        (3, 152, False, True),
-        (4, 153, True, True),
-        (5, 154, False, True),
-        (6, 203, False, True),
-        (7, 204, True, True),
-        (2, 206, True, True),
-        (3, 207, False, True),
-        (4, 3, True, True),
-        (5, 4, False, False),
-        (7, 6, True, False),
-        (7, 6, True, False),
-        (8, 7, True, False),
-        (10, 57, True, True),
-        (11, 58, False, True),
+        (0, 100, True),
+        (2, 102, True),
+        (3, 103, False),
+        (4, 153, True),
+        (5, 154, False),
+        (6, 155, False),
+        (7, 204, True),
+        (2, 206, True),
+        (3, 207, False),
+        (4, 3, True),
+        (5, 4, False),
+        (7, 6, True),
+        (8, 7, False),
+        (10, 57, True),
+        (11, 58, False),
     ]
-    for upstream, downstream, due, reset in steps:
-        assert state.observe(upstream, downstream) is due, (upstream, downstream)
-        if reset:
-            state.reset()
+    for upstream, downstream, expected in steps:
+        assert due(state, Run(upstream, 1, downstream)) == [0] * expected, (upstream, downstream)
 
 
 def test_lag_zero_makes_every_record_a_sync() -> None:
-    state = OffsetSyncState(0)
-    assert all(state.observe(offset, offset + 7) for offset in range(20))
+    assert due(OffsetSyncState(0), Run(0, 20, 7)) == list(range(20))
 
 
 def test_steady_traffic_syncs_every_lag_plus_one_offsets() -> None:
     state = OffsetSyncState(100)
     chosen: list[int] = []
     for offset in range(300):
-        chosen += [offset + index for index in state.observe_run(Run(offset, 1, offset))]
+        chosen += [offset + index for index in due(state, Run(offset, 1, offset))]
     assert chosen == [0, 101, 202]
 
 
-def test_a_run_gets_its_first_record_and_the_last_one_by_lag() -> None:
+def test_a_run_gets_its_first_record_and_those_by_lag() -> None:
     state = OffsetSyncState(100)
-    assert state.observe_run(Run(0, 1000, 0)) == (0, 909)
-    assert state.observe_run(Run(1000, 5, 1000)) == ()
-    assert state.observe_run(Run(1005, 10, 1005)) == (5,)
-    assert state.last_synced_downstream == 1010
+    assert due(state, Run(0, 500, 0)) == [0, 101, 202, 303, 404]
+    assert due(state, Run(500, 5, 500)) == []
+    assert due(state, Run(505, 10, 505)) == [0]
+    assert due(state, Run(515, 200, 515)) == [91, 192]
 
 
 def test_a_gap_a_rewind_and_a_new_shift_get_their_first_record() -> None:
     state = OffsetSyncState(100)
-    assert state.observe_run(Run(0, 10, 0)) == (0,)
-    assert state.observe_run(Run(12, 10, 10)) == (0,), "gap"
-    assert state.observe_run(Run(22, 10, 25)) == (0,), "shift"
-    assert state.observe_run(Run(5, 10, 35)) == (0,), "upstream rewind"
-    assert state.observe_run(Run(15, 10, 0)) == (0,), "downstream rewind"
-    assert state.observe_run(Run(25, 10, 10)) == ()
+    assert due(state, Run(0, 10, 0)) == [0]
+    assert due(state, Run(12, 10, 10)) == [0], "gap"
+    assert due(state, Run(22, 10, 25)) == [0], "shift"
+    assert due(state, Run(5, 10, 35)) == [0], "upstream rewind"
+    assert due(state, Run(15, 10, 0)) == [0], "downstream rewind"
+    assert due(state, Run(25, 10, 10)) == []
 
 
-def test_both_syncs_of_a_run_are_written_in_order_in_one_request() -> None:
+def test_the_syncs_of_a_run_are_written_in_order_in_one_request() -> None:
     writer = Writer()
-    emitter(writer).observe(T0, [Run(5, 500, 1000)])
-    assert writer.posts == [[OffsetSync(T0, 5, 1000), OffsetSync(T0, 409, 1404)]]
+    emitter(writer).observe(T0, [Run(5, 300, 1000)])
+    assert writer.posts == [
+        [OffsetSync(T0, 5, 1000), OffsetSync(T0, 106, 1101), OffsetSync(T0, 207, 1202)]
+    ]
     assert writer.partitions == {TopicPartition("mm2-offset-syncs.B.internal", 0)}
+
+
+def test_a_backlog_of_many_partitions_gets_every_sync_of_javas_rule() -> None:
+    writer, clock = Writer(), HandClock()
+    queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=clock)
+    partitions = [TopicPartition("t", number) for number in range(9)]
+    for first in range(0, 500, 50):
+        for partition in partitions:
+            queue.observe(partition, [Run(first, 50, first)])
+        if first == 200:
+            queue.open()
+        clock.seconds += 0.001
+    queue.promote_delayed()
+    writer.answer()
+    queue.promote_delayed()
+    for partition in partitions:
+        written = [s.upstream for post in writer.posts for s in post if s.partition == partition]
+        assert written == [0, 101, 202, 303, 404, 499]
 
 
 def test_a_quiet_partition_gets_its_last_offset_at_commit() -> None:
     writer = Writer()
     queue = emitter(writer)
     queue.observe(T0, [Run(0, 10, 50)])
+    writer.answer()
     queue.promote_delayed()
+    writer.answer()
     queue.promote_delayed()
     assert writer.syncs == [(0, 50), (9, 59)]
 
@@ -149,40 +175,78 @@ def test_promotion_does_not_move_the_lag_rule() -> None:
     writer, clock = Writer(), HandClock()
     queue = emitter(writer, clock)
     queue.observe(T0, [Run(0, 50, 0)])
+    writer.answer()
     queue.promote_delayed()
+    writer.answer()
     clock.seconds += 1
     queue.observe(T0, [Run(50, 60, 50)])
     assert writer.syncs == [(0, 0), (49, 49), (101, 101)]
 
 
-def test_at_most_ten_syncs_are_in_flight_and_the_latest_wins() -> None:
+def test_while_a_request_is_under_way_syncs_wait_and_the_middle_of_long_runs_is_thinned() -> None:
     writer, clock = Writer(), HandClock()
-    queue = emitter(writer, clock, lag_max=0)
-    for offset in range(30):
+    queue = emitter(writer, clock)
+    queue.observe(T1, [Run(0, 1, 0)])
+    for batch in range(100):
         clock.seconds += 1
-        queue.observe(T0, [Run(offset, 1, offset)])
-    assert len(writer.syncs) == MAX_IN_FLIGHT_SYNCS
-    assert queue.in_flight == MAX_IN_FLIGHT_SYNCS
-    assert queue.waiting == 1
+        queue.observe(T0, [Run(batch * 1000, 1000, batch * 1000)])
+    queue.observe(T0, [Run(200_000, 1_000_000, 100_000)])
+    assert len(writer.posts) == 1
     writer.answer()
-    assert queue.in_flight == 0
     queue.promote_delayed()
-    assert writer.syncs[-1] == (29, 29)
-    assert len(writer.syncs) == MAX_IN_FLIGHT_SYNCS + 1
+    written = [sync.upstream for sync in writer.posts[1]]
+    assert written == sorted(written)
+    assert {0, 200_000, 1_199_999} <= set(written)
+    for start, end in ((0, 100_000), (200_000, 1_200_000)):
+        run = [offset for offset in written if start <= offset < end]
+        assert len(run) <= EVERY_SYNC + 2
+        for earlier, later in pairwise(run):
+            assert later - earlier <= 101 + (1_200_000 - later) // 3
+
+
+def test_a_request_has_a_bound_and_the_next_one_follows_at_once() -> None:
+    writer, clock = Writer(), HandClock()
+    queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=clock)
+    partitions = [TopicPartition("t", number) for number in range(450)]
+    for partition in partitions:
+        queue.observe(partition, [Run(0, 1, 0)])
+    queue.open()
+    writer.answer()
+    assert [len(post) for post in writer.posts] == [200, 200, 50]
+    assert [sync.partition for post in writer.posts for sync in post] == partitions
 
 
 def test_requests_keep_their_distance_while_a_backlog_is_copied() -> None:
     writer, clock = Writer(), HandClock()
     queue = emitter(writer, clock)
     for batch in range(10):
-        queue.observe(T0, [Run(batch * 1000, 1000, batch * 1000)])
-        queue.observe(T1, [Run(batch * 1000, 1000, batch * 1000)])
+        queue.observe(T0, [Run(batch * 50, 50, batch * 50)])
+        queue.observe(T1, [Run(batch * 50, 50, batch * 50)])
+        writer.answer()
     assert len(writer.posts) == 1
-    assert queue.waiting == 2
     clock.seconds += MIN_SPACING_S
-    queue.observe(T0, [Run(10_000, 1, 10_000)])
-    assert writer.posts[1:] == [[OffsetSync(T1, 9999, 9999), OffsetSync(T0, 9999, 9999)]]
-    assert queue.waiting == 0
+    queue.observe(T0, [Run(500, 10, 500)])
+    assert len(writer.posts) == 2
+    assert {(s.partition, s.upstream) for s in writer.posts[1]} == {
+        *((T0, at) for at in (101, 202, 303, 404, 505)),
+        *((T1, at) for at in (0, 101, 202, 303, 404)),
+    }
+
+
+async def test_a_flush_writes_what_waits_and_ends_at_its_time() -> None:
+    writer = Writer()
+    queue = emitter(writer)
+    queue.observe(T0, [Run(0, 1, 0)])
+    queue.observe(T1, [Run(0, 1, 0)])
+    await queue.flush(0.01)
+    assert len(writer.posts) == 1
+    flushing = asyncio.create_task(queue.flush(10))
+    await until(lambda: bool(writer.open))
+    writer.answer()
+    await until(lambda: len(writer.posts) == 2)
+    writer.answer()
+    await flushing
+    assert [sync.partition for post in writer.posts for sync in post] == [T0, T1]
 
 
 def test_refused_syncs_are_logged_once_until_they_work_again(
@@ -197,29 +261,23 @@ def test_refused_syncs_are_logged_once_until_they_work_again(
         writer.answer(OSError("full") if offset < 4 else 7)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "lost=4" in caplog.records[1].getMessage()
-    assert queue.in_flight == 0
 
 
-def test_a_closed_queue_and_a_partition_given_up_write_nothing() -> None:
+def test_a_closed_queue_writes_nothing() -> None:
     writer = Writer()
     queue = emitter(writer)
     queue.observe(T0, [Run(0, 10, 0)])
-    queue.observe(T1, [Run(0, 10, 0)])
-    queue.forget(T0)
-    queue.promote_delayed()
-    assert writer.syncs == [(0, 0), (9, 9)]
-    assert writer.posts[-1][0].partition == T1
     queue.close()
     queue.observe(T0, [Run(10, 500, 10)])
     queue.promote_delayed()
-    assert len(writer.posts) == 2
+    assert len(writer.posts) == 1
 
 
-def test_syncs_wait_for_a_writer_that_is_not_ready() -> None:
+def test_a_writer_that_opens_late_gets_everything_in_order() -> None:
     writer = Writer()
     queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=HandClock())
     queue.observe(T0, [Run(0, 10, 0)])
     queue.observe(T0, [Run(20, 10, 10)])
     assert not writer.posts
     queue.open()
-    assert writer.syncs == [(20, 10)]
+    assert writer.syncs == [(0, 0), (20, 10)]

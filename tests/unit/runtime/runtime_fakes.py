@@ -132,6 +132,10 @@ class FakeSender:
         if self.acknowledge and self.permit.valid:
             self.acknowledge_all()
 
+    def cut(self, target: TopicPartition, end: int) -> None:
+        """Let a target partition lose what is behind ``end``."""
+        self._next[target] = end
+
     def acknowledge_all(self) -> None:
         moving = [item for item in self.waiting if item.target not in self.stuck]
         self.waiting = [item for item in self.waiting if item.target in self.stuck]

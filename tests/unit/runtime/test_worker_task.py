@@ -7,14 +7,14 @@ from math import inf
 
 import pytest
 
-from mm2py.api.context import PartitionState, SourceGap
+from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
 from mm2py.api.task import Outgoing, Run
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
-from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
@@ -31,6 +31,17 @@ from tests.unit.runtime.runtime_fakes import (
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDERS = TopicPartition("orders", 0)
 BILLS = TopicPartition("bills", 0)
+
+
+class EventList(NoLedger):
+    """Keeps events in a list."""
+
+    def __init__(self, events: list[LossEvent]) -> None:
+        self._seen = events
+
+    def report(self, event: LossEvent) -> bool:
+        self._seen.append(event)
+        return True
 
 
 class Bench:
@@ -52,12 +63,14 @@ class Bench:
         self.statuses = Statuses()
         self.metrics = Metrics(self.clock)
         self.meter = self.metrics.flow(FLOW)
+        self.events: list[LossEvent] = []
         self.context = WorkerTaskContext(
             "MirrorSourceConnector",
             "MirrorSourceConnector-0",
             store=self.store,
             meter=self.meter,
             clock=self.clock,
+            events=EventList(self.events),
             policies=LossPolicies(gap="fail" if fail_on_gap else "continue"),
         )
         self.committer = OffsetCommitter(
@@ -237,6 +250,28 @@ async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_d
     bench.sender.on_stalled(target, None)
     await until(lambda: task.read["orders"] > read + 10)
     await bench.running.stop(1.0)
+
+
+async def test_records_that_the_target_lost_are_in_the_ledger_with_their_source_range() -> None:
+    task = FakeTask([outgoing("orders", 100, 10)])
+    bench = Bench(task)
+    bench.running.start()
+    await until(lambda: bool(task.deliveries))
+    target = TopicPartition("A.orders", 0)
+    bench.sender.cut(target, 4)  # it had acknowledged 0 to 9
+    task.rounds.append([outgoing("orders", 110, 3)])
+    await until(lambda: len(task.deliveries) == 2)
+    bench.sender.cut(target, 0)
+    task.rounds.append([outgoing("orders", 113, 2)])
+    await until(lambda: len(task.deliveries) == 3)
+    await bench.running.stop(1.0)
+    assert [(e.kind, e.first_offset, e.last_offset) for e in bench.events] == [
+        (EventKind.TARGET_LOST, 104, 109),
+        (EventKind.TARGET_LOST, 100, 112),
+    ]
+    assert bench.events[0].cause == "the target lost its offsets 4 to 9"
+    assert bench.running.status.state.value == "UNASSIGNED"
+    assert bench.position("orders") == b'{"offset":114}'
 
 
 async def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
