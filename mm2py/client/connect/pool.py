@@ -12,6 +12,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.metadata_cache import BrokerAddress
+from mm2py.client.connect.open_socket import AddressTurn
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
@@ -28,10 +29,11 @@ _REPEAT_S: Final = 10.0
 class _Reachability:
     """What is known of one address, shared by all purposes."""
 
-    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "unsaid", "up")
+    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "turn", "unsaid", "up")
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self.turn = AddressTurn()
         self.up: bool | None = None
         self.refused = False
         self.unsaid: RetriableError | None = None
@@ -112,6 +114,7 @@ class ConnectionPool:
                 self._settings,
                 self._buffers,
                 credentials=self._credentials,
+                turn=state.turn,
                 on_closed=self._on_closed,
             )
         except (AuthenticationError, ConfigError) as error:
@@ -140,11 +143,12 @@ class ConnectionPool:
         refused: bool = False,
     ) -> None:
         now = self._clock.monotonic()
+        state.turn.pass_on()
         state.not_before = now + state.backoff.next_s()
         newly_refused = refused and not state.refused
         state.refused = refused
         if state.up is None and broker.node_id < 0 and not refused:
-            # Where no address answers, who wants the cluster says so; else this one is worth a line.
+            # Where no address answers, the cluster's user logs that; else this one is worth a line.
             state.lost_at = state.lost_at or now
             state.unsaid = error
             return
