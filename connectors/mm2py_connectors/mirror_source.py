@@ -56,6 +56,9 @@ REFRESH_HEAD_START_S: Final = 2
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
 
+LONGEST_COLLECTION_S: Final = 30.0
+"""New deals restart tasks: while topics keep appearing they are collected for longer and longer, up to this."""
+
 
 @final
 class MirrorSourceConnector(Connector):
@@ -97,6 +100,8 @@ class MirrorSourceConnector(Connector):
         # A connector that came here from another worker knows rates of this one alone: weighing its first deal
         # by them would restart tasks that nobody touched.
         self._came = True
+        self._dealt_anew = False
+        self._collection_s = self._collects_until = 0.0
         self._sessions: list[AdminSession] = []
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
@@ -256,9 +261,19 @@ class MirrorSourceConnector(Connector):
         if self._topics is None or self._context is None:
             return
         await self._topics.refresh()
-        if self._deal.update(self._topics.ready()):
-            self._came = False
-            self._context.request_reconfiguration()
+        self._dealt_anew |= self._deal.update(self._topics.ready())
+        now = self._context.clock.monotonic()
+        if now < self._collects_until:
+            return
+        if not self._dealt_anew:
+            self._collection_s = 0.0
+            return
+        self._dealt_anew = self._came = False
+        self._collects_until = now + self._collection_s
+        self._collection_s = min(
+            LONGEST_COLLECTION_S, 2 * (self._collection_s or self._refresh_s())
+        )
+        self._context.request_reconfiguration()
 
     async def _create_offset_syncs_topic(self) -> None:
         if self._syncs_topic_ready or self._context is None:

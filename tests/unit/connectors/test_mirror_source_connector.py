@@ -137,6 +137,23 @@ async def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_
         assert bench.context.reconfigurations == 1, "only a changed set restarts tasks"
 
 
+async def test_topics_that_keep_appearing_are_collected_and_later_ones_found_at_once() -> None:
+    bench = Bench(Region({"t": 1}))
+    clock = bench.context.clock
+    async with running(bench):
+        for number in range(60):
+            bench.region.source.topics[f"t{number}"] = 1
+            await clock.advance(1)
+        assert 2 <= bench.context.reconfigurations <= 6
+        await clock.advance(60)
+        restarts = bench.context.reconfigurations
+        assert restarts <= 7
+        assert len(",".join(bench.dealt()).split(",")) == 61
+        bench.region.source.topics["tz"] = 1
+        await clock.advance(3)
+        assert bench.context.reconfigurations == restarts + 1
+
+
 async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_its_start() -> None:
     latest = {"source.consumer.auto.offset.reset": "latest", "topics": "t.*"}
     bench = Bench(Region({"t1": 2}), latest)
