@@ -78,12 +78,10 @@ class ConnectionPool:
             attempt.add_done_callback(lambda task: self._attempted(key, task))
         return await asyncio.shield(attempt)
 
-    def first_open(self, purpose: str) -> BrokerConnection | None:
-        """Return any open connection for a purpose."""
-        for (_, its_purpose), connection in self._open.items():
-            if its_purpose == purpose and not connection.closed:
-                return connection
-        return None
+    def is_open(self, broker: BrokerAddress, purpose: str) -> bool:
+        """Whether there is an open connection to a broker for a purpose."""
+        connection = self._open.get((broker.node_id, purpose))
+        return connection is not None and not connection.closed
 
     def is_backing_off(self, broker: BrokerAddress) -> bool:
         """Whether the last attempt failed and the next one has to wait."""

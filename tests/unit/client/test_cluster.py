@@ -248,6 +248,28 @@ async def test_a_name_with_a_dead_first_address_is_reached_at_the_next(
             await cluster.close()
 
 
+async def test_metadata_come_from_another_broker_where_the_one_that_is_connected_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.client.connect.cluster.SILENT_S", 0.05)
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as silent,
+        FakeBroker(node_id=2, cluster=shared) as other,
+    ):
+        cluster = cluster_of(silent)
+        await cluster.connect()
+        hold = silent.hold(METADATA)
+        assert [topic.name for topic in (await cluster.metadata(["t"])).topics] == ["t"]
+        assert (await cluster.leader(TP)).node_id == 1
+        asked = silent.count(METADATA)
+        # It is asked last from then on, until it answers.
+        await cluster.metadata(["t"])
+        assert (silent.count(METADATA), other.count(METADATA)) == (asked, 2)
+        hold.release()
+        await cluster.close()
+
+
 async def test_close_cancels_attempts_and_is_final() -> None:
     async with connected() as (_, cluster):
         await cluster.close()
