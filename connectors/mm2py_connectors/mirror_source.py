@@ -138,8 +138,8 @@ class MirrorSourceConnector(Connector):
             await topics.refresh()
             self._deal.update(topics.ready())
             if self._begins_at_end():
-                early = _early(context)
                 found = self._deal.partitions.union(topics.waiting())
+                early = _early(context)
                 self._early = found if early is None else early
             self._start_loops(source, target, topics, scheduler)
         except BaseException:
@@ -310,8 +310,8 @@ class MirrorSourceConnector(Connector):
 
 def _early(context: object) -> frozenset[TopicPartition] | None:
     """Return the partitions that the first start of the flow found, None where this is the first start."""
-    published = context.published_tasks() if isinstance(context, PublishedTasks) else None
-    if published is None:
+    published = context.published_tasks() if isinstance(context, PublishedTasks) else ()
+    if not published:
         return None
     dealt, late = (
         {tp for config in published for tp in parse_partitions(_items(config.get(key, "")))}

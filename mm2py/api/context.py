@@ -166,8 +166,8 @@ class PartitionRates(Protocol):
 class PublishedTasks(Protocol):
     """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
 
-    def published_tasks(self) -> Sequence[Mapping[str, str]] | None:
-        """Return the connector's task configs that are in force; None before the first were published."""
+    def published_tasks(self) -> Sequence[Mapping[str, str]]:
+        """Return the connector's task configs that are in force: none at its first start or after a stop."""
         ...
 
 

@@ -21,9 +21,9 @@ class FakeConnectorContext:
         self.clock = FakeClock()
         self.reconfigurations = 0
         self.failures: list[Exception] = []
-        self.published: Sequence[Mapping[str, str]] | None = None
+        self.published: Sequence[Mapping[str, str]] = ()
 
-    def published_tasks(self) -> Sequence[Mapping[str, str]] | None:
+    def published_tasks(self) -> Sequence[Mapping[str, str]]:
         """Return ``published``."""
         return self.published
 

@@ -309,14 +309,14 @@ class AssignedWork:
             self._connectors[name], self._configs[name] = connector, config
             connector.start()
 
-    def _published(self, name: str) -> Sequence[Mapping[str, str]] | None:
+    def _published(self, name: str) -> Sequence[Mapping[str, str]]:
         snapshot = self._parts.config.snapshot()
-        configs = [
+        return [
             {key: text for key, text in config.items() if text is not None}
             for task, config in snapshot.task_configs.items()
             if task.connector == name
+            and (name in snapshot.inconsistent or task in snapshot.tasks(name))
         ]
-        return configs if configs or name in snapshot.generations else None
 
     def _rates(self) -> Mapping[TopicPartition, float]:
         seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions

@@ -47,7 +47,7 @@ class ConnectorFacts:
     """What a connector may ask about its flow: bytes per second by source partition, task configs in force."""
 
     rates: Callable[[], Mapping[TopicPartition, float]] = dict
-    published: Callable[[], TaskConfigs | None] = lambda: None
+    published: Callable[[], TaskConfigs] = tuple
 
 
 @final
@@ -121,8 +121,8 @@ class WorkerConnector:
         """Bytes per second of source partitions that this node copies."""
         return self._facts.rates()
 
-    def published_tasks(self) -> TaskConfigs | None:
-        """Its task configs that are in force; None before the first were published."""
+    def published_tasks(self) -> TaskConfigs:
+        """Its task configs that are in force: none at its first start or after a stop."""
         return self._facts.published()
 
     def fail(self, error: Exception) -> None:
