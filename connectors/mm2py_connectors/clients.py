@@ -100,8 +100,20 @@ class SourceReader(Protocol):
         positions: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Replace the assignment; ``topic_ids``: the incarnation that a position belongs to."""
+        """Replace the assignment.
+
+        ``topic_ids``: the incarnation that a position belongs to; ``epochs``: the leader epoch before it.
+        """
+        ...
+
+    def began_at(self, tp: TopicPartition) -> int:
+        """Offset that EARLIEST or LATEST stood for, -1 while unknown."""
+        ...
+
+    def epoch_at(self, tp: TopicPartition, offset: int) -> int:
+        """Leader epoch that the record at ``offset`` was read under, -1 while unknown."""
         ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -165,7 +177,7 @@ class StartableSyncWriter(SyncWriter, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderEvents:
-    """Whom a reader tells about losses, failures and stalls of partitions."""
+    """Callbacks of a reader: losses, failures and stalls of partitions."""
 
     on_gap: Callable[[SourceGap], None]
     on_failed: Callable[[TopicPartition, Exception], None]

@@ -32,6 +32,10 @@ class CoveredPositions:
         """Take positions that come from stored offsets; negative ones are not known yet."""
         self._last = {tp: position - 1 for tp, position in positions.items() if position >= 0}
 
+    def began(self, source: TopicPartition, position: int) -> None:
+        """The first offset of a partition without a stored one is known, before any of it is handed out."""
+        self._last[source] = position - 1
+
     def handed_out(self, source: TopicPartition, records: int) -> None:
         """Records left for the target."""
         self._under_way[source] = self._under_way.get(source, 0) + records

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import Connector
-from mm2py.api.context import ConnectorContext, PartitionRates, TaskContext
+from mm2py.api.context import ConnectorContext, PartitionRates, PublishedTasks, TaskContext
 from mm2py.api.task import BatchSourceTask
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
@@ -34,7 +34,13 @@ from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
-from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, PartitionDeal, format_partitions
+from mm2py_connectors.partition_deal import (
+    ASSIGNED_PARTITIONS,
+    LATE_PARTITIONS,
+    PartitionDeal,
+    format_partitions,
+    parse_partitions,
+)
 from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
 from mm2py_connectors.scheduler import Scheduler
 
@@ -49,6 +55,9 @@ REFRESH_HEAD_START_S: Final = 2
 """A new topic has to be copied, not only seen, within the refresh interval that nobody set."""
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
+
+LONGEST_COLLECTION_S: Final = 30.0
+"""New deals restart tasks: while topics keep appearing they are collected for longer and longer, up to this."""
 
 
 @final
@@ -86,9 +95,13 @@ class MirrorSourceConnector(Connector):
             replication_factor=self._config.replication_factor,
         )
         self._deal = PartitionDeal()
+        # Where auto.offset.reset is latest: partitions that the first start of the flow found.
+        self._early: frozenset[TopicPartition] | None = None
         # A connector that came here from another worker knows rates of this one alone: weighing its first deal
         # by them would restart tasks that nobody touched.
         self._came = True
+        self._dealt_anew = False
+        self._collection_s = self._collects_until = 0.0
         self._sessions: list[AdminSession] = []
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
@@ -124,6 +137,10 @@ class MirrorSourceConnector(Connector):
                 await scheduler.run("create offset-syncs topic", self._create_offset_syncs_topic)
             await topics.refresh()
             self._deal.update(topics.ready())
+            if self._begins_at_end():
+                found = self._deal.partitions.union(topics.waiting())
+                early = _early(context)
+                self._early = found if early is None else early
             self._start_loops(source, target, topics, scheduler)
         except BaseException:
             await self.stop()
@@ -153,6 +170,7 @@ class MirrorSourceConnector(Connector):
                 ASSIGNED_PARTITIONS: format_partitions(partitions),
                 "task.index": str(index),
             }
+            | self._late(partitions)
             for index, partitions in enumerate(hands)
         ]
 
@@ -179,6 +197,19 @@ class MirrorSourceConnector(Connector):
         if self._scheduler is not None:
             found.update(self._scheduler.problems)
         return found
+
+    def _begins_at_end(self) -> bool:
+        props = effective_client_properties(
+            self._props, "source", "consumer", role="replication-consumer"
+        )
+        return props["auto.offset.reset"] == "latest"
+
+    def _late(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
+        """Name the partitions that begin at the earliest offset though ``auto.offset.reset=latest``."""
+        if self._early is None:
+            return {}
+        late = [partition for partition in partitions if partition not in self._early]
+        return {LATE_PARTITIONS: format_partitions(late)} if late else {}
 
     def _start_loops(
         self,
@@ -230,9 +261,19 @@ class MirrorSourceConnector(Connector):
         if self._topics is None or self._context is None:
             return
         await self._topics.refresh()
-        if self._deal.update(self._topics.ready()):
-            self._came = False
-            self._context.request_reconfiguration()
+        self._dealt_anew |= self._deal.update(self._topics.ready())
+        now = self._context.clock.monotonic()
+        if now < self._collects_until:
+            return
+        if not self._dealt_anew:
+            self._collection_s = 0.0
+            return
+        self._dealt_anew = self._came = False
+        self._collects_until = now + self._collection_s
+        self._collection_s = min(
+            LONGEST_COLLECTION_S, 2 * (self._collection_s or self._refresh_s())
+        )
+        self._context.request_reconfiguration()
 
     async def _create_offset_syncs_topic(self) -> None:
         if self._syncs_topic_ready or self._context is None:
@@ -265,3 +306,19 @@ class MirrorSourceConnector(Connector):
         self._sessions.append(opened)
         await opened.session.connect()
         return opened
+
+
+def _early(context: object) -> frozenset[TopicPartition] | None:
+    """Return the partitions that the first start of the flow found, None where this is the first start."""
+    published = context.published_tasks() if isinstance(context, PublishedTasks) else ()
+    if not published:
+        return None
+    dealt, late = (
+        {tp for config in published for tp in parse_partitions(_items(config.get(key, "")))}
+        for key in (ASSIGNED_PARTITIONS, LATE_PARTITIONS)
+    )
+    return frozenset(dealt - late)
+
+
+def _items(text: str) -> list[str]:
+    return text.split(",") if text else []

@@ -211,3 +211,12 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
     task_assigned_partitions: Annotated[
         tuple[str, ...], Option(_LIST, "Source partitions as topic-partition.", importance="high")
     ]
+    task_late_partitions: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST,
+            "Those of the assigned partitions that were found after the first start of the flow: they begin at the earliest "
+            "offset whatever auto.offset.reset is.",
+            ours=True,
+        ),
+    ] = ()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.api.context import PartitionState, SourceGap, TaskContext
-from mm2py.api.records import SourcePartition
+from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.backoff import Backoff
 from mm2py.client.stall_log import SOURCE, StallLog
@@ -20,7 +20,13 @@ from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.source_offsets import committed_offset, mirror_source_partition
+from mm2py.mirror.source_offsets import (
+    begins_at_start,
+    committed_epoch,
+    committed_offset,
+    mirror_source_partition,
+    source_offset,
+)
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -99,6 +105,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
         self._covered = CoveredPositions()
+        self._from_end: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
@@ -119,14 +126,14 @@ class MirrorSourceTask(BatchSourceTask):
         opened = self._readers(props, alias, self._context.clock, events)
         try:
             await opened.session.connect()
-            positions = self._positions(
-                partitions, [committed_offset(s) for s in stored], props["auto.offset.reset"]
-            )
+            positions = self._positions(partitions, stored, props["auto.offset.reset"])
             self._covered.start(positions)
+            self._from_end = {tp for tp, position in positions.items() if position == LATEST}
             known = await self._context.incarnations()
             # Without a stored position any incarnation is read from its beginning.
             self._ids = {tp: known[tp] for tp in known if positions.get(tp, -1) >= 0}
-            await opened.reader.assign(positions, topic_ids=self._ids)
+            epochs = dict(zip(partitions, map(committed_epoch, stored), strict=True))
+            await opened.reader.assign(positions, topic_ids=self._ids, epochs=epochs)
         except BaseException:
             await opened.reader.close()
             await opened.session.close()
@@ -148,6 +155,8 @@ class MirrorSourceTask(BatchSourceTask):
         while self._to_drop:
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
+        if self._from_end:
+            self._report_begun(reader)
         now = self._context.clock.monotonic()
         due = now >= self._next_report
         if due:
@@ -207,6 +216,13 @@ class MirrorSourceTask(BatchSourceTask):
         """Return the key of its stored position."""
         return mirror_source_partition(self._config.source_cluster_alias, partition)
 
+    def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
+        """Return its stored form; the leader epoch shows at the next start whether the log was cut."""
+        reader = self._reader
+        return source_offset(
+            position, -1 if reader is None else reader.reader.epoch_at(partition, position)
+        )
+
     async def commit(self) -> None:
         """Write the exact last offset of partitions that went quiet (Java's delayed syncs)."""
         if self._syncs is not None:
@@ -240,12 +256,19 @@ class MirrorSourceTask(BatchSourceTask):
     # -- start ------------------------------------------------------------------------------------
 
     def _positions(
-        self, partitions: Sequence[TopicPartition], committed: Sequence[int], reset: str
+        self,
+        partitions: Sequence[TopicPartition],
+        stored: Sequence[SourceOffset | None],
+        reset: str,
     ) -> dict[TopicPartition, int]:
-        start = LATEST if reset == "latest" else EARLIEST
+        late = frozenset(parse_partitions(self._config.task_late_partitions))
         positions: dict[TopicPartition, int] = {}
-        for tp, last in zip(partitions, committed, strict=True):
-            if last < 0 and reset == "none":
+        for tp, offset in zip(partitions, stored, strict=True):
+            last = committed_offset(offset)
+            start = LATEST if reset == "latest" and tp not in late else EARLIEST
+            if begins_at_start(offset):
+                start = EARLIEST
+            elif last < 0 and reset == "none":
                 error = PartitionError(
                     "no position is stored and auto.offset.reset=none",
                     topic=tp.topic,
@@ -366,6 +389,15 @@ class MirrorSourceTask(BatchSourceTask):
         topic_id = self._reader.reader.incarnation(source)
         self._ids[source] = topic_id
         self._context.report_incarnation(source, topic_id, stored=False)
+
+    def _report_begun(self, reader: SourceReader) -> None:
+        """``latest`` counts from the first start: what comes later is copied, also after a restart."""
+        for source in tuple(self._from_end):
+            position = reader.began_at(source)
+            if position >= 0:
+                self._from_end.discard(source)
+                self._covered.began(source, position)
+                self._context.report_covered(source, position - 1)
 
     def _report_covered(self) -> None:
         if self._reader is None:

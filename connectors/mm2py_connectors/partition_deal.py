@@ -12,9 +12,17 @@ from typing import Final, final
 from mm2py.errors import ConfigError
 from mm2py.types import TopicPartition
 
-__all__ = ["ASSIGNED_PARTITIONS", "PartitionDeal", "format_partitions", "parse_partitions"]
+__all__ = [
+    "ASSIGNED_PARTITIONS",
+    "LATE_PARTITIONS",
+    "PartitionDeal",
+    "format_partitions",
+    "parse_partitions",
+]
 
 ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
+LATE_PARTITIONS: Final = "task.late.partitions"
+"""Ours: those of the assigned partitions that were found after the first start of the flow."""
 
 LEAST: Final = 0.1
 """Part of the mean that an idle partition counts for: it costs something, and may wake up."""

@@ -16,6 +16,7 @@ __all__ = [
     "LossEvent",
     "PartitionRates",
     "PartitionState",
+    "PublishedTasks",
     "SourceGap",
     "TaskContext",
 ]
@@ -170,6 +171,15 @@ class PartitionRates(Protocol):
 
     def partition_rates(self) -> Mapping[TopicPartition, float]:
         """Return bytes per second by source partition, without those nobody has measured."""
+        ...
+
+
+@runtime_checkable
+class PublishedTasks(Protocol):
+    """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
+
+    def published_tasks(self) -> Sequence[Mapping[str, str]]:
+        """Return the connector's task configs that are in force: none at its first start or after a stop."""
         ...
 
 

@@ -7,7 +7,7 @@ record task (third parties, heartbeats) returns records, which the runtime encod
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from mm2py.api.records import SourcePartition, SourceRecord
+from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
@@ -84,6 +84,10 @@ class BatchSourceTask(Protocol):
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
         """Return the key under which this partition's position is stored, in Java's member order."""
         ...
+
+    def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
+        """Return what is stored for a partition: everything up to ``position`` is copied."""
+        return {"offset": position}
 
     async def commit(self) -> None:
         """Called after positions were stored, and once more before ``stop`` (Java's ``commit``)."""

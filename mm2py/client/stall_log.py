@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import nsmallest
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -252,5 +252,6 @@ def _kind_of(error: Exception) -> str:
 
 
 def _examples(partitions: Collection[TopicPartition]) -> str:
-    shown = ", ".join(map(str, islice(partitions, EXAMPLES)))
+    # The first by name: the line of the end then shows those of the beginning.
+    shown = ", ".join(map(str, nsmallest(EXAMPLES, partitions)))
     return f"{shown}, ..." if len(partitions) > EXAMPLES else shown

@@ -120,7 +120,8 @@ _add(_N, _ALL, "enable.metrics.push", "no client telemetry is sent (KIP-714)", J
 # Reading
 _add(
     _H, "consumer", "auto.offset.reset",
-    "where a partition without a stored position starts; by_duration: is refused",
+    "where a partition without a stored position starts; latest counts from the first start of the flow, "
+    "partitions found while it runs start at their beginning; by_duration: is refused",
     choices=("earliest", "latest", "none"),
 )  # fmt: skip
 _add(

@@ -14,7 +14,10 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "NOTHING_COMMITTED",
+    "NO_EPOCH",
     "PartitionIdentity",
+    "begins_at_start",
+    "committed_epoch",
     "committed_offset",
     "heartbeat_source_partition",
     "mirror_source_partition",
@@ -27,6 +30,7 @@ __all__ = [
 ]
 
 NOTHING_COMMITTED: Final = -1
+NO_EPOCH: Final = -1
 
 PartitionIdentity = frozenset[tuple[str, str | int]]
 """A source partition without its member order."""
@@ -42,9 +46,12 @@ def heartbeat_source_partition(source_alias: str, target_alias: str) -> SourcePa
     return {"sourceClusterAlias": source_alias, "targetClusterAlias": target_alias}
 
 
-def source_offset(offset: int) -> SourceOffset:
-    """Return the stored form of ``offset``, the last record that was copied."""
-    return {"offset": offset}
+def source_offset(offset: int, epoch: int = NO_EPOCH) -> SourceOffset:
+    """Return the stored form of ``offset``, the last record that was copied, and of its leader epoch.
+
+    -1 is the position of a log that was empty when its copy began. Java reads the ``offset`` alone.
+    """
+    return {"offset": offset} if epoch < 0 else {"offset": offset, "epoch": f"{epoch}@{offset}"}
 
 
 def committed_offset(stored: SourceOffset | None) -> int:
@@ -53,6 +60,22 @@ def committed_offset(stored: SourceOffset | None) -> int:
     if not isinstance(offset, int) or offset < 0:
         return NOTHING_COMMITTED
     return offset
+
+
+def committed_epoch(stored: SourceOffset | None) -> int:
+    """Return the leader epoch of the last copied record, ``NO_EPOCH`` where it is not known.
+
+    It names its offset: a position that was edited, or written by Java, has none.
+    """
+    text = str(stored.get("epoch", "")) if stored is not None else ""
+    epoch, _, offset = text.partition("@")
+    known = epoch.isdecimal() and offset.isdecimal() and int(offset) == committed_offset(stored)
+    return int(epoch) if known else NO_EPOCH
+
+
+def begins_at_start(stored: SourceOffset | None) -> bool:
+    """Whether the log was empty when its copy began, so that it is copied from its start."""
+    return stored is not None and stored.get("offset") == NOTHING_COMMITTED
 
 
 def source_offset_key(connector: str, partition: SourcePartition) -> bytes:

@@ -21,6 +21,11 @@ class FakeConnectorContext:
         self.clock = FakeClock()
         self.reconfigurations = 0
         self.failures: list[Exception] = []
+        self.published: Sequence[Mapping[str, str]] = ()
+
+    def published_tasks(self) -> Sequence[Mapping[str, str]]:
+        """Return ``published``."""
+        return self.published
 
     def request_reconfiguration(self) -> None:
         """Count it."""

@@ -58,6 +58,8 @@ class FakeReader:
         self.positions: dict[TopicPartition, int] = {}
         self.lags: dict[TopicPartition, int] = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}
+        self.epochs: dict[TopicPartition, int] = {}
+        self.began: dict[TopicPartition, int] = {}
         self.unread: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.dropped: list[TopicPartition] = []
@@ -73,10 +75,20 @@ class FakeReader:
         positions: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Start at these positions."""
         self.positions = dict(positions)
         self.topic_ids = dict(topic_ids or {})
+        self.epochs = dict(epochs or {})
+
+    def began_at(self, tp: TopicPartition) -> int:
+        """Return ``began``, -1 where it is not known."""
+        return self.began.get(tp, -1)
+
+    def epoch_at(self, tp: TopicPartition, offset: int) -> int:
+        """Return ``epochs``, whatever the offset."""
+        return self.epochs.get(tp, -1)
 
     def incarnation(self, tp: TopicPartition) -> bytes:
         """Return the topic id, zeros where none is known."""

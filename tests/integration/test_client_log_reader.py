@@ -101,6 +101,27 @@ async def test_transaction_markers_at_the_end_do_not_hold_the_reader(
         assert await read(reader) == []
 
 
+async def test_records_of_aborted_transactions_are_not_handed_on(
+    region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str]
+) -> None:
+    topic = unique("log")
+    create_topic(region_a, topic, 1)
+    client = Producer({"bootstrap.servers": region_a.bootstrap_servers, "transactional.id": topic})
+    client.init_transactions(20)
+    for value, commits in ((b"1", True), (b"2", False), (b"3", True), (b"4", False)):
+        client.begin_transaction()
+        client.produce(topic, value, b"k")
+        client.flush(20)
+        if commits:
+            client.commit_transaction(20)
+        else:
+            client.abort_transaction(20)
+
+    async with log_reader(region_a.bootstrap_servers, topic) as (_, reader):
+        assert [record.value for _, record in await read(reader)] == [b"1", b"3"]
+        assert await read(reader) == []
+
+
 async def test_deleted_records_are_passed_over(
     region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:

@@ -46,6 +46,9 @@ ADMIN: Final = "admin"
 
 COORDINATOR: Final = "coordinator"
 
+SILENT_S: Final = 2.0
+"""How long a broker may owe metadata before another one is asked too."""
+
 
 def _no_code(_: object) -> int:
     return 0
@@ -102,6 +105,7 @@ class Cluster:
         self._refresh_lock = asyncio.Lock()
         self._refreshed_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: set[str] = set()
 
     def __str__(self) -> str:
         addresses = ",".join(str(address) for address in self._bootstrap)
@@ -147,7 +151,8 @@ class Cluster:
 
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
         """Ask for fresh metadata of ``topics``, None for all topics of the cluster."""
-        result = await self.call_any(metadata(topics))
+        call = metadata(topics)
+        result = await self._repeat(lambda: self._first_answer(call), call.name)
         self._take(result)
         return result
 
@@ -251,7 +256,7 @@ class Cluster:
 
     async def call_any(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
         """Ask any broker; repeats retriable failures and ``code_of`` codes until the API timeout."""
-        return await self._repeat(self._any, call, code_of)
+        return await self._repeat(lambda: self._once(self._any, call, code_of), call.name)
 
     async def call_controller(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
         """Ask the controller; otherwise as ``call_any``."""
@@ -259,16 +264,17 @@ class Cluster:
         def moved() -> None:
             self._cache.controller_id = -1
 
-        return await self._repeat(self.controller, call, code_of, moved)
+        return await self._repeat(
+            lambda: self._once(self.controller, call, code_of), call.name, moved
+        )
 
     async def call_coordinator(
         self, group_id: str, call: Call[R], *, code_of: Callable[[R], int] = _no_code
     ) -> R:
         """Ask the coordinator of a group; otherwise as ``call_any``."""
         return await self._repeat(
-            lambda: self.coordinator(group_id),
-            call,
-            code_of,
+            lambda: self._once(lambda: self.coordinator(group_id), call, code_of),
+            call.name,
             lambda: self.coordinator_moved(group_id),
         )
 
@@ -280,7 +286,11 @@ class Cluster:
         async def connection() -> BrokerConnection:
             return await self.connection((await self.leader(tp)).node_id, ADMIN)
 
-        return await self._repeat(connection, call, code_of, lambda: self.leader_moved(tp))
+        return await self._repeat(
+            lambda: self._once(connection, call, code_of),
+            call.name,
+            lambda: self.leader_moved(tp),
+        )
 
     # ---- inside ----
 
@@ -291,27 +301,80 @@ class Cluster:
     def _take(self, result: MetadataResult) -> None:
         self._cache.update(result, self.clock.monotonic())
 
-    async def _any(self) -> BrokerConnection:
-        """Return a connection to some broker: an open one, else known ones, else bootstrap."""
-        found = self._connections.first_open(ADMIN)
-        if found is not None:
-            return found
+    def _candidates(self) -> list[BrokerAddress]:
+        """Return the addresses to ask: open ones, other known ones, bootstrap; silent ones last."""
         known = list(self._cache.brokers.values())
         random.shuffle(known)
-        known.sort(key=self._connections.is_backing_off)
-        addresses = {(broker.host, broker.port) for broker in known}
         # KIP-899: when every known broker is gone the bootstrap list leads back to the cluster.
-        known += [b for b in self._bootstrap if (b.host, b.port) not in addresses]
-        problem = remedy = ""
+        known += self._bootstrap
+        pool = self._connections
+        known.sort(
+            key=lambda broker: (
+                str(broker) in self._silent,
+                not pool.is_open(broker, ADMIN),
+                broker.node_id < 0,
+                pool.is_backing_off(broker),
+            )
+        )
+        by_address: dict[str, BrokerAddress] = {}
         for broker in known:
+            by_address.setdefault(str(broker), broker)
+        return list(by_address.values())
+
+    async def _any(self) -> BrokerConnection:
+        """Return a connection to some broker, in the order of ``_candidates``."""
+        problem: RetriableError | None = None
+        for broker in self._candidates():
             try:
                 return await self._connections.get(broker, ADMIN)
             except RetriableError as error:
-                problem, remedy = error.message, error.remedy
-        raise ConnectionFailedError(
-            f"no broker of {self} can be reached: {problem}",
-            remedy=remedy or f"check {self.alias}.bootstrap.servers and that the brokers run",
+                problem = error
+        raise self._unreachable(problem)
+
+    def _unreachable(self, problem: RetriableError | None) -> ConnectionFailedError:
+        return ConnectionFailedError(
+            f"no broker of {self} can be reached: {'' if problem is None else problem.message}",
+            remedy=(problem.remedy if problem is not None else "")
+            or f"check {self.alias}.bootstrap.servers and that the brokers run",
         )
+
+    async def _first_answer(self, call: Call[R]) -> R:
+        """Ask brokers until one answers, each beside those that were silent for ``SILENT_S``.
+
+        A host that died holds a request for ``request.timeout.ms``: too long to learn who leads instead.
+        """
+        problem: RetriableError | None = None
+        asked: dict[asyncio.Task[R], BrokerAddress] = {}
+        candidates = self._candidates()
+        try:
+            while candidates or asked:
+                if candidates:
+                    broker = candidates.pop(0)
+                    asked[asyncio.create_task(self._ask(broker, call))] = broker
+                wait_s = SILENT_S if candidates else None
+                done, _ = await asyncio.wait(
+                    asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                for attempt in done:
+                    address = str(asked.pop(attempt))
+                    try:
+                        answer = attempt.result()
+                    except RetriableError as error:
+                        problem = error
+                    else:
+                        self._silent.discard(address)
+                        return answer
+                if not done:
+                    self._silent.update(map(str, asked.values()))
+        finally:
+            for attempt in asked:
+                attempt.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise self._unreachable(problem)
+
+    async def _ask(self, broker: BrokerAddress, call: Call[R]) -> R:
+        connection = await self._connections.get(broker, ADMIN)
+        return await connection.call(call)
 
     async def _refresh(self, topics: Iterable[str]) -> None:
         await asyncio.shield(self._join_refresh(topics))
@@ -338,19 +401,17 @@ class Cluster:
                 pause_s += self.settings.retry_backoff_ms / 1000
                 if pause_s > 0:
                     await self.clock.sleep(pause_s)
-                connection = await self._any()
-                self._next_refresh = None  # who comes from here on needs a newer answer
+                self._next_refresh = None  # callers from here on need a newer answer
                 self._refreshed_at = self.clock.monotonic()
-                self._take(await connection.call(metadata(sorted(refresh.topics))))
+                self._take(await self._first_answer(metadata(sorted(refresh.topics))))
         finally:
             if self._next_refresh is refresh:
                 self._next_refresh = None
 
     async def _repeat(
         self,
-        connect: Callable[[], Awaitable[BrokerConnection]],
-        call: Call[R],
-        code_of: Callable[[R], int],
+        attempt: Callable[[], Awaitable[R]],
+        name: str,
         moved: Callable[[], None] | None = None,
     ) -> R:
         backoff = Backoff(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
@@ -360,7 +421,7 @@ class Cluster:
             async with asyncio.timeout(limit_ms / 1000):
                 while True:
                     try:
-                        return await self._once(connect, call, code_of)
+                        return await attempt()
                     except RetriableError as error:
                         problem = error
                     if moved is not None:
@@ -369,7 +430,7 @@ class Cluster:
         except TimeoutError:
             cause = "no answer" if problem is None else str(problem)
             raise RequestTimedOutError(
-                f"{call.name} to {self} did not succeed within {limit_ms} ms: {cause}"
+                f"{name} to {self} did not succeed within {limit_ms} ms: {cause}"
             ) from problem
 
     async def _once(

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.greeting import Farewell, is_tls_record, unwelcome
-from mm2py.client.connect.open_socket import connect_socket, reason_of
+from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason_of
 from mm2py.client.connect.tls import tls_failure
 from mm2py.client.connect.wire import Buffer, Wire, start_tls
 from mm2py.config.clients import ConnectionSettings
@@ -116,11 +116,13 @@ class BrokerConnection:
         pool: BufferPool,
         *,
         credentials: Credentials | None = None,
+        turn: AddressTurn | None = None,
         on_closed: Callable[["BrokerConnection", str, int], None] | None = None,
     ) -> "BrokerConnection":
         """Connect, negotiate versions and log in.
 
-        ``credentials`` are shared by the connections of a cluster. ``on_closed(connection, reason,
+        ``credentials`` are shared by the connections of a cluster, ``turn`` by the attempts to connect to
+        ``host``: the caller passes it on when one failed. ``on_closed(connection, reason,
         requests in flight)`` is called once when it ends, unless ``open`` itself fails.
 
         Raises:
@@ -136,7 +138,7 @@ class BrokerConnection:
         connected = False
         try:
             async with asyncio.timeout(setup_ms / 1000):
-                sock = await connect_socket(host, port, settings)
+                sock = await connect_socket(host, port, settings, turn or AddressTurn())
                 connected = True
                 connection = cls((host, port), sock, settings, pool, credentials)
                 try:

@@ -4,11 +4,12 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
+from typing import final
 
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError
 
-__all__ = ["connect_socket", "reason_of"]
+__all__ = ["AddressTurn", "connect_socket", "reason_of"]
 
 
 def reason_of(error: Exception | None) -> str:
@@ -23,8 +24,31 @@ def reason_of(error: Exception | None) -> str:
     return str(error) or type(error).__name__
 
 
-async def connect_socket(host: str, port: int, settings: ConnectionSettings) -> socket.socket:
+@final
+class AddressTurn:
+    """Which address of a host name the next attempt begins with; kept between attempts."""
+
+    __slots__ = ("_passed",)
+
+    def __init__(self) -> None:
+        self._passed = 0
+
+    def pass_on(self) -> None:
+        """The present address failed."""
+        self._passed += 1
+
+    def index(self, count: int) -> int:
+        """Return the present one of ``count`` addresses."""
+        return self._passed % count
+
+
+async def connect_socket(
+    host: str, port: int, settings: ConnectionSettings, turn: AddressTurn
+) -> socket.socket:
     """Try the addresses of ``host`` in turn (``client.dns.lookup=use_all_dns_ips``).
+
+    Each gets its part of ``socket.connection.setup.timeout.ms``: one that drops packets must not use all
+    of it. The first one tried is the one that worked last.
 
     Raises:
         ConnectionFailedError: none of them accepts.
@@ -37,24 +61,40 @@ async def connect_socket(host: str, port: int, settings: ConnectionSettings) -> 
             f"{host}:{port} cannot be resolved: {reason_of(error)}",
             remedy="check bootstrap.servers and the brokers' advertised.listeners",
         ) from None
+    count = len(addresses)
+    part_s = settings.socket_connection_setup_timeout_ms / 1000 / count if count > 1 else None
     problem = "no address"
-    for family, kind, protocol, _, address in addresses:
-        sock = socket.socket(family, kind, protocol)
+    for _ in addresses:
+        family, kind, protocol, _, address = addresses[turn.index(count)]
         try:
-            _tune(sock, settings)
-            await loop.sock_connect(sock, address)
+            async with asyncio.timeout(part_s):
+                return await _connected(family, kind, protocol, address, settings)
+        except TimeoutError:
+            problem = f"no answer within {1000 * (part_s or 0):.0f} ms"
         except OSError as error:
-            sock.close()
             problem = reason_of(error)
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
+        turn.pass_on()
     raise ConnectionFailedError(
         f"no connection to {host}:{port}: {problem}",
         remedy="check that the broker runs and that the address is right",
     )
+
+
+async def _connected(
+    family: int,
+    kind: int,
+    protocol: int,
+    address: tuple[str | int, ...] | tuple[int, bytes],
+    settings: ConnectionSettings,
+) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        _tune(sock, settings)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _tune(sock: socket.socket, settings: ConnectionSettings) -> None:

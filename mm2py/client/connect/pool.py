@@ -12,6 +12,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.metadata_cache import BrokerAddress
+from mm2py.client.connect.open_socket import AddressTurn
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
@@ -28,10 +29,11 @@ _REPEAT_S: Final = 10.0
 class _Reachability:
     """What is known of one address, shared by all purposes."""
 
-    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "unsaid", "up")
+    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "turn", "unsaid", "up")
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self.turn = AddressTurn()
         self.up: bool | None = None
         self.refused = False
         self.unsaid: RetriableError | None = None
@@ -76,12 +78,10 @@ class ConnectionPool:
             attempt.add_done_callback(lambda task: self._attempted(key, task))
         return await asyncio.shield(attempt)
 
-    def first_open(self, purpose: str) -> BrokerConnection | None:
-        """Return any open connection for a purpose."""
-        for (_, its_purpose), connection in self._open.items():
-            if its_purpose == purpose and not connection.closed:
-                return connection
-        return None
+    def is_open(self, broker: BrokerAddress, purpose: str) -> bool:
+        """Whether there is an open connection to a broker for a purpose."""
+        connection = self._open.get((broker.node_id, purpose))
+        return connection is not None and not connection.closed
 
     def is_backing_off(self, broker: BrokerAddress) -> bool:
         """Whether the last attempt failed and the next one has to wait."""
@@ -112,6 +112,7 @@ class ConnectionPool:
                 self._settings,
                 self._buffers,
                 credentials=self._credentials,
+                turn=state.turn,
                 on_closed=self._on_closed,
             )
         except (AuthenticationError, ConfigError) as error:
@@ -140,11 +141,12 @@ class ConnectionPool:
         refused: bool = False,
     ) -> None:
         now = self._clock.monotonic()
+        state.turn.pass_on()
         state.not_before = now + state.backoff.next_s()
         newly_refused = refused and not state.refused
         state.refused = refused
         if state.up is None and broker.node_id < 0 and not refused:
-            # Where no address answers, who wants the cluster says so; else this one is worth a line.
+            # Where no address answers, the cluster's user logs that; else this one is worth a line.
             state.lost_at = state.lost_at or now
             state.unsaid = error
             return

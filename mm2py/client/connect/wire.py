@@ -105,7 +105,7 @@ class Wire:
         self._unsent.extend(parts)
         if not waiting and not self._closed:
             self._flush()
-            if self._unsent and not self._closed:
+            if self._unsent:
                 self._loop.add_writer(self._sock, self._flush_rest)
 
     def close(self, cause: Exception | None = None) -> None:
@@ -178,9 +178,10 @@ class Wire:
                 while self._unsent:
                     parts = tuple(islice(self._unsent, _IOVEC_PARTS))
                     sent = self._sock.sendmsg(parts)
-                    self._consume(sent)
-                    if sent < sum(map(len, parts)):
+                    if sent == sum(map(len, parts)) and len(parts) == len(self._unsent):
+                        self._unsent.clear()
                         return
+                    self._consume(sent)
             else:
                 while self._unsent:
                     self._consume(self._tls.send(self._record()))

@@ -95,6 +95,7 @@ class Cursor:
         "replica",
         "replica_until",
         "share_bytes",
+        "started_at",
         "suspect",
         "topic_id",
         "tp",
@@ -102,7 +103,13 @@ class Cursor:
         "validated_epoch",
     )
 
-    def __init__(self, tp: TopicPartition, position: int, topic_id: bytes = NO_TOPIC_ID) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        position: int,
+        topic_id: bytes = NO_TOPIC_ID,
+        epoch: int = -1,
+    ) -> None:
         self.tp = tp
         self.position = position  # next offset wanted; EARLIEST or LATEST until it is known
         self.leader = -1
@@ -111,7 +118,10 @@ class Cursor:
         self.replica = -1  # what the leader named last (KIP-392), -1 for itself
         self.replica_until = 0.0  # when the leader is asked again
         self.epochs: list[tuple[int, int]] = []  # (leader epoch, first offset read under it)
-        self.last_epoch = -1  # leader epoch of the last batch taken, for LastFetchedEpoch (KIP-320)
+        if epoch >= 0:
+            self.epochs.append((epoch, position - 1))
+        self.last_epoch = epoch  # of the record before the position, for LastFetchedEpoch (KIP-320)
+        self.started_at = -1  # what EARLIEST or LATEST stood for
         self.validated_epoch = -1  # leader epoch the position was last checked under (before v12)
         self.lookup = Lookup.NONE
         self.topic_id = topic_id
@@ -215,7 +225,7 @@ class Cursor:
 
     def start_at(self, position: int) -> None:
         """The offset of EARLIEST or LATEST is known."""
-        self.position = position
+        self.position = self.started_at = position
         self.lookup = Lookup.NONE
 
     def out_of_range(self) -> None:
@@ -317,6 +327,10 @@ class Cursor:
             if own > epoch:
                 return min(cut, start, self.position)
         return min(cut, self.position)
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch that the record at ``offset`` was read under, -1 while unknown."""
+        return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
     @property
     def _unvalidated(self) -> bool:

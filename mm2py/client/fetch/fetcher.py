@@ -105,20 +105,23 @@ class Fetcher:
         positions: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Replace the assignment; EARLIEST and LATEST are looked up, in the background where needed.
 
-        ``topic_ids`` says which incarnation of its topic a position belongs to, where that was kept:
+        ``topic_ids`` names the incarnation of its topic that a position belongs to, where that was kept:
         another one is then copied from its beginning. Without it a topic that was recreated while
-        nobody read it is only noticed if it is shorter than the position.
+        it was not read is only noticed if it is shorter than the position. ``epochs`` has the leader
+        epoch of the record before the position: a log that was cut below it is noticed by that.
         """
         for cursor in self._cursors.values():
             cursor.fail()
             self._routes.leave(cursor)
         self._discard(self._cursors)
-        ids = topic_ids or {}
+        ids, known = topic_ids or {}, epochs or {}
         self._cursors = {
-            tp: Cursor(tp, position, ids.get(tp, NO_TOPIC_ID)) for tp, position in positions.items()
+            tp: Cursor(tp, position, ids.get(tp, NO_TOPIC_ID), known.get(tp, -1))
+            for tp, position in positions.items()
         }
         for cursor in self._cursors.values():
             self._routes.seek(cursor)
@@ -181,6 +184,16 @@ class Fetcher:
         """Next offset wanted of ``tp``; negative while unknown."""
         cursor = self._cursors.get(tp)
         return cursor.position if cursor is not None else -1
+
+    def began_at(self, tp: TopicPartition) -> int:
+        """Offset that EARLIEST or LATEST stood for, -1 while unknown or where an offset was assigned."""
+        cursor = self._cursors.get(tp)
+        return cursor.started_at if cursor is not None else -1
+
+    def epoch_at(self, tp: TopicPartition, offset: int) -> int:
+        """Leader epoch that the record at ``offset`` was read under, -1 while unknown."""
+        cursor = self._cursors.get(tp)
+        return cursor.epoch_at(offset) if cursor is not None else -1
 
     def incarnation(self, tp: TopicPartition) -> bytes:
         """Topic id that the position of ``tp`` belongs to, all zero while unknown."""

@@ -80,7 +80,7 @@ class FetchLosses:
         if start <= position <= end:
             # The broker that refused was behind, or it does not know our last epoch.
             cursor.compare()
-        elif position > end and (cursor.identified or cursor.last_epoch >= 0):
+        elif position > end and cursor.identified:
             # The same incarnation, for sure: its log was cut.
             self.truncated(cursor, max(start, end))
         elif self._auto_offset_reset == "none":

@@ -188,6 +188,8 @@ class FetchRoutes:
 
     def _find_home(self, cursor: Cursor, problem: Mm2pyError | None = None) -> None:
         """Place a cursor at its leader; without one ask for it, or wait where that had ``problem``."""
+        if cursor.failed:
+            return
         leader = self._cluster.known_leader(cursor.tp)
         if leader is not None:
             self._settle(cursor, leader)

@@ -18,7 +18,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.worker_connector import WorkerConnector
+from mm2py.runtime.herder.worker_connector import ConnectorFacts, WorkerConnector
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
@@ -304,10 +304,19 @@ class AssignedWork:
                 clock=self._clock,
                 target=target,
                 resolve=self._parts.resolve,
-                rates=self._rates,
+                facts=ConnectorFacts(self._rates, partial(self._published, name)),
             )
             self._connectors[name], self._configs[name] = connector, config
             connector.start()
+
+    def _published(self, name: str) -> Sequence[Mapping[str, str]]:
+        snapshot = self._parts.config.snapshot()
+        return [
+            {key: text for key, text in config.items() if text is not None}
+            for task, config in snapshot.task_configs.items()
+            if task.connector == name
+            and (name in snapshot.inconsistent or task in snapshot.tasks(name))
+        ]
 
     def _rates(self) -> Mapping[TopicPartition, float]:
         seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions

@@ -8,6 +8,7 @@ takes no other with it; it is cut off when it does not stop within Connect's 5 s
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, final, runtime_checkable
 
 from mm2py.api.connector import Connector
@@ -18,7 +19,7 @@ from mm2py.runtime.herder.patience import Patience, wait_or_stop
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.types import State, TargetState, TopicPartition
 
-__all__ = ["WorkerConnector"]
+__all__ = ["ConnectorFacts", "WorkerConnector"]
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,14 @@ class _ReportsProblems(Protocol):
     def problems(self) -> Mapping[str, str]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectorFacts:
+    """What a connector may ask about its flow: bytes per second by source partition, task configs in force."""
+
+    rates: Callable[[], Mapping[TopicPartition, float]] = dict
+    published: Callable[[], TaskConfigs] = tuple
+
+
 @final
 class WorkerConnector:
     """Runs one connector; implements ``mm2py.api.context.ConnectorContext`` for it.
@@ -52,7 +61,7 @@ class WorkerConnector:
             growing pauses (250 ms to 60 s), a ``ConfigError`` fails the connector.
         on_status: called at each change of state.
         target: the state it is to have; ``set_target`` changes it.
-        rates: returns bytes per second by source partition.
+        facts: what it may ask about its flow.
     """
 
     def __init__(
@@ -65,7 +74,7 @@ class WorkerConnector:
         clock: Clock,
         target: TargetState = TargetState.STARTED,
         resolve: Resolve | None = None,
-        rates: Callable[[], Mapping[TopicPartition, float]] = dict,
+        facts: ConnectorFacts | None = None,
     ) -> None:
         self._build = build
         self._config = config
@@ -73,7 +82,7 @@ class WorkerConnector:
         self._resolved: Mapping[str, str] = {}
         self._target = target
         self._apply = apply
-        self._rates = rates
+        self._facts = facts or ConnectorFacts()
         self._clock = clock
         self._on_status = on_status
         self._lifecycle = Lifecycle("connector", self._status_changed)
@@ -110,7 +119,11 @@ class WorkerConnector:
 
     def partition_rates(self) -> Mapping[TopicPartition, float]:
         """Bytes per second of source partitions that this node copies."""
-        return self._rates()
+        return self._facts.rates()
+
+    def published_tasks(self) -> TaskConfigs:
+        """Its task configs that are in force: none at its first start or after a stop."""
+        return self._facts.published()
 
     def fail(self, error: Exception) -> None:
         """Make the connector FAILED; its tasks continue with what they have (Connect's rule)."""

@@ -14,10 +14,10 @@ from typing import Protocol, final
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.errors import Mm2pyError
-from mm2py.mirror.source_offsets import source_offset, source_offset_key, source_offset_value
+from mm2py.mirror.source_offsets import source_offset_key, source_offset_value
 from mm2py.types import TopicPartition
 
-__all__ = ["OffsetCommitter", "OffsetStore", "offset_of"]
+__all__ = ["OffsetCommitter", "OffsetStore"]
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +37,6 @@ class OffsetStore(Protocol):
 def _nothing() -> Collection[TopicPartition]:
     """Return no partition: nobody keeps a ledger."""
     return ()
-
-
-def offset_of(_partition: TopicPartition, position: int) -> SourceOffset:
-    """Return the stored form of a batch task's position."""
-    return source_offset(position)
 
 
 @final

@@ -17,7 +17,7 @@ from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore, offset_of
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import TaskSpec
@@ -111,7 +111,7 @@ class TaskAssembly:
             parts.store,
             spec.id.connector,
             source_partition=task.source_partition,
-            source_offset=adapter.source_offset if adapter is not None else offset_of,
+            source_offset=task.source_offset,
             timeout_ms=parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
         )

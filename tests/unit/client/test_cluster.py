@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -17,13 +18,17 @@ from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
+from tests.unit.client.black_hole import BlackHole
 
 METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
 TP = TopicPartition("t", 0)
 
 
 def cluster_of(
-    *brokers: FakeBroker, api_timeout_ms: int = 5000, clock: Clock = SYSTEM_CLOCK
+    *brokers: FakeBroker,
+    api_timeout_ms: int = 5000,
+    setup_timeout_ms: int = 10_000,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Cluster:
     return Cluster(
         ConnectionSettings(
@@ -33,6 +38,7 @@ def cluster_of(
             retry_backoff_ms=1,
             retry_backoff_max_ms=5,
             default_api_timeout_ms=api_timeout_ms,
+            socket_connection_setup_timeout_ms=setup_timeout_ms,
         ),
         alias="x",
         clock=clock,
@@ -217,6 +223,51 @@ async def test_connections_are_shared_per_broker_and_purpose() -> None:
         assert one is not other
         with pytest.raises(ConnectionFailedError, match="broker 9 is not in the metadata"):
             await cluster.connection(9, "fetch")
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_a_name_with_a_dead_first_address_is_reached_at_the_next(
+    accepts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def two_addresses(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in ("127.0.0.2", "127.0.0.1")
+        ]
+
+    async with FakeBroker(topics={"t": 1}) as broker:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+        with BlackHole("127.0.0.2", broker.port, accepts=accepts):
+            cluster = cluster_of(broker, setup_timeout_ms=300)
+            if accepts:  # only the handshake shows that this address is dead
+                with pytest.raises(ConnectionFailedError):
+                    await cluster.connect()
+            await cluster.connect()
+            # The address that worked is the first one tried from then on.
+            await cluster.connection(1, "fetch")
+            await cluster.close()
+
+
+async def test_metadata_come_from_another_broker_where_the_one_that_is_connected_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.client.connect.cluster.SILENT_S", 0.05)
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as silent,
+        FakeBroker(node_id=2, cluster=shared) as other,
+    ):
+        cluster = cluster_of(silent)
+        await cluster.connect()
+        hold = silent.hold(METADATA)
+        assert [topic.name for topic in (await cluster.metadata(["t"])).topics] == ["t"]
+        assert (await cluster.leader(TP)).node_id == 1
+        asked = silent.count(METADATA)
+        # It is asked last from then on, until it answers.
+        await cluster.metadata(["t"])
+        assert (silent.count(METADATA), other.count(METADATA)) == (asked, 2)
+        hold.release()
+        await cluster.close()
 
 
 async def test_close_cancels_attempts_and_is_final() -> None:

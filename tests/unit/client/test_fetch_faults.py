@@ -124,6 +124,42 @@ async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_th
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
 
 
+@pytest.mark.parametrize("versions", [{FETCH: (4, 12)}, BY_ID, {FETCH: (4, 11)}])
+@pytest.mark.parametrize("grown_to", [8, 14])
+async def test_a_log_that_was_cut_while_it_was_not_read_is_told_by_the_epoch_that_was_kept(
+    versions: dict[int, tuple[int, int]], grown_to: int
+) -> None:
+    async with fetching(versions=versions) as rig:
+        rig.fill(FIRST, range(4))
+        rig.broker.cluster.move_leader(FIRST, 1)
+        rig.fill(FIRST, range(4, 10))
+        kept = rig.broker.cluster.topics["t"].topic_id
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
+        epoch = rig.fetcher.epoch_at(FIRST, 9)
+        assert (rig.fetcher.epoch_at(FIRST, 3), epoch) == (epoch - 1, epoch)
+        await rig.fetcher.assign({})
+        rig.read.clear()
+        rig.broker.partition(FIRST).truncate_to(4)
+        rig.broker.cluster.move_leader(FIRST, 1)
+        rig.fill(FIRST, range(100, 100 + grown_to - 4))
+        await rig.fetcher.assign({FIRST: 10}, topic_ids={FIRST: kept}, epochs={FIRST: epoch})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == grown_to)
+        assert rig.gaps == [(FIRST, 4, 9, "truncation")]
+        assert rig.read[FIRST] == list(range(100, 100 + grown_to - 4))
+
+
+async def test_an_epoch_that_was_kept_cuts_nothing_from_a_log_that_is_whole() -> None:
+    async with fetching() as rig:
+        rig.fill(FIRST, range(4))
+        epoch = rig.broker.partition(FIRST).leader_epoch
+        rig.broker.cluster.move_leader(FIRST, 1)
+        rig.fill(FIRST, range(4, 10))
+        await rig.fetcher.assign({FIRST: 3}, epochs={FIRST: epoch})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
+        assert (rig.read[FIRST], rig.gaps) == (list(range(3, 10)), [])
+
+
 async def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> None:
     async with fetching() as rig:
         rig.fill(FIRST, range(3))

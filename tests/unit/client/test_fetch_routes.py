@@ -1,8 +1,7 @@
 """Dead, silent and new leaders, and positions that are looked up: many partitions at once."""
 
-import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,6 +13,7 @@ from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol.fetch import FetchedPartition, FetchResponse
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import EARLIEST, TopicPartition
+from tests.unit.client.black_hole import BlackHole
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 
 LIST_OFFSETS = 2
@@ -69,32 +69,9 @@ async def test_partitions_of_a_leader_that_cannot_be_connected_move_before_the_a
 ):
     async with fetching(partitions=len(MANY)) as rig, led_by_another(rig) as gone:
         await gone.stop()
-        with black_hole(gone.port):
+        with BlackHole("127.0.0.1", gone.port):
             await rig.until(lambda: bool(rig.stalled))
             await read_from_the_first_broker(rig)
-
-
-class black_hole:  # noqa: N801 - reads as a statement
-    """A port whose queue is full: attempts to connect hang, as at an address that drops packets."""
-
-    def __init__(self, port: int) -> None:
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", port))
-        self._listener.listen(0)
-        self._queued: list[socket.socket] = []
-
-    def __enter__(self) -> None:
-        for _ in range(4):
-            sock = socket.socket()
-            sock.setblocking(False)
-            with suppress(BlockingIOError):
-                sock.connect(self._listener.getsockname())
-            self._queued.append(sock)
-
-    def __exit__(self, *_: object) -> None:
-        for sock in (*self._queued, self._listener):
-            sock.close()
 
 
 async def test_a_silent_broker_delays_the_start_of_no_other() -> None:

@@ -53,7 +53,7 @@ async def test_a_broker_that_is_away_is_one_line_for_a_thousand_partitions_and_o
         "WARNING target cannot be reached, retrying without end partitions=1000"
         " (orders-0, orders-1, ...) since_s=0 cause=no connection for orders-0"
     ]
-    for tp in MANY:
+    for tp in reversed(MANY):
         bench.stalls.moving(tp)
     await bench.clock.advance(0.5)
     assert bench.lines() == [

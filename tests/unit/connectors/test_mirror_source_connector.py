@@ -137,6 +137,46 @@ async def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_
         assert bench.context.reconfigurations == 1, "only a changed set restarts tasks"
 
 
+async def test_topics_that_keep_appearing_are_collected_and_later_ones_found_at_once() -> None:
+    bench = Bench(Region({"t": 1}))
+    clock = bench.context.clock
+    async with running(bench):
+        for number in range(60):
+            bench.region.source.topics[f"t{number}"] = 1
+            await clock.advance(1)
+        assert 2 <= bench.context.reconfigurations <= 6
+        await clock.advance(60)
+        restarts = bench.context.reconfigurations
+        assert restarts <= 7
+        assert len(",".join(bench.dealt()).split(",")) == 61
+        bench.region.source.topics["tz"] = 1
+        await clock.advance(3)
+        assert bench.context.reconfigurations == restarts + 1
+
+
+async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_its_start() -> None:
+    latest = {"source.consumer.auto.offset.reset": "latest", "topics": "t.*"}
+    bench = Bench(Region({"t1": 2}), latest)
+    async with running(bench):
+        configs = bench.connector.task_configs(3)
+        assert [config.get("task.late.partitions") for config in configs] == [None, None]
+        bench.region.source.topics |= {"t1": 3, "t2": 1}
+        await bench.context.clock.advance(5)
+        configs = bench.connector.task_configs(2)
+    late = [config.get("task.late.partitions") for config in configs]
+    assert late == ["t1-2", "t2-0"]
+    # A connector that starts again knows it from the task configs in force, and changes none.
+    again = Bench(bench.region, latest)
+    again.context.published = configs
+    async with running(again):
+        assert again.connector.task_configs(2) == configs
+    # And what was found while it did not run is late too.
+    bench.region.source.topics |= {"t3": 1}
+    async with running(again):
+        late = [config.get("task.late.partitions") for config in again.connector.task_configs(2)]
+    assert late == ["t1-2,t3-0", "t2-0"]
+
+
 async def test_an_interval_that_the_user_set_is_kept() -> None:
     bench = Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})
 

@@ -84,6 +84,45 @@ async def test_start_at_the_end_where_the_user_asked_for_latest() -> None:
     assert bench.reader.positions == {T0: 1, T1: LATEST, DASH: LATEST}
 
 
+async def test_where_the_copy_began_is_its_position_before_anything_is_copied() -> None:
+    latest = {"consumer.auto.offset.reset": "latest"}
+    bench = Bench(latest, {T0: 0})
+    async with running(bench):
+        bench.reader.began = {T1: 100}
+        await bench.task.poll(1000)
+        assert bench.context.covered == [(T1, 99)]
+        # An empty log is a position too: what is written first must not be skipped after a restart.
+        bench.reader.began |= {DASH: 0}
+        bench.reader.answers = [[(DASH, [a_batch(0)])]]
+        await bench.task.poll(1000)
+        assert bench.context.covered == [(T1, 99), (DASH, -1)]
+        await bench.task.poll(1000)
+    assert bench.context.covered == [(T1, 99), (DASH, -1)]
+    again = Bench(latest, {T0: 0, T1: 99, DASH: -1})
+    async with running(again):
+        pass
+    assert again.reader.positions == {T0: 1, T1: 100, DASH: EARLIEST}
+
+
+async def test_a_partition_found_after_the_first_start_begins_at_its_start() -> None:
+    bench = Bench({"consumer.auto.offset.reset": "latest", "task.late.partitions": "t-1"})
+    async with running(bench):
+        pass
+    assert bench.reader.positions == {T0: LATEST, T1: EARLIEST, DASH: LATEST}
+
+
+async def test_positions_are_stored_with_their_leader_epoch_and_read_back() -> None:
+    bench = Bench(stored={T0: 41})
+    key = bench.task.source_partition(T1)
+    bench.context.store(key, {"offset": 7, "epoch": "3@7"})
+    edited = bench.task.source_partition(DASH)
+    bench.context.store(edited, {"offset": 9, "epoch": "3@7"})
+    async with running(bench):
+        assert bench.reader.epochs == {T0: -1, T1: 3, DASH: -1}
+        assert bench.task.source_offset(T1, 8) == {"offset": 8, "epoch": "3@8"}
+        assert bench.task.source_offset(T0, 50) == {"offset": 50}
+
+
 async def test_without_a_position_and_a_reset_policy_the_partition_fails_alone() -> None:
     bench = Bench({"source.consumer.auto.offset.reset": "none"}, {T0: 3, DASH: 4})
     async with running(bench):

@@ -82,6 +82,7 @@ def test_source_offset_keys_have_javas_member_order() -> None:
         b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]'
     )
     assert source_offset_value(source_offset(41)) == b'{"offset":41}'
+    assert source_offset_value(source_offset(41, 3)) == b'{"offset":41,"epoch":"3@41"}'
     assert source_offset_value(None) is None
 
 

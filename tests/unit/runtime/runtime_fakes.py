@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mm2py.api.context import ConnectorContext, TaskContext
-from mm2py.api.records import SourcePartition
+from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
+from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
@@ -220,6 +221,9 @@ class FakeTask:
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
         return {"cluster": "A", "partition": partition.partition, "topic": partition.topic}
+
+    def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
+        return source_offset(position)
 
     async def commit(self) -> None:
         self.commits += 1

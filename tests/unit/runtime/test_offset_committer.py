@@ -7,7 +7,8 @@ import pytest
 
 from mm2py.api.records import SourcePartition
 from mm2py.errors import ConnectionFailedError
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
+from mm2py.mirror.source_offsets import source_offset
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import FakeStore
 
@@ -24,7 +25,7 @@ def _committer(store: FakeStore, timeout_ms: int = 5_000) -> OffsetCommitter:
         store,
         "MirrorSourceConnector",
         source_partition=_source_partition,
-        source_offset=offset_of,
+        source_offset=lambda _partition, position: source_offset(position),
         timeout_ms=timeout_ms,
     )
 
@@ -114,7 +115,7 @@ async def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() ->
         store,
         "MirrorSourceConnector",
         source_partition=_source_partition,
-        source_offset=offset_of,
+        source_offset=lambda _partition, position: source_offset(position),
         timeout_ms=5_000,
         withheld=lambda: unwritten,
     )
@@ -138,7 +139,7 @@ async def test_what_follows_a_commit_waits_until_that_partitions_position_is_wri
         store,
         "MirrorSourceConnector",
         source_partition=_source_partition,
-        source_offset=offset_of,
+        source_offset=lambda _partition, position: source_offset(position),
         timeout_ms=5_000,
         withheld=lambda: unwritten,
     )

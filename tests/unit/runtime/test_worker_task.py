@@ -12,8 +12,9 @@ from mm2py.api.task import Outgoing, Run
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
+from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter, offset_of
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -77,7 +78,7 @@ class Bench:
             self.store,
             "MirrorSourceConnector",
             source_partition=task.source_partition,
-            source_offset=offset_of,
+            source_offset=lambda _partition, position: source_offset(position),
             timeout_ms=5_000,
         )
         self.running = WorkerTask(
