@@ -86,7 +86,7 @@ def wait_for_entries(flow: Flow, count: int, mirror: Mirror) -> list[Entry]:
         now = entries(flow)
         return now if len(now) >= count else None
 
-    return until(found, 30, lambda: f"{count} events, there are {entries(flow)}", alive=mirror)
+    return until(found, 90, lambda: f"{count} events, there are {entries(flow)}", alive=mirror)
 
 
 # -- two kinds of source topic ----------------------------------------------------------------------
@@ -121,7 +121,7 @@ def write_compacted(region: KafkaAddress, topic: str, seed: int) -> None:
         )
 
     set_config(region, topic, "cleanup.policy", "compact")
-    until(has_holes, 40, "compaction of the source")
+    until(has_holes, 90, "compaction of the source")
     # The truth must stand still from here on, and DeleteRecords needs it too.
     set_config(region, topic, "cleanup.policy", "delete")
 
@@ -170,7 +170,7 @@ class Scene:
         wanted = {p: end - 1 for p, end in ends(self.flow.source, self.topic).items()}
         until(
             lambda: committed_positions(self.flow, self.topic) == wanted,
-            20,
+            90,
             lambda: f"{wanted}, there is {committed_positions(self.flow, self.topic)}",
             alive=mirror,
         )

@@ -116,7 +116,7 @@ async def admin_of(region: KafkaAddress) -> AsyncGenerator[Admin]:
         await cluster.close()
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 90) -> None:
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - a broker offers no event to wait for
             await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ from mm2py.protocol.messages import delete_records
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 class CreateTopic(Protocol):

@@ -17,7 +17,7 @@ from mm2py.embedded.broker import StartFailedError
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.embedded.region import KafkaAddress, Region, start_regions
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 LONG_AGO_MS = 1_000_000_000_000  # 2001: Kafka's default retention would delete such a record
 

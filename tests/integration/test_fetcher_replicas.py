@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import leader_of
 from tests.integration.fetching import Reading, produce, reading
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.fetching import produce, reading
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PATIENT = ConsumerSettings(
     connection=ConnectionSettings(bootstrap_servers=()), fetch_max_wait_ms=3_600_000

@@ -20,7 +20,7 @@ NEW = "MM2PY_KAFKA_HOME"
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not os.environ.get(OLD), reason=f"{OLD} names no unpacked older Kafka"),
 ]
 
@@ -71,12 +71,12 @@ def test_an_older_broker_is_mirrored_like_a_new_one(
         wait_for_copy(mirror, flow, topic)
         until(
             lambda: configs_of(target, remote)["max.message.bytes"] == "70000",
-            20,
+            90,
             "the topic's configs",
             alive=mirror,
         )
         grow(source, topic, 4)
-        until(lambda: topics_of(target)[remote] == 4, 20, "new partitions", alive=mirror)
+        until(lambda: topics_of(target)[remote] == 4, 90, "new partitions", alive=mirror)
         client = producer(source, transactional_id=topic)
         client.init_transactions(20)
         for end in ("abort", "commit"):

@@ -16,7 +16,7 @@ from tests.integration.mirror_process import until
 from tests.integration.sending import sending
 from tests.integration.traffic import ends, read
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 Far = tuple[Region, DelayProxy]
