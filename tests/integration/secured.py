@@ -157,7 +157,7 @@ class SecuredRegion:
         # confluent-kafka's annotation leaves the future's result open.
         answers = admin.alter_user_scram_credentials([change])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for answer in cast("dict[str, Future[None]]", answers).values():
-            answer.result(20)
+            answer.result(60)
 
     def _listener(self, name: str) -> Mapping[str, str]:
         found: dict[str, str] = {}

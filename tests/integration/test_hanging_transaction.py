@@ -29,14 +29,14 @@ def test_an_open_transaction_is_reported_holds_back_its_partition_alone_and_is_f
     remote = flow.remote(topic)
     settings: dict[str, str | int] = {"transaction_timeout_ms": 170_000}
     client = producer(region_a, transactional_id=topic, **settings)
-    client.init_transactions(20)
+    client.init_transactions(60)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         write(region_a, topic, [Sent(n % 2, b"before %d" % n) for n in range(100)])
         until(lambda: ends(region_b, remote) == {0: 50, 1: 50}, 90, "the copy", alive=mirror)
         client.begin_transaction()
         client.produce(topic, value=b"open", partition=0)
-        client.flush(20)
+        client.flush(60)
         write(region_a, topic, [Sent(n % 2, b"behind %d" % n) for n in range(100)])
         until(lambda: ends(region_b, remote) == {0: 50, 1: 100}, 90, "the others", alive=mirror)
         said = mirror.wait_for_log("a transaction is open", 90)
@@ -44,7 +44,7 @@ def test_an_open_transaction_is_reported_holds_back_its_partition_alone_and_is_f
         assert "at offset 50 of" in said
         assert "find-hanging" in said
         assert ends(region_b, remote) == {0: 50, 1: 100}
-        client.abort_transaction(20)
+        client.abort_transaction(60)
         assert_equal(*wait_for_copy(mirror, flow, topic, committed=True))
         assert ends(region_b, remote) == {0: 100, 1: 100}
         assert mirror.stop() == 0

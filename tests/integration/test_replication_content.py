@@ -75,17 +75,17 @@ def test_transactions_are_copied_as_the_isolation_level_says(
     properties = {"{source}.consumer.isolation.level": isolation} if isolation else {}
     flow = write_flow(tmp_path, region_a, region_b, topic, properties)
     client = producer(region_a, transactional_id=secrets.token_hex(4))
-    client.init_transactions(20)
+    client.init_transactions(60)
     for turn in range(12):
         client.begin_transaction()
         for number in range(20):
             value = b"%d-%d" % (turn, number)
             client.produce(topic, value=value, partition=number % 2)
         if turn % 3 == 1:
-            client.flush(20)
-            client.abort_transaction(20)
+            client.flush(60)
+            client.abort_transaction(60)
         else:
-            client.commit_transaction(20)
+            client.commit_transaction(60)
     with Mirror(flow.file) as mirror:
         committed = isolation == "read_committed"
         truth, copy = wait_for_copy(mirror, flow, topic, committed=committed)

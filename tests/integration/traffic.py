@@ -48,6 +48,8 @@ YEAR_MS: Final = 365 * 86_400_000
 READ_TIMEOUT_S: Final = 90.0
 METADATA_TIMEOUT_S: Final = 30.0
 FLUSH_TIMEOUT_S: Final = 90.0
+WAIT_MS: Final = 50
+"""A reader is at the end after one wait of the broker and one of its own, each this long."""
 TICK_S: Final = 0.05
 LINGER_MS: Final = 50
 """A batch per record would keep the machine busy with requests, whatever the test is about."""
@@ -97,6 +99,7 @@ def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": WAIT_MS,
             "log_level": 0,
         }
     )
@@ -136,7 +139,7 @@ def read(region: KafkaAddress, topic: str, *, committed: bool = False) -> Logs:
         deadline = time.monotonic() + READ_TIMEOUT_S
         while open_partitions:
             assert time.monotonic() < deadline, f"{topic}: cannot read {sorted(open_partitions)}"
-            for message in consumer.consume(2_000, timeout=0.5):
+            for message in consumer.consume(2_000, timeout=WAIT_MS / 1000):
                 partition = message.partition() or 0
                 error = message.error()
                 if error is None:
