@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import re
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 from tests.property.effort import load_profile, seed_of
 
 load_profile()
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Tests start hundreds of Python processes; one that compiles its modules needs twice the CPU for its start.
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".mm2py" / "pycache")
 
 _SLOWEST = re.compile(r"^\| (test_\w+\.py) \| (\d+) \|", re.MULTILINE)
 

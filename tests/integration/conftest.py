@@ -128,6 +128,6 @@ def create_topic() -> CreateTopic:
         # confluent-kafka's annotation leaves the future's result open.
         answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for answer in cast("dict[str, Future[None]]", answers).values():
-            answer.result(20)
+            answer.result(60)
 
     return create

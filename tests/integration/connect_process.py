@@ -54,7 +54,7 @@ class Rest:
             status, answer = self.call(method, path, body)
             return None if status in (409, 500) and _LATER in str(answer) else (status, answer)
 
-        status, answer = until(asked, 60, f"{method} {path} is answered")
+        status, answer = until(asked, 90, f"{method} {path} is answered")
         assert status < 300, (method, path, status, answer)
         return answer
 
@@ -72,7 +72,7 @@ class Rest:
         """Wait until connector and tasks have these states."""
         until(
             lambda: self.states(name) == list(states),
-            60,
+            90,
             lambda: f"{name} is {self.states(name)}, not {states}",
         )
 

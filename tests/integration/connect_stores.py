@@ -105,7 +105,7 @@ async def open_stores(bootstrap_servers: str, prefix: str) -> AsyncGenerator[Sto
         await cluster.close()
 
 
-async def eventually(condition: Callable[[], object], what: str, *, timeout_s: float = 20) -> None:
+async def eventually(condition: Callable[[], object], what: str, *, timeout_s: float = 90) -> None:
     """Wait for something that another process brings about."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -66,7 +66,7 @@ class Reading:
             connection = await self.cluster.connection(node_id, "fetch")
             await self.until(lambda: connection.in_flight == 0)  # noqa: B023 - awaited here
 
-    async def until(self, done: Callable[[], bool], seconds: float = 40) -> None:
+    async def until(self, done: Callable[[], bool], seconds: float = 90) -> None:
         """Take what arrives until ``done``."""
         async with asyncio.timeout(seconds):
             await self.take()  # what arrived before belongs to it

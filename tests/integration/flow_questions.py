@@ -98,7 +98,7 @@ class Asked:
         def there() -> bool:
             return self("GET", path_of(flow))[0] == 200
 
-        until(there, 60, f"flow {flow.source_alias} to be there", alive=self.mirror)
+        until(there, 90, f"flow {flow.source_alias} to be there", alive=self.mirror)
 
     def paused(self, flow: Flow) -> set[str]:
         """Return paused topics and partitions."""
@@ -127,7 +127,7 @@ def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None
     """Wait until so many records are in the copy."""
     until(
         lambda: copied(flow, topic) >= count,
-        60,
+        90,
         lambda: f"{count} records of {flow.remote(topic)}, there are {copied(flow, topic)}",
         alive=mirror,
     )

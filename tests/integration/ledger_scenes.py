@@ -72,7 +72,7 @@ def entries(flow: Flow) -> list[Entry]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -86,7 +86,7 @@ def wait_for_entries(flow: Flow, count: int, mirror: Mirror) -> list[Entry]:
         now = entries(flow)
         return now if len(now) >= count else None
 
-    return until(found, 30, lambda: f"{count} events, there are {entries(flow)}", alive=mirror)
+    return until(found, 90, lambda: f"{count} events, there are {entries(flow)}", alive=mirror)
 
 
 # -- two kinds of source topic ----------------------------------------------------------------------
@@ -121,7 +121,7 @@ def write_compacted(region: KafkaAddress, topic: str, seed: int) -> None:
         )
 
     set_config(region, topic, "cleanup.policy", "compact")
-    until(has_holes, 40, "compaction of the source")
+    until(has_holes, 90, "compaction of the source")
     # The truth must stand still from here on, and DeleteRecords needs it too.
     set_config(region, topic, "cleanup.policy", "delete")
 
@@ -130,17 +130,17 @@ def write_transactions(region: KafkaAddress, topic: str, seed: int) -> None:
     """Commit and abort transactions of several sizes; the last one on each partition is aborted."""
     chance = random.Random(seed)
     client = producer(region, transactional_id=secrets.token_hex(4))
-    client.init_transactions(20)
+    client.init_transactions(60)
     for turn in range(24):
         client.begin_transaction()
         for number in range(chance.randrange(1, 60)):
             value = b"%d-%d-%d" % (seed, turn, number)
             client.produce(topic, value=value, partition=(turn + number) % PARTITIONS)
         if turn % 3 == 2:
-            client.flush(20)
-            client.abort_transaction(20)
+            client.flush(60)
+            client.abort_transaction(60)
         else:
-            client.commit_transaction(20)
+            client.commit_transaction(60)
 
 
 Writer = Callable[[KafkaAddress, str, int], None]
@@ -170,7 +170,7 @@ class Scene:
         wanted = {p: end - 1 for p, end in ends(self.flow.source, self.topic).items()}
         until(
             lambda: committed_positions(self.flow, self.topic) == wanted,
-            20,
+            90,
             lambda: f"{wanted}, there is {committed_positions(self.flow, self.topic)}",
             alive=mirror,
         )

@@ -98,7 +98,7 @@ def the_tasks_of_a_killed_worker_run_in_the_other(flow: Flow, topic: str, start:
         last = 2_000 // len(partitions) - 1
         until(
             lambda: committed_positions(flow, topic) == dict.fromkeys(partitions, last),
-            30,
+            90,
             "the commit of everything",
         )
         one.kill()

@@ -116,7 +116,7 @@ async def admin_of(region: KafkaAddress) -> AsyncGenerator[Admin]:
         await cluster.close()
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 90) -> None:
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - a broker offers no event to wait for
             await asyncio.sleep(0.05)
@@ -138,7 +138,7 @@ def write(region: KafkaAddress, topic: str, partition: int, count: int, **config
             headers=[("h", b"%d" % number), ("h", None)],
             timestamp=1_700_000_000_000 + number,
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def read(region: KafkaAddress, topic: str, partition: int, count: int) -> list[Line]:
@@ -155,7 +155,7 @@ def read(region: KafkaAddress, topic: str, partition: int, count: int) -> list[L
         _, end = consumer.get_watermark_offsets(place, timeout=10)
         consumer.assign([place])
         lines: list[Line] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while len(lines) < min(count, end) and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is None:

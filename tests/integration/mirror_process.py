@@ -36,9 +36,11 @@ __all__ = [
 
 COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
 READY: Final = "source task started"
-STOP_TIMEOUT_S: Final = 35.0
-REFUSAL_TIMEOUT_S: Final = 40.0
+STOP_TIMEOUT_S: Final = 90.0
+REFUSAL_TIMEOUT_S: Final = 90.0
 POLL_S: Final = 0.1
+LONGEST_POLL_S: Final = 0.4
+"""A condition that takes long is looked at less often: each look is work for what it waits for."""
 _TAIL_LINES: Final = 60
 
 SHORT_SESSION: Final = {
@@ -71,7 +73,7 @@ def until(
 ) -> T:
     """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended."""
     deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
+    pause, pause_s = threading.Event(), POLL_S
     while True:
         found = condition()
         if found:
@@ -81,7 +83,8 @@ def until(
         if time.monotonic() > deadline:
             text = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {timeout_s:.0f} s: {text}")
-        pause.wait(POLL_S)
+        pause.wait(pause_s)
+        pause_s = min(pause_s * 1.1, LONGEST_POLL_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ class Running(ABC):
         """Return warnings and errors, but for what the file asks of later versions."""
         return [line for line in self.lines("WARNING|ERROR") if "not in this version" not in line]
 
-    def wait_for_log(self, pattern: str, timeout_s: float = 30.0) -> str:
+    def wait_for_log(self, pattern: str, timeout_s: float = 90.0) -> str:
         """Wait until a line contains the pattern and return it."""
 
         def found() -> str | None:
@@ -186,7 +189,7 @@ class Running(ABC):
 
         return until(found, timeout_s, f"log line {pattern!r}", alive=self)
 
-    def wait_ready(self, timeout_s: float = 30.0) -> None:
+    def wait_ready(self, timeout_s: float = 90.0) -> None:
         """Wait until a task copies."""
         self.wait_for_log(READY, timeout_s)
 

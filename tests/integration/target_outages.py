@@ -19,7 +19,7 @@ __all__ = ["PARTITIONS", "Outcome", "outages"]
 
 PARTITIONS: Final = 8
 RATE: Final = 1_000
-PROGRESS_S: Final = 60.0
+PROGRESS_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ def outages(rig: Rig, folder: Path, topic: str, lengths_s: Sequence[float]) -> O
     properties = {**rig.bootstrap, "tasks.max": "4"}
     flow = write_flow(folder, rig.source.region, rig.target.region, topic, properties)
     with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
-        one.wait_ready(60)
-        two.wait_ready(60)
+        one.wait_ready()
+        two.wait_ready()
         with Load(rig.source.region, topic, PARTITIONS, rate=RATE) as load:
             for length_s in lengths_s:
                 _progress(one, flow, topic)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.mirror_process import Mirror, run_to_end, write_file
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 GOOD = {
     "clusters": "A, B",

@@ -23,7 +23,7 @@ from tests.integration.flow_questions import flows_file
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 PARTITIONS: Final = 2
@@ -81,7 +81,7 @@ class Shell:
         """Run one command until it ends with 0; return what it printed. A rebalance is waited for."""
         ended = until(
             lambda: None if "not now (409)" in (it := self.run(*words)).stderr else it,
-            60,
+            90,
             f"an end of the rebalance for {words}",
         )
         assert ended.returncode == 0, (words, ended.stdout, ended.stderr)
@@ -120,9 +120,9 @@ def url_of(worker: Mirror) -> str:
 
 def shell_of(worker: Mirror, flow: Flow, topic: str) -> Shell:
     """Wait until a worker copies, and return who talks to it."""
-    worker.wait_ready(60)
+    worker.wait_ready()
     shell = Shell(url_of(worker), flow, topic)
-    until(lambda: shell.state() == "RUNNING", 60, "the flow to run", alive=worker)
+    until(lambda: shell.state() == "RUNNING", 90, "the flow to run", alive=worker)
     return shell
 
 
@@ -146,13 +146,13 @@ def shell(
 def test_a_flow_is_seen_paused_changed_and_resumed_from_a_shell(shell: Shell) -> None:
     flow, topic = shell.flow, shell.topic
     with Load(flow.source, topic, PARTITIONS, rate=200) as load:
-        until(lambda: topic in shell.run("lag", "--flow", shell.name).stdout, 60, "the topic")
+        until(lambda: topic in shell.run("lag", "--flow", shell.name).stdout, 90, "the topic")
         wanted = [topic, flow.remote(topic), str(PARTITIONS), "RUNNING"]
 
         def row() -> list[str]:
             return shell.ok("topics", topic).splitlines()[1].split()[1:]
 
-        until(lambda: row() == wanted, 30, lambda: f"{wanted}: {row()}")
+        until(lambda: row() == wanted, 90, lambda: f"{wanted}: {row()}")
         assert len(shell.json("topics", "--partitions", "--flow", shell.name)) == PARTITIONS
         assert "MirrorSourceConnector-0" in shell.ok("flow", "describe", shell.name, "-o", "wide")
 
@@ -184,11 +184,11 @@ def test_a_flow_is_seen_paused_changed_and_resumed_from_a_shell(shell: Shell) ->
 
 def test_one_topic_is_paused_and_a_flow_restarted(shell: Shell) -> None:
     topic = shell.topic
-    until(lambda: topic in shell.ok("topics"), 60, "the topic")
+    until(lambda: topic in shell.ok("topics"), 90, "the topic")
     shell.ok("flow", "pause", shell.name, "--topic", topic)
-    until(lambda: "PAUSED" in shell.ok("topics", topic), 30, "the topic to pause")
+    until(lambda: "PAUSED" in shell.ok("topics", topic), 90, "the topic to pause")
     shell.ok("flow", "resume", shell.name, "--topic", topic)
-    until(lambda: "PAUSED" not in shell.ok("topics", topic), 30, "the topic to go on")
+    until(lambda: "PAUSED" not in shell.ok("topics", topic), 90, "the topic to go on")
     shell.ok("flow", "restart", shell.name, "--wait")
     shell.ok("flow", "stop", shell.name, "--wait")
     shell.ok("flow", "resume", shell.name, "--wait")
@@ -217,7 +217,7 @@ def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(
     with Mirror(kept.file) as worker:
         shell = Shell(url_of(worker), new, topic)
         # No topic fits the first flow: nothing is copied, and that shows.
-        until(lambda: Shell(shell.url, kept, topic).state() == "DEGRADED", 60, "the first flow")
+        until(lambda: Shell(shell.url, kept, topic).state() == "DEGRADED", 90, "the first flow")
         listed = shell.run("flow", "list")
         assert (listed.returncode, "has no tasks" in listed.stderr) == (3, True)
         planned = shell.ok("flow", "create", shell.name, f"topics={topic}", "--dry-run")
@@ -242,7 +242,7 @@ def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(
         assert shell.properties()["topics"] == topic
         unsure = shell.run("flow", "delete", shell.name)
         assert (unsure.returncode, "use --yes" in unsure.stderr) == (2, True)
-        until(lambda: shell.state() == "RUNNING", 60, "the flow to run as before", alive=worker)
+        until(lambda: shell.state() == "RUNNING", 90, "the flow to run as before", alive=worker)
         shell.ok("flow", "delete", shell.name, "--yes")
         assert shell.state() == ""
         assert worker.stop() == 0
@@ -277,7 +277,7 @@ def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
     ca = ["--ca-file", str(tmp_path / "ca.pem")]
     ann = [*ca, "--user", "ann", "--password-file", str(tmp_path / "password")]
     with Mirror(flow.file) as worker:
-        worker.wait_ready(60)
+        worker.wait_ready()
         shell = Shell(url_of(worker), flow, topic)
         plain = shell.url.replace("https://", "http://")
         pause = ["flow", "pause", shell.name, "--dry-run"]

@@ -16,7 +16,7 @@ from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ def new_name(prefix: str) -> str:
 async def create(admin: Admin, name: str, partitions: int, configs: dict[str, str]) -> None:
     """Create a topic and wait until the broker shows it (KRaft publishes after it answers)."""
     assert await admin.create_topics([NewTopic(name, partitions, 1, configs)]) == {name: None}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while len((await admin.describe_topic_configs([name])).get(name, ())) == 0:
             pass
         while len((await admin.describe_topics([name])).get(name, NONE).partitions) != partitions:
@@ -72,7 +72,7 @@ async def test_a_topic_is_created_grown_described_and_deleted(region_a: KafkaAdd
         assert too_few is not None
         assert too_few.name == "INVALID_PARTITIONS"
         described = NONE
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while described.partitions != (0, 1, 2):
                 described = (await admin.describe_topics([name, new_name("no")]))[name]
         assert described.replication_factor == 1
@@ -90,7 +90,7 @@ async def test_topic_configs_change_one_by_one(region_a: KafkaAddress) -> None:
         changes = [ConfigOp("retention.ms", "DELETE"), ConfigOp("max.message.bytes", "SET", "2000")]
         assert await admin.alter_topic_configs({name: changes}) == {name: None}
         by_name: dict[str, ConfigEntry] = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not by_name or by_name["max.message.bytes"].value != "2000":
                 configs = (await admin.describe_topic_configs([name, new_name("no")]))[name]
                 by_name = {entry.name: entry for entry in configs}
@@ -133,7 +133,7 @@ async def test_acls_are_created_and_found(region_a: KafkaAddress) -> None:
             AclPermission.ALLOW,
         )
         assert await admin.create_acls([acl]) == [None]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while acl not in (await admin.describe_topic_acls() or ()):
                 pass
 

@@ -15,7 +15,7 @@ from mm2py.protocol.messages import delete_records
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 class CreateTopic(Protocol):
@@ -90,11 +90,11 @@ async def test_transaction_markers_at_the_end_do_not_hold_the_reader(
     producer = Producer(
         {"bootstrap.servers": region_a.bootstrap_servers, "transactional.id": topic}
     )
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for value in (b"a", b"b"):
         producer.begin_transaction()
         producer.produce(topic, value, b"k")
-        producer.commit_transaction(20)
+        producer.commit_transaction(60)
 
     async with log_reader(region_a.bootstrap_servers, topic) as (_, reader):
         assert [(r.offset, r.value) for _, r in await read(reader)] == [(0, b"a"), (2, b"b")]

@@ -20,7 +20,7 @@ from tests.integration.connect_process import (
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, ends, read, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 CANARY: Final = "canary-5c1e"
@@ -55,7 +55,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(
     def arrived(count: int) -> None:
         until(
             lambda: sum(ends(region_b, copy).values()) == count,
-            60,
+            90,
             lambda: f"{ends(region_b, copy)}",
         )
 
@@ -63,7 +63,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(
     body = {"name": "m", "config": mirror_config(region_a, region_b, alias, topic)}
     rest.ok("POST", "connectors", body)
     rest.wait_states("m", "RUNNING", "RUNNING", "RUNNING")
-    until(lambda: copy if ends(region_b, copy) else None, 60, "the copy is created")
+    until(lambda: copy if ends(region_b, copy) else None, 90, "the copy is created")
     arrived(100)
 
     rest.ok("PUT", "connectors/m/pause")
@@ -92,7 +92,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(
     rest.ok("DELETE", "connectors/m")
     assert rest.ok("GET", "connectors") == []
     # As in Java the leader removes its states in the round that takes its work away.
-    until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 60, "its states go")
+    until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 90, "its states go")
 
 
 def _said(call: Callable[[], T]) -> T:
@@ -146,7 +146,7 @@ def test_kafka_connect_py_drives_a_worker(
     remote = {"c": {"topics": [f"{alias}.{topic}"]}}
     until(
         lambda: _said(lambda: client.list_connector_topics("c")) == remote,
-        60,
+        90,
         "the topic is known",
     )
     _said(lambda: client.delete_connector("c"))
@@ -187,7 +187,7 @@ def test_a_third_partys_records_pass_the_converters(
 
         rest.ok("POST", "connectors", {"name": "n", "config": config})
         rest.wait_states("n", "RUNNING", "RUNNING")
-        until(lambda: ends(region_b, topic) == {0: 3}, 60, lambda: str(ends(region_b, topic)))
+        until(lambda: ends(region_b, topic) == {0: 3}, 90, lambda: str(ends(region_b, topic)))
         found = read(region_b, topic)[0].records
         assert [(it.key, it.value, it.headers) for it in found] == [
             (b"k1", b'{"number":1,"even":null}', (("half", b"0.5"),)),
@@ -247,7 +247,7 @@ def test_two_workers_share_a_mirror_and_forward_to_each_other(
         )
         second.kill()
         mine = {one.url.removeprefix("http://").rstrip("/")}
-        until(lambda: owners(one) == mine, 60, lambda: f"{one.states('m')} {owners(one)}")
+        until(lambda: owners(one) == mine, 90, lambda: f"{one.states('m')} {owners(one)}")
         write(region_a, topic, _lines(20, 20))
         until(
             lambda: sum(ends(region_b, copy).values()) >= 40, 60, lambda: f"{ends(region_b, copy)}"

@@ -18,7 +18,7 @@ from tests.integration.connect_process import (
 from tests.integration.mirror_process import Mirror, until, write_file
 from tests.integration.traffic import Sent, ends, read, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def test_a_standalone_worker_continues_from_its_file(
@@ -48,8 +48,8 @@ def test_a_standalone_worker_continues_from_its_file(
         rest = rest_of(worker)
         rest.wait_states("m", "RUNNING", "RUNNING")
         rest.wait_states("n", "RUNNING", "RUNNING")
-        until(lambda: copy if ends(region_b, copy).get(0) == 50 else None, 60, "all is copied")
-        until(lambda: ends(region_b, counted) == {0: 3}, 60, "all is counted")
+        until(lambda: copy if ends(region_b, copy).get(0) == 50 else None, 90, "all is copied")
+        until(lambda: ends(region_b, counted) == {0: 3}, 90, "all is counted")
         rest.ok("PUT", "connectors/m/pause")
         rest.wait_states("m", "PAUSED", "PAUSED")
         rest.ok("PUT", "connectors/m/resume")
@@ -60,8 +60,8 @@ def test_a_standalone_worker_continues_from_its_file(
     body.write_text(json.dumps({"name": "n", "config": counting | text | {"count": 5}}))
     with Mirror(file, *arguments, name="second", program=STANDALONE, environ=environ) as worker:
         rest = rest_of(worker)
-        until(lambda: ends(region_b, copy) == {0: 70}, 60, lambda: str(ends(region_b, copy)))
-        until(lambda: ends(region_b, counted) == {0: 5}, 60, lambda: str(ends(region_b, counted)))
+        until(lambda: ends(region_b, copy) == {0: 70}, 90, lambda: str(ends(region_b, copy)))
+        until(lambda: ends(region_b, counted) == {0: 5}, 90, lambda: str(ends(region_b, counted)))
         rest.ok("DELETE", "connectors/n")
         assert rest.ok("GET", "connectors") == ["m"]
         assert worker.stop() == 0

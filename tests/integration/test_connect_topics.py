@@ -12,7 +12,7 @@ from mm2py.storage.status_records import StoredStatus, TopicUse
 from mm2py.types import State, TargetState, TaskId
 from tests.integration.connect_stores import eventually, open_stores
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RUNNING = StoredStatus(state=State.RUNNING, worker_id="w:1", generation=1, version="4.3.1")
 

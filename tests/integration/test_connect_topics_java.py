@@ -12,7 +12,7 @@ from mm2py.types import State, TargetState, TaskId
 from tests.integration.connect_stores import Stores, eventually, open_stores
 from tests.integration.java_connect import JavaConnect
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
 
 HEARTBEAT = "org.apache.kafka.connect.mirror.MirrorHeartbeat"
 PARTITION = {"sourceClusterAlias": "jcA", "targetClusterAlias": "jcB"}

@@ -13,13 +13,13 @@ import pytest
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.several_workers import Answer, Workers, assert_nothing_lost
+from tests.integration.several_workers import CALM, Answer, Workers, assert_nothing_lost
 from tests.integration.traffic import Load
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
 
 PARTITIONS: Final = 6
-RATE: Final = 1_000
+RATE: Final = 500
 NAMES: Final = ("one", "two", "three")
 MARK: Final = "refresh.topics.interval.seconds"
 """A property whose change starts the connector and its tasks anew."""
@@ -36,7 +36,7 @@ def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: Cr
 
 @pytest.fixture
 def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
-    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3"})
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3", **CALM})
 
 
 def test_every_worker_takes_changes_for_the_leader_and_the_owners(flow: Flow, topic: str) -> None:
@@ -89,11 +89,9 @@ def test_a_change_whose_leader_is_killed_is_made_whole_or_not_at_all(
             assert now in ({tasks} if answers == [200] else {tasks, before})
             workers.until_spread(tasks=int(now))
             workers.wait_for_copy_everywhere(topic)
-            workers.start(f"instead-of-{leader.name}")
-            workers.until_spread(tasks=int(now))
-        asked = workers.running[0]
+        (asked,) = workers.running
         assert workers.patch(asked, {"tasks.max": "2"}) == 200
-        workers.until_spread(tasks=2, over=2)
+        workers.until_spread(tasks=2)
         load.stop()
         assert_nothing_lost(flow, topic, asked)
         workers.stop()
@@ -149,7 +147,7 @@ class Changes:
                 assert not self._seen_by(asked, str(self._number)), "a refused change was made"
 
     def _until_seen_by(self, worker: Mirror) -> None:
-        until(lambda: self._seen_by(worker), 30, f"{worker.name} to see {self.last}")
+        until(lambda: self._seen_by(worker), 90, f"{worker.name} to see {self.last}")
 
     def _seen_by(self, worker: Mirror, value: str | None = None) -> bool:
         return self._workers.config(worker).get(MARK, "") == (value or self.last)
@@ -159,7 +157,7 @@ def until_marked(workers: Workers, value: str) -> None:
     """Wait until every worker has read a change."""
     until(
         lambda: all(workers.config(worker).get(MARK) == value for worker in workers.running),
-        30,
+        90,
         lambda: f"{value} everywhere: {[workers.config(w).get(MARK) for w in workers.running]}",
     )
 
@@ -168,6 +166,6 @@ def until_same_config(workers: Workers) -> None:
     """Wait until every worker tells the same config."""
     until(
         lambda: len({tuple(workers.config(worker).items()) for worker in workers.running}) == 1,
-        30,
+        90,
         "every worker to have read the same config",
     )

@@ -13,15 +13,15 @@ import pytest
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, write_flow
-from tests.integration.several_workers import Workers, assert_nothing_lost
+from tests.integration.several_workers import CALM, Workers, assert_nothing_lost
 from tests.integration.traffic import Load, assert_equal, committed_positions, wait_for_copy
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
 
 log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 6
-RATE: Final = 1_000
+RATE: Final = 500
 NAMES: Final = ("one", "two", "three")
 
 
@@ -34,7 +34,7 @@ def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: Cr
 
 @pytest.fixture
 def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
-    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3"})
+    return write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "3", **CALM})
 
 
 @pytest.mark.parametrize("killed", ["the leader", "a follower"])

@@ -19,7 +19,7 @@ from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, Syn
 from mm2py.types import TaskId, Work
 from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 COUNTS = {"source": 5, "beat": 1}
 EVERYTHING = Work(
@@ -141,7 +141,7 @@ def _cluster(address: str, name: str) -> Cluster:
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     loop = asyncio.get_running_loop()
-    end = loop.time() + 25
+    end = loop.time() + 90
     while not condition():
         assert loop.time() < end, f"not reached: {what}"
         await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ from mm2py.embedded.java_process import JavaProcess
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import FatalError
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
 
 
 def test_a_running_program_is_waited_for_and_stopped(
@@ -29,7 +29,7 @@ def test_a_running_program_is_waited_for_and_stopped(
         pytest.raises(FatalError, match=r"ended with 0") as ended,
         JavaProcess(command, tmp_path / "log") as process,
     ):
-        process.wait_until(lambda: False, timeout_s=60)
+        process.wait_until(lambda: False, timeout_s=90)
     assert "SLF4J" not in "".join(ended.value.__notes__)
 
 
@@ -50,5 +50,5 @@ def test_the_real_mirror_maker_starts_from_the_jars(
         jvm_args=["-Dlog4j2.level=INFO"],
     )
     with JavaProcess(command, tmp_path / "log") as process:
-        process.wait_until(lambda: "Kafka MirrorMaker" in process.output(10_000), timeout_s=60)
+        process.wait_until(lambda: "Kafka MirrorMaker" in process.output(10_000), timeout_s=90)
         assert process.stop() in {0, 128 + signal.SIGTERM, -signal.SIGTERM}

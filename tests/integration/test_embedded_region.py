@@ -17,7 +17,7 @@ from mm2py.embedded.broker import StartFailedError
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.embedded.region import KafkaAddress, Region, start_regions
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 LONG_AGO_MS = 1_000_000_000_000  # 2001: Kafka's default retention would delete such a record
 
@@ -34,7 +34,7 @@ def produce(servers: str, topic: str, values: list[str]) -> None:
     producer = Producer({"bootstrap.servers": servers, "acks": "all"})
     for value in values:
         producer.produce(topic, value=value, partition=0, timestamp=LONG_AGO_MS)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def consume(servers: str, topic: str, count: int) -> list[str]:
@@ -44,7 +44,7 @@ def consume(servers: str, topic: str, count: int) -> list[str]:
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         values: list[str] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while len(values) < count and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
@@ -161,7 +161,7 @@ def test_brokers_and_data_disappear_with_a_killed_owner(tmp_path: Path) -> None:
         os.kill(broker, 0)
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while list(tmp_path.iterdir()) or Path(f"/proc/{broker}/cmdline").exists():
         assert time.monotonic() < deadline, "the broker or its data is still there"
         time.sleep(0.05)

@@ -11,7 +11,7 @@ from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RATE = 1_000
 
@@ -35,10 +35,10 @@ def test_a_target_that_had_no_room_gets_everything_once_when_it_has(
                 wait_for_progress(mirror, flow, topic)
                 ballast = disk / "ballast"
                 fill(ballast)
-                until(lambda: not target.node(1).is_running, 60, "the broker to give up")
+                until(lambda: not target.node(1).is_running, 90, "the broker to give up")
                 load.wait_acked(RATE)
                 ballast.unlink()
                 target.start()
                 wait_for_progress(mirror, flow, topic)
-            assert_equal(*wait_for_copy(mirror, flow, topic, timeout_s=60))
+            assert_equal(*wait_for_copy(mirror, flow, topic, timeout_s=90))
             assert mirror.stop() == 0

@@ -11,7 +11,7 @@ from tests.integration.cluster_changes import leader_of
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy, wait_for_progress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_000
@@ -64,13 +64,13 @@ def test_a_killed_leader_of_a_target_of_three_costs_nothing(
                 wait_for_progress(mirror, flow, topic, RATE)
                 # What it led goes on with another leader before it is back.
                 remote = flow.remote(topic)
-                before = until(lambda: ends(region_three, remote), 20, "leaders of all")
+                before = until(lambda: ends(region_three, remote), 90, "leaders of all")
                 until(
                     lambda: all(
                         ends(region_three, remote).get(partition, 0) > end
                         for partition, end in before.items()
                     ),
-                    30,
+                    90,
                     lambda: f"every partition to go on, {before} -> {ends(region_three, remote)}",
                     alive=mirror,
                 )

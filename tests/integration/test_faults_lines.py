@@ -11,7 +11,7 @@ from tests.integration.far_regions import Rig, far_pair
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 2
 RATE = 1_000

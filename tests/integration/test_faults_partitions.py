@@ -28,7 +28,7 @@ from tests.integration.traffic import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 
@@ -76,7 +76,7 @@ def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is
         write(region_a, topic, numbered(300, 300, 3))
         until(
             lambda: [ends(region_b, remote).get(p, 0) for p in (0, 2)] == [200, 200],
-            30,
+            90,
             lambda: f"the other partitions, {ends(region_b, remote)}",
             alive=mirror,
         )
@@ -150,7 +150,7 @@ def test_a_target_that_refuses_to_create_a_topic_is_quoted_with_topic_and_proper
         assert_equal(truth, copy)
         # An operator creates it by hand; until then it was said once, not at every refresh.
         create_topic(region_b, remote)
-        truth, copy = wait_for_copy(mirror, flow, f"{prefix}-new", timeout_s=60)
+        truth, copy = wait_for_copy(mirror, flow, f"{prefix}-new", timeout_s=90)
         assert_equal(truth, copy)
         assert len(mirror.lines(f"WARNING .*cannot be created.* name={remote} ")) == 1
         assert mirror.stop() == 0
@@ -213,7 +213,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_copied_from_its_beginning(
     with Mirror(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
         delete_topic(region_a, topic)
-        until(lambda: topic not in topics_of(region_a), 20, "the deletion")
+        until(lambda: topic not in topics_of(region_a), 90, "the deletion")
         create_topic(region_a, topic)
         write(region_a, topic, numbered(1_000, records))
         wait_for_copy(mirror, flow, topic)

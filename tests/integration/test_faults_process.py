@@ -20,13 +20,13 @@ from tests.integration.traffic import (
     wait_for_progress,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_500
 COMMIT_INTERVAL_S = 1
 # What a commit may take on a machine under load, beside its interval.
-SLACK_S = 3
+SLACK_S = 10
 Unique = Callable[[str], str]
 
 
@@ -113,11 +113,11 @@ def test_a_second_process_takes_half_of_the_work_and_all_of_it_when_the_first_en
                 lambda: _ended_tasks(first) == 1, 20, "the first to give one task up", alive=first
             )
             assert first.stop() == 0
-            until(lambda: _begun_tasks(second) == 2, 30, "both tasks in the second", alive=second)
+            until(lambda: _begun_tasks(second) == 2, 90, "both tasks in the second", alive=second)
             with Mirror(flow.file, name="third") as third:
                 third.wait_ready()
                 assert third.stop() == 0
-            until(lambda: _begun_tasks(second) == 3, 30, "the third's task", alive=second)
+            until(lambda: _begun_tasks(second) == 3, 90, "the third's task", alive=second)
             load.stop()
             truth, copy = wait_for_copy(second, flow, topic)
             assert_equal(truth, copy)

@@ -11,7 +11,7 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_000

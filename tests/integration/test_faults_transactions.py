@@ -11,7 +11,7 @@ from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import assert_equal, copied, wait_for_copy
 from tests.integration.transactions import abandon, is_aborted, kept, write_mixed
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TIMEOUT_MS = 3_000
 
@@ -37,7 +37,7 @@ def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_b
         wanted = kept(20, 20) + kept(20, 30)
         until(
             lambda: copied(flow, topic) >= wanted,
-            60,
+            90,
             lambda: f"{wanted} records, there are {copied(flow, topic)}",
             alive=mirror,
         )

@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import leader_of
 from tests.integration.fetching import Reading, produce, reading
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -42,7 +42,7 @@ def create(region: Region, topic: str, replicas: list[int], **config: str) -> To
     # confluent-kafka's annotation leaves the future's result open.
     answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(20)
+        answer.result(60)
     return TopicPartition(topic, 0)
 
 
@@ -104,7 +104,7 @@ async def test_an_unclean_election_is_a_truncation_with_its_exact_range(
 
 def wait_for_leader(region: Region, tp: TopicPartition, node_id: int) -> None:
     """Wait until a node leads; asks anew while the cluster has no leader of its own."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while leader_of(region, *tp) != node_id:
         assert time.monotonic() < deadline, f"node {node_id} does not lead {tp}"
         time.sleep(0.2)

@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.fetching import produce, reading
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PATIENT = ConsumerSettings(
     connection=ConnectionSettings(bootstrap_servers=()), fetch_max_wait_ms=3_600_000
@@ -147,7 +147,7 @@ async def test_a_topic_recreated_under_the_same_name_is_copied_from_its_beginnin
 
 
 def recreate(region: KafkaAddress, create_topic: CreateTopic, topic: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while topic in topics_of(region):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -195,16 +195,16 @@ async def test_an_open_transaction_holds_back_only_its_own_partition(
 def transact(region: KafkaAddress, tp: TopicPartition, name: str, ends: list[str]) -> Producer:
     """Write one transaction of five records for each of ``ends``."""
     producer = Producer({"bootstrap.servers": region.bootstrap_servers, "transactional.id": name})
-    producer.init_transactions(20.0)
+    producer.init_transactions(60)
     for index, end in enumerate(ends):
         producer.begin_transaction()
         for number in range(5):
             producer.produce(tp.topic, f"{index}-{number}", partition=tp.partition)
-        producer.flush(20)
+        producer.flush(60)
         if end == "commit":
-            producer.commit_transaction(20.0)
+            producer.commit_transaction(60)
         elif end == "abort":
-            producer.abort_transaction(20.0)
+            producer.abort_transaction(60)
     return producer
 
 

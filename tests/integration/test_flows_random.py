@@ -224,7 +224,7 @@ def wait_for_state(ask: Asked, model: Model) -> None:
     flow = model.flow
     until(
         lambda: state_of(ask, flow) == model.state,
-        60,
+        90,
         lambda: f"{flow.source_alias}: {model.state}, it is {ask.done('GET', path_of(flow))}",
         alive=ask.mirror,
     )

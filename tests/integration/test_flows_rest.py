@@ -45,7 +45,7 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
     kept, new = flows
     body = {"source": new.source_alias, "target": new.target_alias}
     with Mirror(kept.file) as mirror:
-        mirror.wait_ready(60)
+        mirror.wait_ready()
         ask = Asked(mirror)
         refuse_nonsense(ask, new)
 
@@ -96,12 +96,14 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
         wait_for_records(mirror, new, topics[2], 3 * COUNT)
         assert ask.done("DELETE", path_of(new))["action"] == "delete"
         assert ask("GET", path_of(new))[0] == 404
+        # The answer is the end of its work, not of the write that was under way.
+        mirror.wait_for_log(f"{new.source_alias}->{new.target_alias}.*flow stopped", 90)
         push(new, topics[2], COUNT)
         push(kept, topics[0], COUNT)
         wait_for_records(mirror, kept, topics[0], COUNT)
         assert mirror.stop() == 0
     with Mirror(kept.file, name="third") as mirror:
-        mirror.wait_ready(60)
+        mirror.wait_ready()
         ask = Asked(mirror)
         push(kept, topics[0], COUNT)
         wait_for_records(mirror, kept, topics[0], 2 * COUNT)
@@ -109,13 +111,13 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
         only = [f"{kept.source_alias}->{kept.target_alias}"]
         until(
             lambda: [it["flow"] for it in ask.done("GET", "/flows")] == only,
-            30,
+            90,
             "the deleted flow to be gone",
             alive=mirror,
         )
         assert copied(new, topics[2]) == 3 * COUNT, "a deleted flow copies nothing"
         ask.done("POST", "/flows", {"source": new.source_alias, "target": new.target_alias})
-        assert_equal(*wait_for_copy(mirror, new, topics[2], timeout_s=60))
+        assert_equal(*wait_for_copy(mirror, new, topics[2], timeout_s=90))
         assert mirror.stop() == 0
 
 
@@ -150,7 +152,7 @@ def test_every_worker_of_a_file_runs_a_flow_that_one_of_them_was_told_of(
         body = {"source": new.source_alias, "target": new.target_alias}
         assert asks[0].patiently("POST", "/flows", body)[0] == 201
         for ask, worker in zip(asks, (one, two), strict=True):
-            worker.wait_for_log(f"{new.source_alias}->{new.target_alias}.*group", 60)
+            worker.wait_for_log(f"{new.source_alias}->{new.target_alias}.*group", 90)
             ask.wait_there(new)
         assert asks[1].patiently("POST", "/flows", body)[0] == 409
         one.kill()

@@ -10,7 +10,7 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, assert_equal, ends, producer, wait_for_copy, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 
@@ -29,22 +29,22 @@ def test_an_open_transaction_is_reported_holds_back_its_partition_alone_and_is_f
     remote = flow.remote(topic)
     settings: dict[str, str | int] = {"transaction_timeout_ms": 170_000}
     client = producer(region_a, transactional_id=topic, **settings)
-    client.init_transactions(20)
+    client.init_transactions(60)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         write(region_a, topic, [Sent(n % 2, b"before %d" % n) for n in range(100)])
-        until(lambda: ends(region_b, remote) == {0: 50, 1: 50}, 30, "the copy", alive=mirror)
+        until(lambda: ends(region_b, remote) == {0: 50, 1: 50}, 90, "the copy", alive=mirror)
         client.begin_transaction()
         client.produce(topic, value=b"open", partition=0)
-        client.flush(20)
+        client.flush(60)
         write(region_a, topic, [Sent(n % 2, b"behind %d" % n) for n in range(100)])
-        until(lambda: ends(region_b, remote) == {0: 50, 1: 100}, 30, "the others", alive=mirror)
-        said = mirror.wait_for_log("a transaction is open", 80)
+        until(lambda: ends(region_b, remote) == {0: 50, 1: 100}, 90, "the others", alive=mirror)
+        said = mirror.wait_for_log("a transaction is open", 90)
         assert f"({topic}-0)" in said
         assert "at offset 50 of" in said
         assert "find-hanging" in said
         assert ends(region_b, remote) == {0: 50, 1: 100}
-        client.abort_transaction(20)
+        client.abort_transaction(60)
         assert_equal(*wait_for_copy(mirror, flow, topic, committed=True))
         assert ends(region_b, remote) == {0: 100, 1: 100}
         assert mirror.stop() == 0

@@ -16,7 +16,7 @@ from mm2py.config.properties import parse
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data" / "config"

@@ -7,7 +7,7 @@ import pytest
 
 from mm2py.embedded.java import compile_java, run_java
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[1]
 

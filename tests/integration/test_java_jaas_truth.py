@@ -9,7 +9,7 @@ from mm2py.config.jaas import parse_jaas
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 SOURCE = Path(__file__).parents[1] / "java" / "JaasTruth.java"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -17,7 +17,7 @@ from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[1]
 Configs = dict[str, dict[str, dict[str, str]]]

@@ -1,15 +1,15 @@
 """The loss ledger on real brokers: what was lost is in it, exactly, and nothing else ever is."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
+from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, delete_records, delete_topic, topics_of
-from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.conftest import CreateTopic
 from tests.integration.ledger_scenes import (
     COMPACTING,
     PARTITIONS,
@@ -31,22 +31,28 @@ from tests.integration.traffic import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def compacting() -> Iterator[Region]:
+    """A cluster that compacts at once; no test stops it."""
+    with Region("compacting", properties=COMPACTING) as region:
+        yield region
 
 
 @pytest.fixture(params=["compacted", "transactional"])
 def scene(
     request: pytest.FixtureRequest,
-    new_region: NewRegion,
+    compacting: Region,
     region_b: KafkaAddress,
     unique: Unique,
     create_topic: CreateTopic,
     tmp_path: Path,
 ) -> Scene:
-    source = new_region("racing", properties=COMPACTING)
-    return build_scene(request.param, tmp_path, source, region_b, unique("race"), create_topic)
+    return build_scene(request.param, tmp_path, compacting, region_b, unique("race"), create_topic)
 
 
 @pytest.mark.fuzz
@@ -112,7 +118,7 @@ class Turns:
         source, topic = self.flow.source, self.topic
         if self._turn:
             delete_topic(source, topic)
-            until(lambda: topic not in topics_of(source), 20, "deletion")
+            until(lambda: topic not in topics_of(source), 90, "deletion")
         self._create(source, topic, partitions)
         self._turn += 1
         records = [
@@ -137,7 +143,7 @@ class Turns:
         def state() -> str:
             return f"{ends(self.flow.target, remote)}, ledger {entries(self.flow)}"
 
-        until(arrived, 40, state, alive=mirror)
+        until(arrived, 90, state, alive=mirror)
         assert {p: _first_difference(copy[p], wanted) for p, wanted in self.wanted.items()} == (
             dict.fromkeys(self.wanted)
         )
@@ -167,12 +173,12 @@ def test_every_incarnation_of_a_topic_is_copied_whole_and_in_order(
     with Mirror(flow.file) as mirror:
         turns.wait_for_copy(mirror)
         # As many partitions, fewer, more: a partition comes back after its topic had none of that number.
-        for partitions in (3, 2, 4):
+        # The end of the third partition is reported when it is gone; that its number comes back loses nothing.
+        for partitions, events in ((3, 3), (2, 3 + 3), (4, 3 + 3 + 2)):
             turns.next(partitions)
             turns.wait_for_copy(mirror)
-        # The end of the third partition is told when it is gone; that its number comes back loses nothing.
-        wait_for_entries(flow, 3 + 3 + 2, mirror)
-        until(lambda: sorted(committed_positions(flow, topic)) == [0, 1, 2, 3], 10, "commit")
+            wait_for_entries(flow, events, mirror)
+        until(lambda: sorted(committed_positions(flow, topic)) == [0, 1, 2, 3], 90, "commit")
         assert mirror.stop() == 0
     # While nobody looks, and to more than the stored position: only its id tells.
     turns.next(4)
@@ -208,12 +214,12 @@ def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_t
         mirror.wait_ready()
         until(
             lambda: all(ends(region_b, flow.remote(topic)).get(p) for p in range(3)),
-            40,
+            90,
             "the first records of each partition",
             alive=mirror,
         )
         delete_topic(region_a, topic)
-        until(lambda: topic not in topics_of(region_a), 20, "deletion")
+        until(lambda: topic not in topics_of(region_a), 90, "deletion")
         create_topic(region_a, topic, 2)
         found = wait_for_entries(flow, 3, mirror)
         until(
@@ -255,7 +261,7 @@ def test_a_too_large_record_is_one_event_however_often_it_is_met(
             mirror.wait_for_log("partition failed")
             until(
                 lambda: ends(region_b, flow.remote(topic)) == {0: 60, 1: 30, 2: 60},
-                30,
+                90,
                 lambda: f"the others: {ends(region_b, flow.remote(topic))}",
                 alive=mirror,
             )

@@ -20,7 +20,7 @@ from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Listener, Region
 from mm2py.protocol.connect_group import WorkerMetadata, offers
 from mm2py.testing.delay_proxy import DelayProxy
-from tests.integration.conftest import ANY_SESSION, CreateTopic, NewRegion
+from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     SHORT_SESSION_S,
@@ -40,7 +40,7 @@ from tests.integration.traffic import (
 
 log = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 2_000
@@ -56,8 +56,8 @@ class FarTarget:
     line: DelayProxy
 
 
-@pytest.fixture
-def far_target() -> Iterator[FarTarget]:
+@pytest.fixture(scope="module")
+def shared_target() -> Iterator[FarTarget]:
     with DelayProxy() as line:
         region = Region(
             "expired",
@@ -69,6 +69,13 @@ def far_target() -> Iterator[FarTarget]:
             yield FarTarget(region, line)
         finally:
             region.close()
+
+
+@pytest.fixture
+def far_target(shared_target: FarTarget) -> Iterator[FarTarget]:
+    """A target whose line is whole when a test begins."""
+    yield shared_target
+    shared_target.line.heal()
 
 
 def run_for(load: Load, seconds: float) -> None:
@@ -107,12 +114,12 @@ async def be_member(target: KafkaAddress, group: str) -> None:
 
 def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_order(
     region_a: KafkaAddress,
-    new_region: NewRegion,
+    far_target: FarTarget,
     unique: Callable[[str], str],
     create_topic: CreateTopic,
     tmp_path: Path,
 ) -> None:
-    target = new_region("frozen")
+    target = far_target.region
     topic = unique("frozen")
     create_topic(region_a, topic, PARTITIONS)
     flow = write_flow(tmp_path, region_a, target, topic, SHORT_SESSION)
@@ -129,7 +136,7 @@ def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_o
                 # The broker expires us, or takes a heartbeat that waited first: it says which.
                 until(
                     lambda: len(mirror.lines("the flow continues")) > again,  # noqa: B023 - called now
-                    40,
+                    90,
                     "the flow to go on",
                     alive=mirror,
                 )
@@ -158,7 +165,7 @@ def test_an_expired_flow_joins_again_and_sends_what_it_had_in_flight_once(
             far_target.line.stall()
             run_for(load, 2 * SHORT_SESSION_S)
             far_target.line.heal()
-            mirror.wait_for_log(AGAIN, 60)
+            mirror.wait_for_log(AGAIN, 90)
             wait_for_progress(mirror, flow, topic, RATE)
         assert_equal(*wait_for_copy(mirror, flow, topic))
         assert mirror.lines(LOST) == []
@@ -182,15 +189,15 @@ async def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_mea
             far_target.line.stall()
             await be_member(far_target.region, f"{flow.source_alias}-mm2")
             far_target.line.heal()
-            mirror.wait_for_log(LOST, 60)
-            until(lambda: len(mirror.lines("source task started")) == 2, 60, "the next term")
+            mirror.wait_for_log(LOST, 90)
+            until(lambda: len(mirror.lines("source task started")) == 2, 90, "the next term")
             wait_for_progress(mirror, flow, topic)
         wanted = {p: len(log.records) for p, log in read(region_a, topic).items()}
         until(
             lambda: all(
                 ends(flow.target, flow.remote(topic)).get(p, 0) >= n for p, n in wanted.items()
             ),
-            60,
+            90,
             "everything, if not only once",
             alive=mirror,
         )

@@ -3,17 +3,18 @@
 Flow: load -> kill the target -> wait for the suspension -> start it -> everything once, by the same tasks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from mm2py.embedded.region import KafkaAddress, Region
+from tests.integration.conftest import ANY_SESSION
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_000
@@ -23,32 +24,40 @@ class CreateTopic(Protocol):
     def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
 
 
-class NewRegion(Protocol):
-    def __call__(self, name: str = ...) -> Region: ...
+@pytest.fixture(scope="module")
+def own_region() -> Iterator[Region]:
+    with Region("suspend", properties=ANY_SESSION) as region:
+        yield region
+
+
+@pytest.fixture
+def target(own_region: Region) -> Region:
+    """A cluster that tests stop and kill, one after the other; it runs at the begin of each."""
+    own_region.start()
+    return own_region
 
 
 def _wait_for_progress(mirror: Mirror, flow: Flow, topic: str) -> None:
     before = sum(ends(flow.target, flow.remote(topic)).values())
     until(
         lambda: sum(ends(flow.target, flow.remote(topic)).values()) > before,
-        40,
+        90,
         "the copy to go on",
         alive=mirror,
     )
 
 
 def _wait_for_lines(mirror: Mirror, text: str, count: int) -> None:
-    until(lambda: len(mirror.lines(text)) == count, 40, f"{count} times {text!r}", alive=mirror)
+    until(lambda: len(mirror.lines(text)) == count, 90, f"{count} times {text!r}", alive=mirror)
 
 
 def test_a_target_away_for_longer_than_a_session_gets_everything_once_from_the_same_tasks(
     region_a: KafkaAddress,
-    new_region: NewRegion,
+    target: Region,
     unique: Callable[[str], str],
     create_topic: CreateTopic,
     tmp_path: Path,
 ) -> None:
-    target = new_region("suspend")
     topic = unique("suspend")
     create_topic(region_a, topic, PARTITIONS)
     flow = write_flow(tmp_path, region_a, target, topic, SHORT_SESSION)
@@ -71,12 +80,11 @@ def test_a_target_away_for_longer_than_a_session_gets_everything_once_from_the_s
 
 def test_a_stop_while_suspended_is_quick(
     region_a: KafkaAddress,
-    new_region: NewRegion,
+    target: Region,
     unique: Callable[[str], str],
     create_topic: CreateTopic,
     tmp_path: Path,
 ) -> None:
-    target = new_region("suspend-stop")
     topic = unique("suspend-stop")
     create_topic(region_a, topic)
     flow = write_flow(tmp_path, region_a, target, topic, SHORT_SESSION)

@@ -26,7 +26,7 @@ from tests.integration.mirror_bench import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 

@@ -20,7 +20,7 @@ NEW = "MM2PY_KAFKA_HOME"
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not os.environ.get(OLD), reason=f"{OLD} names no unpacked older Kafka"),
 ]
 
@@ -71,22 +71,22 @@ def test_an_older_broker_is_mirrored_like_a_new_one(
         wait_for_copy(mirror, flow, topic)
         until(
             lambda: configs_of(target, remote)["max.message.bytes"] == "70000",
-            20,
+            90,
             "the topic's configs",
             alive=mirror,
         )
         grow(source, topic, 4)
-        until(lambda: topics_of(target)[remote] == 4, 20, "new partitions", alive=mirror)
+        until(lambda: topics_of(target)[remote] == 4, 90, "new partitions", alive=mirror)
         client = producer(source, transactional_id=topic)
-        client.init_transactions(20)
+        client.init_transactions(60)
         for end in ("abort", "commit"):
             client.begin_transaction()
             client.produce(topic, value=end.encode(), partition=3)
-            client.flush(20)
+            client.flush(60)
             if end == "abort":
-                client.abort_transaction(20)
+                client.abort_transaction(60)
             else:
-                client.commit_transaction(20)
+                client.commit_transaction(60)
         assert_equal(*wait_for_copy(mirror, flow, topic, committed=True))
         assert mirror.stop() == 0
         assert not mirror.complaints()

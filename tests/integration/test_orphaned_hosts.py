@@ -12,7 +12,7 @@ import pytest
 from tests.integration.mirror_process import until
 from tests.integration.test_task_hosts import runs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = """
@@ -57,12 +57,12 @@ def test_hosts_whose_plug_in_blocks_end_after_a_killed_worker(tmp_path: Path) ->
         hosts = [int(pid) for pid in worker.stdout.readline().split()]
         try:
             assert len(hosts) == 2
-            until(lambda: all((tmp_path / how).exists() for how in hows), 30, "both block")
+            until(lambda: all((tmp_path / how).exists() for how in hows), 90, "both block")
             assert all(map(runs, hosts))
         finally:
             worker.kill()
     try:
-        until(lambda: not any(map(runs, hosts)), 20, "hosts end")
+        until(lambda: not any(map(runs, hosts)), 90, "hosts end")
     finally:
         for pid in filter(runs, hosts):
             os.kill(pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 Regions = tuple[Region, Region]
@@ -75,9 +75,9 @@ def test_a_byte_rate_is_kept_without_an_error(
     records = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(RECORDS)]
     write(source, topic, records, linger_ms=5)
     with Mirror(flow.file) as mirror:
-        until(lambda: copied(flow, topic) >= RECORDS // 3, 60, "a third", alive=mirror)
+        until(lambda: copied(flow, topic) >= RECORDS // 3, 90, "a third", alive=mirror)
         began, first = time.monotonic(), copied(flow, topic)
-        until(lambda: copied(flow, topic) == RECORDS, 60, "the rest", alive=mirror)
+        until(lambda: copied(flow, topic) == RECORDS, 90, "the rest", alive=mirror)
         rate = (RECORDS - first) * VALUE_BYTES / (time.monotonic() - began)
         assert_equal(*wait_for_copy(mirror, flow, topic))
         assert mirror.stop() == 0

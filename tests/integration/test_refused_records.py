@@ -22,7 +22,7 @@ from tests.integration.traffic import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 
@@ -94,7 +94,7 @@ def test_a_refused_record_stops_its_partition_at_its_offset_until_the_topic_take
             assert text in said
         until(
             lambda: ends(region_b, remote) == {0: 50, 1: 41},
-            30,
+            90,
             lambda: f"what is good, {ends(region_b, remote)}",
             alive=mirror,
         )
@@ -106,7 +106,7 @@ def test_a_refused_record_stops_its_partition_at_its_offset_until_the_topic_take
     set_config(region_b, remote, *case.cure)
     with Mirror(flow.file, name="cured") as mirror:
         if case.cure[1] == "LogAppendTime":
-            until(lambda: ends(region_b, remote) == {0: 50, 1: 60}, 40, "the rest", alive=mirror)
+            until(lambda: ends(region_b, remote) == {0: 50, 1: 60}, 90, "the rest", alive=mirror)
         else:
             assert_equal(*wait_for_copy(mirror, flow, topic))
         assert mirror.stop() == 0

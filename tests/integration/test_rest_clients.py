@@ -13,7 +13,7 @@ from mm2py.rest.server import RestServer
 from tests.unit.rest.rest_fakes import parts_of
 from tests.unit.runtime.herder_fakes import CONFIG, FLOW, Cluster, Node, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from tests.integration.conftest import Pair
 from tests.integration.connect_process import DISTRIBUTED, write_worker
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 START_S: Final = 90.0
 BODY_BYTES: Final = 4_000

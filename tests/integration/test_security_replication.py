@@ -10,16 +10,18 @@ from tests.certificates import PASSWORD
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 from tests.integration.secured import (
+    LONG_SESSION_MS,
     ODD_WORD,
     PLAIN,
     SCRAM,
     SCRAM_WORD,
-    SESSION_MS,
     SecuredRegion,
 )
 from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+RATE = 200
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +78,13 @@ def test_a_mirror_outlives_its_sessions_under_load(
 ) -> None:
     topic = unique("sessions")
     create_topic(secured.region, topic, 2)
-    there, back = secured.scram("SHORT"), target.scram("SHORT", "SCRAM-SHA-256")
+    there, back = secured.scram("LONG"), target.scram("LONG", "SCRAM-SHA-256")
     flow = secured_flow(tmp_path, (secured, there), (target, back), topic)
     with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        with Load(secured.region, topic, 2, rate=500) as load:
-            load.wait_acked(int(0.5 * 3 * SESSION_MS))  # three sessions long
+        # REST is loaded beside the first records; sessions begin with their connections, so none ends before that.
+        mirror.wait_for_log("rest listens", 90)
+        with Load(secured.region, topic, 2, rate=RATE) as load:
+            load.wait_acked(2 * RATE * LONG_SESSION_MS // 1000)  # the third session begins
             load.stop()
         truth, copy = wait_for_copy(mirror, flow, topic)
         assert_equal(truth, copy)
@@ -101,17 +104,17 @@ def test_a_flow_waits_for_a_refused_user_says_so_and_goes_on_when_it_is_let_in(
     there = secured.properties("TLSLOGIN", "SCRAM-SHA-512", SCRAM, username=user, password=ODD_WORD)
     flow = secured_flow(tmp_path, (secured, there), (target, target.properties("TLS")), topic)
     with Mirror(flow.file) as mirror:
-        line = mirror.wait_for_log(rf"refused the login of user {user}", 15)
+        line = mirror.wait_for_log(rf"refused the login of user {user}", 90)
         assert "sasl.jaas.config" in line
         told = f"waiting for=source cluster .*user {user}"
-        until(lambda: len(mirror.lines(told)) > 1, 20, "said again", alive=mirror)
+        until(lambda: len(mirror.lines(told)) > 1, 90, "said again", alive=mirror)
         secured.set_scram_user(user, ODD_WORD)
         truth, copy = wait_for_copy(mirror, flow, topic)
         assert_equal(truth, copy)
         # Locked out and let in again while it runs.
         secured.set_scram_user(user, ODD_WORD + "x")
         secured.region.restart()
-        mirror.wait_for_log(rf"broker unreachable.*user {user}", 30)
+        mirror.wait_for_log(rf"broker unreachable.*user {user}", 90)
         secured.set_scram_user(user, ODD_WORD)
         write(secured.region, topic, [Sent(0, b"three")])
         truth, copy = wait_for_copy(mirror, flow, topic)

@@ -12,7 +12,7 @@ from tests.integration.cluster_changes import replicas_of, topics_of
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until
 from tests.integration.traffic import Sent, assert_equal, wait_for_copy, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SEEDS = Path(__file__).parents[1] / "data" / "config"
 GUIDE_TOPIC = "toa.evehicles-latest-dev"
@@ -73,7 +73,7 @@ def test_the_guide_copies_its_one_topic_with_three_replicas(
         mirror.wait_for_log("not in this version: .*part 4")
         assert mirror.lines(r"WARNING .*topics\.blacklist: .*quotes")
         # Java makes them in both directions unless told otherwise.
-        until(lambda: "source.heartbeats" in topics_of(region_three), 20, "heartbeats")
+        until(lambda: "source.heartbeats" in topics_of(region_three), 90, "heartbeats")
         assert mirror.stop() == 0
         assert not mirror.lines("ERROR")
 

@@ -16,7 +16,7 @@ from tests.integration.mirror_process import until
 from tests.integration.sending import sending
 from tests.integration.traffic import ends, read
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 Far = tuple[Region, DelayProxy]
@@ -61,7 +61,7 @@ async def test_rule_5_a_batch_that_a_forgetful_broker_may_have_is_looked_up_not_
         await found.flushed()
         line.stall(Way.REPLIES)
         found.enqueue(target, [b"1", b"2"], stamp_ms=stamp_ms)
-        await asyncio.to_thread(until, lambda: ends(region, topic) == {0: 3}, 20, "the write")
+        await asyncio.to_thread(until, lambda: ends(region, topic) == {0: 3}, 90, "the write")
         await asyncio.sleep(4 * CHECK_MS / 1000)  # nothing shows from outside that it forgot
         line.reset()
         line.heal()

@@ -27,7 +27,7 @@ from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.host_wiring import child_host, host_pool, host_starter
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 TASK = TaskId("MirrorSourceConnector", 0)
@@ -98,7 +98,7 @@ def parent_of(pid: int) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
             await asyncio.sleep(0.02)
 
@@ -138,7 +138,7 @@ async def test_a_child_whose_worker_is_gone_ends() -> None:
     os.kill(link.pid, signal.SIGTERM)
     os.kill(link.pid, signal.SIGINT)
     link.hang_up()
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(30):
         await link.gone()
     starter.close()
 

@@ -21,7 +21,7 @@ from tests.integration.traffic import (
     wait_for_progress,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_500
@@ -70,7 +70,7 @@ def proportional_bytes(pid: int) -> int:
 
 def wait_for_both(mirror: Mirror) -> list[int]:
     """Wait until two tasks copy in two hosts."""
-    until(lambda: len(mirror.lines("source task started")) >= 2, 60, "two tasks", alive=mirror)
+    until(lambda: len(mirror.lines("source task started")) >= 2, 90, "two tasks", alive=mirror)
     hosts = started(mirror)
     assert len(hosts) == 2
     return hosts
@@ -82,7 +82,7 @@ def test_a_killed_host_takes_its_tasks_alone_and_nothing_is_lost(flow: Flow, top
         wait_for_progress(mirror, flow, topic)
         os.kill(first, signal.SIGKILL)
         mirror.wait_for_log(f"task host ended with signal 9 pid={first}")
-        until(lambda: len(started(mirror)) == 3, 60, "a third host", alive=mirror)
+        until(lambda: len(started(mirror)) == 3, 90, "a third host", alive=mirror)
         until(
             lambda: len(mirror.lines("source task started")) == 3, 60, "it runs again", alive=mirror
         )
@@ -103,7 +103,7 @@ def test_hosts_end_with_a_killed_worker_and_commit_what_they_wrote(flow: Flow, t
             wait_for_progress(mirror, flow, topic)
             load.wait_acked(RATE)
             os.kill(mirror.pid, signal.SIGKILL)
-            until(lambda: not any(map(runs, hosts)), 5, "hosts end")
+            until(lambda: not any(map(runs, hosts)), 90, "hosts end")
         load.stop()
         with Mirror(flow.file, name="next") as mirror:
             truth, copy = wait_for_copy(mirror, flow, topic)

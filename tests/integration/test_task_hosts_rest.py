@@ -25,11 +25,11 @@ from tests.integration.traffic import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 4
 RATE: Final = 1_000
-WAIT_S: Final = 60.0
+WAIT_S: Final = 90.0
 SOURCE: Final = "connectors/MirrorSourceConnector"
 
 Unique = Callable[[str], str]

@@ -45,10 +45,14 @@ __all__ = [
 ]
 
 YEAR_MS: Final = 365 * 86_400_000
-READ_TIMEOUT_S: Final = 30.0
-METADATA_TIMEOUT_S: Final = 15.0
-FLUSH_TIMEOUT_S: Final = 30.0
-TICK_S: Final = 0.01
+READ_TIMEOUT_S: Final = 90.0
+METADATA_TIMEOUT_S: Final = 30.0
+FLUSH_TIMEOUT_S: Final = 90.0
+WAIT_MS: Final = 50
+"""A reader is at the end after one wait of the broker and one of its own, each this long."""
+TICK_S: Final = 0.05
+LINGER_MS: Final = 50
+"""A batch per record would keep the machine busy with requests, whatever the test is about."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -95,6 +99,7 @@ def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": WAIT_MS,
             "log_level": 0,
         }
     )
@@ -134,7 +139,7 @@ def read(region: KafkaAddress, topic: str, *, committed: bool = False) -> Logs:
         deadline = time.monotonic() + READ_TIMEOUT_S
         while open_partitions:
             assert time.monotonic() < deadline, f"{topic}: cannot read {sorted(open_partitions)}"
-            for message in consumer.consume(2_000, timeout=0.5):
+            for message in consumer.consume(2_000, timeout=WAIT_MS / 1000):
                 partition = message.partition() or 0
                 error = message.error()
                 if error is None:
@@ -181,7 +186,7 @@ def copied(flow: Flow, topic: str) -> int:
 def wait_for_progress(mirror: Running, flow: Flow, topic: str, more: int = 1) -> None:
     """Wait until records arrive that were not there before."""
     before = copied(flow, topic)
-    until(lambda: copied(flow, topic) >= before + more, 40, "the copy to go on", alive=mirror)
+    until(lambda: copied(flow, topic) >= before + more, 90, "the copy to go on", alive=mirror)
 
 
 # -- comparing --------------------------------------------------------------------------------------
@@ -192,7 +197,7 @@ def wait_for_copy(
     flow: Flow,
     topic: str,
     *,
-    timeout_s: float = 40.0,
+    timeout_s: float = 90.0,
     remote: str = "",
     committed: bool = False,
 ) -> tuple[Logs, Logs]:
@@ -330,7 +335,10 @@ class Load:
         value_bytes: int = 200,
     ) -> None:
         # A broker forgets the idempotent state of old records when it dies; the truth is the source's log.
-        settings: dict[str, str | float | bool] = {"message.timeout.ms": 120_000}
+        settings: dict[str, str | float | bool] = {
+            "message.timeout.ms": 120_000,
+            "linger.ms": LINGER_MS,
+        }
         self._producer = producer(region, **settings)
         self._topic, self._partitions = topic, partitions
         self._rate, self._age_ms, self._padding = rate, age_ms, b"." * value_bytes
@@ -339,7 +347,7 @@ class Load:
         self.acked = 0
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
-    def wait_acked(self, more: int, timeout_s: float = 30.0) -> None:
+    def wait_acked(self, more: int, timeout_s: float = 90.0) -> None:
         """Wait until so many more records are on the source."""
         goal = self.acked + more
         until(lambda: self.acked >= goal, timeout_s, lambda: f"{goal} records, {self.acked} acked")

@@ -4,6 +4,7 @@ Flow: settings, herders, ``NodeParts`` -> ``RestParts`` -> public application be
 behind signatures -> ``RestServer``s.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -70,7 +71,8 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         clock=parts.clock,
         forward=forward,
         gate=gate_for(settings, credentials),
-        flows=_flows(served, forward, refusal),
+        # A third of a second of CPU, which would hold up heartbeats on a busy machine.
+        flows=await asyncio.to_thread(_flows, served, forward, refusal),
         meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
