@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import httpx
 
-__all__ = ["FILE", "Exchange", "exchanges", "hold", "write_exchanges"]
+__all__ = ["FILE", "Exchange", "exchanges", "hold", "plain", "write_exchanges"]
 
 FILE: Final = Path(__file__).parents[1] / "data" / "rest" / "connect_exchanges.jsonl"
 SETTLE_S: Final = 15.0
@@ -64,7 +64,7 @@ async def _answer(
         # While the group rebalances every change is 409, as clients of Connect know.
         settled = "until" in asked or not (got.status_code == 409 and "rebalanc" in got.text)
         if (settled and _is_there(got, asked.get("until"), words)) or time.monotonic() > deadline:
-            return _plain(got, words)
+            return plain(got, words)
         await asyncio.sleep(PAUSE_S)
 
 
@@ -81,7 +81,7 @@ def _is_there(got: httpx.Response, until: object, words: dict[str, str]) -> bool
     return str(until) in _replaced(got.text, words)
 
 
-def _plain(got: httpx.Response, words: dict[str, str]) -> Json:
+def plain(got: httpx.Response, words: dict[str, str]) -> Json:
     """Return status, the header that clients read, and body."""
     answer: Json = {"status": got.status_code}
     if "location" in got.headers:

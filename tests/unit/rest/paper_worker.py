@@ -195,10 +195,9 @@ class PaperWorker:
         self._app = public_app(parts)
 
     def _refusal(self, flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
-        del name
-        problems = remote_problems(
-            config, dedicated=flow is not None, file_texts=CONFIG, providers=()
-        )
+        del flow, name
+        texts = CONFIG if self.dedicated else {}
+        problems = remote_problems(config, dedicated=self.dedicated, file_texts=texts, providers=())
         return refusal_text(problems)
 
     def send(self, request: httpx.Request) -> httpx.Response:
