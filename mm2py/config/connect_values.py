@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2py.config.connect_definitions import ConfigKey, ConfigValue
-from mm2py.config.java_regex import MAX_PATTERN_CHARS, JavaPattern
+from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 HIDDEN: Final = "[hidden]"
+_SHOWN_CHARS: Final = 200
 
 Check = Callable[[str, JavaValue], str]
 """Gets name and value (None: no value), returns the whole error text, empty where all is well."""
@@ -198,16 +199,12 @@ def clear_text(name: str, value: JavaValue) -> str:
 def compiles(name: str, value: JavaValue) -> str:
     """Lists of patterns; Java finds a wrong one only when the connector starts."""
     patterns = value if isinstance(value, tuple) else ()
-    length = sum(map(len, patterns)) + len(patterns) - 1
-    if length > MAX_PATTERN_CHARS:
-        # The connector joins them with `|`.
-        reason = f"{length} characters together, at most {MAX_PATTERN_CHARS} are allowed"
-        return invalid(name, f"of {len(patterns)} patterns", f"Invalid regex: {reason}")
-    for pattern in patterns:
-        try:
-            JavaPattern(pattern)
-        except ConfigError as error:
-            return invalid(name, pattern, f"Invalid regex: {error.message}")
+    try:
+        PatternList(patterns)
+    except ConfigError as error:
+        text = ",".join(patterns)
+        shown = text if len(text) <= _SHOWN_CHARS else f"of {len(patterns)} patterns"
+        return invalid(name, shown, f"Invalid regex: {error.message}")
     return ""
 
 

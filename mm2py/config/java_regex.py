@@ -5,7 +5,9 @@ same are written; what Java refuses, or what cannot be expressed, raises ``Confi
 matched whole. The JVM's answers are in tests/data/config.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 import regex
@@ -19,6 +21,12 @@ __all__ = ["MATCH_TIMEOUT_S", "MAX_PATTERN_CHARS", "JavaPattern", "PatternList",
 
 MATCH_TIMEOUT_S: Final = 0.1
 MAX_PATTERN_CHARS: Final = 65_536
+MAX_REGEX_CHARS: Final = 16_384
+"""Of what is no plain name: 65,536 characters of classes or groups take a second to compile."""
+
+MAX_UNFOLDED: Final = 20_000
+"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the product."""
+
 MAX_GROUPS: Final = 2_000
 """Compiling takes the square of their number: 0.1 s here, 20 s for 30,000."""
 
@@ -31,8 +39,11 @@ _ANCHORS: Final = {
     "Z": r"(?=\n?\Z)",
     "z": r"\Z",
 }
+_NAME: Final = re.compile(r"(?:[A-Za-z0-9._-]|\\\.)+")
+_ALONE: Final = re.compile(r"(?:[A-Za-z0-9._*+?|-]|\\\.)*")
 _LOOKS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
 # d and u change nothing for the ASCII names that Kafka has.
+_SHOWN_CHARS: Final = 200
 _KNOWN_FLAGS: Final = frozenset("imsdu")
 
 
@@ -61,13 +72,24 @@ class JavaPattern:
 
 
 class PatternList:
-    """A LIST of patterns as Java reads it: joined with ``|``, nothing if the list is empty."""
+    """A LIST of patterns as Java reads it: joined with ``|``, nothing if the list is empty.
 
-    __slots__ = ("_pattern", "items")
+    Raises:
+        ConfigError: one of them cannot be used, or all together are too long.
+    """
+
+    __slots__ = ("_names", "_pattern", "items")
 
     def __init__(self, items: tuple[str, ...]) -> None:
         self.items = items
-        self._pattern = _joined(items) if items else None
+        length = sum(map(len, items)) + len(items) - 1
+        if length > MAX_PATTERN_CHARS:
+            raise ConfigError(
+                f"{length} characters together, at most {MAX_PATTERN_CHARS} are allowed"
+            )
+        names, others = _told_apart(items)
+        self._names = _Names(names)
+        self._pattern = _joined(others) if others else None
 
     @classmethod
     def of(cls, text: str) -> "PatternList":
@@ -76,7 +98,44 @@ class PatternList:
 
     def matches(self, name: str) -> bool:
         """Tell whether the whole name matches one of the patterns."""
+        if self._names.has(name):
+            return True
         return self._pattern is not None and self._pattern.matches(name)
+
+
+class _Names:
+    """Patterns that are names, whose dots stand for any character: thousands of them need no compiler."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # Length -> places of the dots -> names.
+        self._texts: dict[int, dict[tuple[int, ...], set[str]]] = {}
+        for name in names:
+            text = name.replace("\\.", "\0")
+            dots = tuple(at for at, char in enumerate(text) if char == ".")
+            of_length = self._texts.setdefault(len(text), {})
+            of_length.setdefault(dots, set()).add(text.replace("\0", "."))
+
+    def has(self, name: str) -> bool:
+        """Return whether one of them matches."""
+        for dots, texts in self._texts.get(len(name), {}).items():
+            chars = list(name)
+            for at in dots:
+                chars[at] = "."
+            if "".join(chars) in texts:
+                return True
+        return False
+
+
+def _told_apart(items: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the items that are names, and the others; groups, classes and flags may span items."""
+    if not all(map(_ALONE.fullmatch, items)):
+        return [], items
+    alternatives = [part for item in items for part in item.split("|")]
+    names = [it for it in alternatives if _NAME.fullmatch(it)]
+    others = tuple(it for it in alternatives if not _NAME.fullmatch(it))
+    return names, others
 
 
 def translate(text: str) -> str:
@@ -85,9 +144,10 @@ def translate(text: str) -> str:
     Raises:
         ConfigError: Java refuses the pattern, or it cannot be expressed.
     """
-    if len(text) > MAX_PATTERN_CHARS:
+    if len(text) > MAX_REGEX_CHARS:
         raise ConfigError(
-            f"pattern of {len(text)} characters is too long, at most {MAX_PATTERN_CHARS} are allowed"
+            f"pattern of {len(text)} characters is too long, at most {MAX_REGEX_CHARS} are allowed",
+            remedy="plain names in a list of their own may have more",
         )
     return _Translator(text).run()
 
@@ -97,7 +157,7 @@ def _joined(items: tuple[str, ...]) -> JavaPattern:
     try:
         return JavaPattern(whole)
     except ConfigError:
-        if len(whole) > MAX_PATTERN_CHARS:
+        if len(whole) > MAX_REGEX_CHARS:
             raise
         for item in items:
             # Java joins before it compiles; this only finds the item to name in the message.
@@ -111,15 +171,17 @@ def _joined(items: tuple[str, ...]) -> JavaPattern:
         raise
 
 
+@lru_cache(maxsize=64)  # a list is compiled by the validation and again by its connector
 def _compile(text: str) -> "regex.Pattern[str]":
-    translated = translate(text)
-    # ASCII keeps (?i) and \b to ASCII, as in Java, but would cut Unicode sets down to it.
-    flags = regex.V1 if _UNICODE_SET in translated else regex.V1 | regex.ASCII
     try:
+        translated = translate(text)
+        # ASCII keeps (?i) and \b to ASCII, as in Java, but would cut Unicode sets down to it.
+        flags = regex.V1 if _UNICODE_SET in translated else regex.V1 | regex.ASCII
         return regex.compile(translated, flags)
     except (regex.error, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"pattern {text!r} is no regular expression ({error})", remedy="correct the pattern"
+            f"pattern {text[:_SHOWN_CHARS]!r} is no regular expression ({error})",
+            remedy="correct the pattern",
         ) from None
 
 
@@ -131,6 +193,7 @@ class _Translator:
         self._ignores_case = False
         self._opened = 0
         self._groups = 0
+        self._steps = 0
         self._closed: set[int] = set()
         self._names: dict[str, int] = {}
 
@@ -149,8 +212,13 @@ class _Translator:
             if scan.peek() == "|":
                 out.append(scan.take())
                 continue
+            before = self._steps
             atom, repeatable = self._atom(depth)
-            out.append(atom + self._quantifier(repeatable=repeatable))
+            quantifier, times = self._quantifier(repeatable=repeatable)
+            out.append(atom + quantifier)
+            self._steps = before + (self._steps - before + 1) * times
+            if self._steps > MAX_UNFOLDED + len(scan.text):
+                raise refuse(scan, f"repetitions of more than {MAX_UNFOLDED} steps together")
         return "".join(out)
 
     def _atom(self, depth: int) -> tuple[str, bool]:
@@ -172,21 +240,22 @@ class _Translator:
             raise refuse(scan, "'{' that is no repetition")
         return literal(char), True
 
-    def _quantifier(self, *, repeatable: bool) -> str:
+    def _quantifier(self, *, repeatable: bool) -> tuple[str, int]:
+        """Return a repetition, and how many times `regex` writes its atom."""
         scan = self._scan
         if scan.at_end() or scan.peek() not in "*+?{":
-            return ""
+            return "", 1
         if not repeatable:
             raise refuse(scan, "a repetition of an anchor")
         char = scan.take()
-        text = char if char != "{" else self._counts()
+        text, times = (char, 2 if char == "+" else 1) if char != "{" else self._counts()
         if not scan.at_end() and scan.peek() in "?+":
             text += scan.take()
         if not scan.at_end() and scan.peek() in "*+?{":
             raise refuse(scan, "a repetition of a repetition")
-        return text
+        return text, times
 
-    def _counts(self) -> str:
+    def _counts(self) -> tuple[str, int]:
         scan = self._scan
         low = scan.take_while(str.isdecimal)
         if not low:
@@ -199,7 +268,7 @@ class _Translator:
             raise refuse(scan, "a repetition {n,m} that is not closed")
         if (high and int(high) < int(low)) or int(high or low) > 2**31 - 1:
             raise refuse(scan, "an impossible repetition count")
-        return f"{{{text}}}"
+        return f"{{{text}}}", int(high or low) + 1
 
     def _group(self, depth: int) -> tuple[str, bool]:
         scan = self._scan

@@ -8,6 +8,7 @@ from mm2py.errors import ConfigError
 __all__ = ["Scanner", "literal", "refuse"]
 
 _CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\x07", "e": "\x1b"}
+_SHOWN_CHARS: Final = 200
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _OCTAL: Final = frozenset("01234567")
 
@@ -103,7 +104,8 @@ def literal(char: str) -> str:
 
 def refuse(scan: Scanner, what: str) -> ConfigError:
     """Return the error for a pattern that Java refuses or that cannot be expressed."""
+    text = repr(scan.text) if len(scan.text) <= _SHOWN_CHARS else f"{scan.text[:_SHOWN_CHARS]!r}..."
     return ConfigError(
-        f"pattern {scan.text!r} has {what} (at character {min(scan.at, len(scan.text))})",
+        f"pattern {text} has {what} (at character {min(scan.at, len(scan.text))})",
         remedy="correct the pattern",
     )

@@ -10,6 +10,7 @@ from typing import Final
 from mm2py.config.client_table import CLIENT_TABLE
 from mm2py.config.connect_definitions import ConfigKey
 from mm2py.config.connect_values import Check, Definition, at_least, java_type, one_of
+from mm2py.config.java_values import JavaType
 from mm2py.errors import ConfigError
 
 __all__ = ["ALL_OVERRIDES", "OverridePolicy", "override_key", "override_policy"]
@@ -39,7 +40,7 @@ _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
 _PRODUCER: Final[Mapping[str, tuple[str | None, str]]] = {
     "acks": ("all", "LOW"),
     "batch.size": ("16384", "MEDIUM"),
-    "bootstrap.servers": ("", "HIGH"),
+    "bootstrap.servers": (None, "HIGH"),
     "buffer.memory": ("33554432", "HIGH"),
     "client.dns.lookup": ("use_all_dns_ips", "MEDIUM"),
     "client.id": ("", "MEDIUM"),
@@ -78,6 +79,14 @@ _PRODUCER: Final[Mapping[str, tuple[str | None, str]]] = {
 }
 """Default and importance in Java's ``ProducerConfig``; every other key is MEDIUM without a default."""
 
+_KINDS: Final = {
+    "retries": JavaType.INT,
+    "delivery.timeout.ms": JavaType.INT,
+    "metric.reporters": JavaType.LIST,
+    "transaction.timeout.ms": JavaType.INT,
+}
+"""Types in Java's ``ProducerConfig`` where our clients read more, or nothing."""
+
 ALL_OVERRIDES: Final = OverridePolicy("All", None)
 """Java's default since 3.0."""
 
@@ -109,10 +118,11 @@ def override_key(prefix: str, name: str) -> Definition | None:
     if row is None:
         return None
     default, importance = _PRODUCER.get(name, (None, "MEDIUM"))
+    kind = _KINDS.get(name, row.type)
     key = ConfigKey(
         name=prefix + name,
-        type=java_type(row.type),
-        required=False,
+        type=java_type(kind),
+        required=name == "bootstrap.servers",
         default_value=default,
         importance=importance,
         documentation=row.note,
@@ -126,4 +136,4 @@ def override_key(prefix: str, name: str) -> Definition | None:
         checks.append(one_of(row.choices))
     if row.low is not None or row.high is not None:
         checks.append(at_least(row.low, row.high))
-    return Definition(key=key, kind=row.type, checks=tuple(checks))
+    return Definition(key=key, kind=kind, checks=tuple(checks))

@@ -10,6 +10,7 @@ from typing import Final
 
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.mirror.filters import DEFAULT_TOPICS
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.errors import NotFoundError
@@ -38,10 +39,7 @@ _NO_SOURCE: Final = (
     "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
     " /connectors), or roll the flow back"
 )
-_NO_TASKS: Final = (
-    "has no tasks, nothing is copied: no topic of the source fits topics={}, or the source has not"
-    " been read yet"
-)
+_NO_TOPIC: Final = "matches no topic: no topic of the source matches topics={}"
 
 
 def enabled(config: Mapping[str, str | None]) -> bool:
@@ -125,22 +123,22 @@ class FlowWork:
         for where, work in self.works():
             if work is not None and work.state is State.FAILED:
                 yield where, _plain(work.trace or "")
-        yield from self._idle()
+        if self.source is None and self.connectors:
+            yield "flow", _NO_SOURCE
         for node in nodes:
             yield from node.problems.items()
             for part in node.partitions:
                 if part.state in _STUCK:
                     yield str(part.source), part.cause
 
-    def _idle(self) -> Iterator[tuple[str, str]]:
+    def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
+        """Return what is worth knowing of a flow that is in order: that it has nothing to copy yet."""
         source = self.source
-        if source is None:
-            if self.connectors:
-                yield "flow", _NO_SOURCE
-        elif not source.tasks and state_name(source.state) == State.RUNNING.value:
-            config = source.info.config
-            if enabled(config):
-                yield source.name, _NO_TASKS.format(config.get("topics") or ".*")
+        if source is None or source.tasks or self.state(nodes) != State.RUNNING.value:
+            return
+        config = source.info.config
+        if enabled(config):
+            yield _NO_TOPIC.format(config.get("topics") or DEFAULT_TOPICS)
 
 
 def read_flow(herder: Herder) -> FlowWork:

@@ -90,7 +90,7 @@ class FlowView:
 
     ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
     ``enabled`` only heartbeats run. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
-    state was first seen (ms since the epoch).
+    state was first seen (ms since the epoch). ``notes``: the flow is in order, but has nothing to copy yet.
     """
 
     flow: str
@@ -110,6 +110,7 @@ class FlowView:
     bytes_per_s: float | None
     records_lost: int
     errors: tuple[ErrorView, ...]
+    notes: tuple[str, ...]
     connectors: tuple[ConnectorView, ...]
     incomplete: tuple[str, ...]
 
@@ -228,6 +229,7 @@ def flow_view(
             ErrorView(where=where, message=mask.apply(text))
             for where, text in islice(wrongs, MOST_ERRORS)
         ),
+        notes=tuple(work.notes(nodes)),
         connectors=tuple(_connector(it) for it in work.connectors),
         incomplete=members.incomplete,
     )

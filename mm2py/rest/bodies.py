@@ -7,6 +7,7 @@ to an undecodable body this answers 400; no client depends on the 500.
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final, NoReturn, cast
@@ -33,6 +34,7 @@ __all__ = [
 
 JSON: Final = "application/json"
 UNPROCESSABLE: Final = 422
+SHOWN_CHARS: Final = 200
 FORWARD: Final = "forward"
 """Query parameter of requests that workers send on to each other."""
 NO_BODY: Final = (b"", b"{}")
@@ -61,9 +63,9 @@ def _constant(word: str) -> NoReturn:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise _DuplicateKeyError(f"key {twice!r} is there twice")
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise _DuplicateKeyError(f"key {twice[:SHOWN_CHARS]!r} is there twice")
     return found
 
 

@@ -15,7 +15,7 @@ from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.rest_settings import RestSettings
 from mm2py.errors import ConfigError
 
-__all__ = ["ANYBODY", "Caller", "Credentials"]
+__all__ = ["ANYBODY", "Caller", "Credentials", "claimed_name"]
 
 _BASIC_FILE: Final = "rest.basic.auth.file"
 _TOKEN_FILE: Final = "rest.bearer.tokens.file"  # noqa: S105 -- the name of a property
@@ -109,11 +109,7 @@ class Credentials:
         return None
 
     def _by_password(self, encoded: str) -> str | None:
-        try:
-            text = base64.b64decode(encoded, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError, ValueError):
-            return None
-        name, colon, password = text.partition(":")
+        name, colon, password = _decoded(encoded).partition(":")
         # An unknown name takes as long as a wrong password.
         known = hmac.compare_digest(self._users.get(name, b"\xff"), _bytes(password))
         return name if colon and known and name in self._users else None
@@ -122,6 +118,19 @@ class Credentials:
         given = _bytes(token)
         found = [name for name, held in self._tokens.items() if hmac.compare_digest(held, given)]
         return found[0] if found else None
+
+
+def claimed_name(authorization: str) -> str:
+    """Return the user that a header names, empty for a token: whose tries to log in are counted together."""
+    scheme, _, rest = authorization.strip().partition(" ")
+    return _decoded(rest.strip()).partition(":")[0] if scheme.lower() == "basic" else ""
+
+
+def _decoded(encoded: str) -> str:
+    try:
+        return base64.b64decode(encoded, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return ""
 
 
 def _bytes(text: str) -> bytes:

@@ -213,9 +213,10 @@ class Call:
 
     @property
     def task(self) -> int:
-        """Number of the task in the path; any other text is a path that does not exist."""
+        """Number of the task in the path, also below 0; any other text is a path that does not exist."""
         text = str(self.request.path_params["task"])
-        if not (text.isascii() and text.isdigit() and len(text) <= TASK_DIGITS):
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= TASK_DIGITS):
             raise HTTPException(404)
         return int(text)
 

@@ -5,6 +5,8 @@ application, with the caller in its scope. Signed requests of other workers have
 """
 
 import logging
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -16,16 +18,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.limits import MAX_NAME_CHARS
 from mm2py.config.rest_settings import RestSettings, is_loopback
 from mm2py.rest.answers import error_response, framework_text
-from mm2py.rest.credentials import Caller, Credentials
+from mm2py.rest.credentials import Caller, Credentials, claimed_name
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.parts import CALLER
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
 from mm2py.rest.response_headers import CrossOrigin, RuledHeaders
 
-__all__ = ["Gate", "GateRules", "gate_for"]
+__all__ = ["LOGIN_TRIES", "MOST_LOGINS", "Gate", "GateRules", "gate_for"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,13 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POLICY_VIOLATION: Final = 1008
 BODIES_AT_ONCE: Final = 16
 LOGIN_LOG_S: Final = 10.0
+LOGIN_TRIES: Final = 20
+"""Wrong passwords of one user, or wrong tokens, from one address at once; then one more each ``LOGIN_PAUSE_S``."""
+
+LOGIN_PAUSE_S: Final = 3.0
+MOST_LOGINS: Final = 1_000
+"""Pairs of address and user that are remembered; the one that failed longest ago is forgotten."""
+
 _PREFLIGHT: Final = Caller("preflight", operator=False)
 
 
@@ -105,9 +115,15 @@ class Gate:
             return
         headers = Headers(scope=scope)
         given = headers.get("authorization")
+        wait_s = 0 if given is None else self._failures.wait_s(scope, given)
+        if wait_s:
+            text = "Too many wrong passwords or tokens"
+            answer = error_response(429, text, {"Retry-After": str(wait_s)})
+            await answer(scope, receive, send)
+            return
         caller = self._credentials.caller(given, _certificate(scope))
         if caller is None and given is not None:
-            self._failures.note(scope)
+            self._failures.note(scope, given)
         if caller is None and _is_preflight(scope, headers, self._rules.origins):
             caller = _PREFLIGHT  # browsers send no credentials with it; it is answered with methods alone
         refusal = self._refusal(scope, headers, caller)
@@ -147,17 +163,33 @@ class Gate:
 
 @final
 class _FailedLogins:
-    """Logs wrong passwords and tokens: the first at once, then at most one line per ten seconds."""
+    """Limits and logs wrong passwords and tokens: the first at once, then at most one line per ten seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
         self._logged_at: float | None = None
+        # Address and user -> failures that count, and when that was.
+        self._tries: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
-    def note(self, scope: Scope) -> None:
+    def wait_s(self, scope: Scope, authorization: str) -> int:
+        """Return after how many seconds these credentials may be looked at; 0: now."""
+        surplus = self._counted(_login_key(scope, authorization)) + 1 - LOGIN_TRIES
+        return math.ceil(max(0.0, surplus) * LOGIN_PAUSE_S)
+
+    def _counted(self, key: tuple[str, str]) -> float:
+        tries, at = self._tries.get(key, (0.0, 0.0))
+        return max(0.0, tries - (self._clock.monotonic() - at) / LOGIN_PAUSE_S)
+
+    def note(self, scope: Scope, authorization: str) -> None:
         """Count a request whose credentials are wrong."""
         self._count += 1
         now = self._clock.monotonic()
+        key = _login_key(scope, authorization)
+        self._tries[key] = self._counted(key) + 1, now
+        self._tries.move_to_end(key)
+        if len(self._tries) > MOST_LOGINS:
+            self._tries.popitem(last=False)
         if self._logged_at is not None and now - self._logged_at < LOGIN_LOG_S:
             return
         address, port = scope.get("client") or ("unknown", 0)
@@ -170,6 +202,11 @@ class _FailedLogins:
             self._count,
         )
         self._logged_at, self._count = now, 0
+
+
+def _login_key(scope: Scope, authorization: str) -> tuple[str, str]:
+    address, _ = scope.get("client") or ("unknown", 0)
+    return address, claimed_name(authorization)[:MAX_NAME_CHARS]
 
 
 @final

@@ -40,6 +40,7 @@ class JavaConnect:
             "listeners": self.url,
             "plugin.discovery": "service_load",
             "scheduled.rebalance.max.delay.ms": "0",
+            "offset.flush.interval.ms": "1000",
         }
         for kind, topic in (("config", "configs"), ("status", "statuses"), ("offset", "offsets")):
             settings[f"{kind}.storage.topic"] = f"{prefix}-{topic}"

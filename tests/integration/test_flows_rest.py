@@ -18,6 +18,12 @@ from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 COUNT: Final = 20
+CLIENTS: Final = ("consumer", "producer", "admin", "source.consumer", "target.producer")
+KEYS: Final = (
+    "request.timeout.ms", "default.api.timeout.ms", "connections.max.idle.ms", "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms", "metadata.max.age.ms",
+    "socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -82,8 +88,30 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
         assert ask.paused(new) == set()
         ask.done("POST", f"{path}/rollback", revision=made["revision"])
         assert ask.properties(new)["topics"] == topics[2]
+        change_fifty_keys(ask, new)
         assert mirror.stop() == 0
     outlives_a_restart(flows, topics)
+
+
+def change_fifty_keys(ask: Asked, flow: Flow) -> None:
+    """Fifty keys are one revision, and go back in one; what fits no record of the config topic changes nothing."""
+    before = ask.properties(flow)
+    keys = {f"{client}.{key}": "30001" for client in CLIENTS for key in KEYS}
+    assert len(keys) == 50
+    changed = ask.done("PATCH", path_of(flow), {"config": keys})
+    assert len(changed["changes"]) == 50
+    assert ask.properties(flow) == before | keys
+    back = ask.done("PATCH", path_of(flow), {"config": dict.fromkeys(keys)})
+    assert back["revision"] == changed["revision"] + 1
+    assert ask.properties(flow) == before
+
+    half = "x" * 480_000
+    taken = ask.done("PATCH", path_of(flow), {"config": {"consumer.client.id": half}})
+    status, refused = ask.patiently("PATCH", path_of(flow), {"config": {"consumer.group.id": half}})
+    assert (status, "at most 900000 fit a record" in refused["message"]) == (400, True), refused
+    assert ask.done("GET", path_of(flow))["revision"] == taken["revision"]
+    ask.done("PATCH", path_of(flow), {"config": {"consumer.client.id": None}})
+    assert ask.properties(flow) == before
 
 
 def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:

@@ -137,6 +137,7 @@ def describe_flow(
         [
             *((it.title, it.cell(found)) for it in _FLOWS if it.cell(found)),
             *(("WRONG", text) for text in wrongs(found)),
+            *(("NOTE", text) for text in texts_of(found, "notes")),
         ]
     )
     printer.show(printer.table(_work_rows(found), _WORK))
@@ -188,6 +189,8 @@ def health(flows: Sequence[Row]) -> int:
     for flow in flows:
         for text in wrongs(flow):
             say(f"{text_of(flow, 'flow')} {text}")
+        for note in texts_of(flow, "notes"):
+            say(f"{text_of(flow, 'flow')} {note}")
     return OK if all(map(is_well, flows)) else UNHEALTHY
 
 

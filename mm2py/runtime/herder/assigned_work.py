@@ -265,12 +265,15 @@ class AssignedWork:
         return found + [f"{where}: {cause}" for where, cause in self.reported().items()]
 
     def reported(self) -> Mapping[str, str]:
-        """What connectors report though they run, with the cause."""
-        return {
+        """What connectors report though they run, with the cause, and commits that are not whole."""
+        problems = {
             f"{name}: {what}": cause
             for name, connector in self._connectors.items()
             for what, cause in connector.problems().items()
         }
+        for name in self._parts.config.snapshot().inconsistent & self._connectors.keys():
+            problems[name] = "its stored task configs are incomplete, they are published again"
+        return problems
 
     def state(self) -> State:
         """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
@@ -419,7 +422,7 @@ class AssignedWork:
             trace=trace,
             worker_id=self._parts.node.worker_id,
             generation=self._parts.membership.generation,
-            version=self._version_of(work) if status.state is State.RUNNING else None,
+            version=self._version_of(work),
         )
         safe = status.state in _SAFE or not self._permit.valid
         self._parts.status.put(work, stored, safe=safe)

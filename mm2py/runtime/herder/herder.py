@@ -46,10 +46,9 @@ from mm2py.runtime.herder.work_states import (
     work_state,
 )
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
-from mm2py.storage.connect_json import ConnectorPut, encode_config_record
 from mm2py.types import FlowName, State, TargetState, TaskId
 
-__all__ = ["LARGEST_CONFIG_BYTES", "Herder", "refuse_too_large"]
+__all__ = ["Herder"]
 
 log = logging.getLogger(__name__)
 
@@ -60,19 +59,6 @@ START_WAIT_S: Final = 5.0
 
 CHANGE_S: Final = 10.0
 """How long a flow that does not run may be written for after a look at its empty group."""
-
-LARGEST_CONFIG_BYTES: Final = 1_000_000
-"""A connector config of this size fits into a record of a topic with Kafka's default ``max.message.bytes``."""
-
-
-def refuse_too_large(name: str, config: ConnectorConfig) -> None:
-    """Raise ``BadRequestError`` for a config that does not fit into a record of the config topic."""
-    record = encode_config_record(ConnectorPut(name, config))
-    size = sum(len(part) for part in record if part is not None)
-    if size > LARGEST_CONFIG_BYTES:
-        raise BadRequestError(
-            f"The config of connector {name} has {size} bytes, the limit is {LARGEST_CONFIG_BYTES}"
-        )
 
 
 class Herder:
@@ -473,7 +459,6 @@ class Herder:
                 f" ({name})"
             )
         wanted = {**config, "name": name}
-        refuse_too_large(name, wanted)
         refusal = (await self._parts.node.validator.validate(wanted)).refusal()
         if refusal is not None:
             raise BadRequestError(refusal)

@@ -91,6 +91,7 @@ class WorkerConnector:
         self._changed = asyncio.Event()
         self._stopping = False
         self._connector: Connector | None = None
+        self._unpublished = ""
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -111,7 +112,10 @@ class WorkerConnector:
     def problems(self) -> Mapping[str, str]:
         """What is wrong though the connector runs, with the cause; none where it does not report any."""
         connector: object = self._connector
-        return connector.problems() if isinstance(connector, _ReportsProblems) else {}
+        problems = dict(connector.problems()) if isinstance(connector, _ReportsProblems) else {}
+        if self._unpublished:
+            problems["task configs are not published yet"] = self._unpublished
+        return problems
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""
@@ -180,12 +184,14 @@ class WorkerConnector:
             self._resolved = self._resolve(self._config)
             self._connector = self._build(self._resolved)
             if await self._start(self._connector):
+                self._unpublished = "the connector has just started"
                 self._lifecycle.to(State.RUNNING)
                 self._wanted.set()
                 await self._reconfigure(self._connector)
         except Exception as error:  # noqa: BLE001 - the worker's edge: fails the connector visibly
             self._lifecycle.to(State.FAILED, error)
         finally:
+            self._unpublished = ""
             await self._close()
 
     async def _start(self, connector: Connector) -> bool:
@@ -214,15 +220,18 @@ class WorkerConnector:
             except Exception as error:  # noqa: BLE001 - Connect's rule: tried again without end
                 pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
                 failures += 1
+                self._unpublished = cause_text(error)
                 log.warning(
                     "task configs are not published yet, tried again retry_s=%.2f cause=%s",
                     pause,
-                    cause_text(error),
+                    self._unpublished,
                 )
                 await wait_or_stop(self._clock, pause, self._changed)
                 self._wanted.set()
             else:
                 failures = 0
+                if not self._changed.is_set():
+                    self._unpublished = ""
 
     async def _or_changed(self, work: Awaitable[object]) -> None:
         """Wait for ``work``; it is cancelled when the connector is to stop or to change its state."""

@@ -4,7 +4,7 @@ Flow: config -> placeholders resolved -> keys of Connect and of the connector, o
 connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
@@ -119,17 +119,18 @@ class ConfigValidator:
         return ConfigInfos(
             name=config["connector.class"] or "",
             error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
-            groups=_groups([it.key for it in definitions.values()] + _converter_keys(texts)),
+            groups=_groups(it.key for it in definitions.values()) + _converter_groups(texts),
             configs=_masked(configs, self._mask.extended(secrets), provided),
         )
 
     def _connector(self, config: _Props, plugin: str | None) -> ConnectorFactory:
-        wanted = (config.get("connector.class") or "").strip()
+        given = config.get("connector.class")
+        wanted = (given or "").strip()
         if wanted and plugin is not None and not _ends_alike(wanted, plugin):
             raise BadRequestError(
                 f"Included connector type {wanted} does not match request type {plugin}"
             )
-        if not wanted:
+        if given is None:
             shown = ", ".join(sorted(f"{name}={HIDDEN}" for name in config if name != "name"))
             if "name" in config:
                 shown = f"name={config['name']}{shown and ', ' + shown}"
@@ -243,12 +244,14 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) 
         found.add(
             _BOUNDARY,
             "The connector does not support connector-defined transaction boundaries with the given"
-            " configuration. Please configure it to use a different transaction boundary definition.",
+            " configuration. Please reconfigure it to use a different transaction boundary definition.",
         )
 
 
-def _converter_keys(texts: Mapping[str, str]) -> list[ConfigKey]:
-    return [key for key, _ in _converters(texts) if key is not None]
+def _converter_groups(texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the groups of converters' keys, in the order of Java's hash set."""
+    groups = _groups(key for key, _ in _converters(texts) if key is not None)
+    return tuple(sorted(groups, reverse=True))
 
 
 def _converters(texts: Mapping[str, str]) -> _Configs:
@@ -269,7 +272,7 @@ def _converters(texts: Mapping[str, str]) -> _Configs:
     return entries
 
 
-def _groups(keys: Collection[ConfigKey]) -> tuple[str, ...]:
+def _groups(keys: Iterable[ConfigKey]) -> tuple[str, ...]:
     names = (it.group for it in keys)
     return tuple(dict.fromkeys(name for name in names if name is not None))
 

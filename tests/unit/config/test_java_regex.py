@@ -74,6 +74,41 @@ def test_a_repetition_that_explodes_is_stopped_by_the_time_limit() -> None:
         pattern.matches("ab" * 60 + "!")
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(" * 40 + "a" + ")+" * 40,
+        "(?:" * 40 + "a|b" + "){1,2}" * 40,
+        "((a{1000}){1000}){1000}",
+        "a{2000000000}",
+        "[ab]{300}" * 100,
+    ],
+)
+def test_repetitions_that_unfold_to_gigabytes_are_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="more than 20000 steps together"):
+        JavaPattern(pattern)
+
+
+def test_repetitions_of_the_size_of_names_are_taken() -> None:
+    assert JavaPattern("|".join(f"t{n}-[a-z]{{1,63}}" for n in range(200))).matches("t7-abc")
+    assert JavaPattern("(([a-z]+-)+[0-9]{4}[.])*x+").matches("ab-cd-2024.xx")
+
+
+def test_classes_and_groups_of_any_depth_are_refused_or_taken_in_order() -> None:
+    for pattern in ("[" * 10_000, "[" * 10_000 + "a" + "]" * 10_000, "(?=" * 5_000):
+        with pytest.raises(ConfigError):
+            JavaPattern(pattern[:16_000])
+
+
+def test_thousands_of_names_in_a_list_are_matched_as_java_does() -> None:
+    names = [rf"orders\.{number}.eu" for number in range(3_000)]
+    topics = PatternList((*names, "pay.*", "a|b.c"))
+    found = ["orders.7.eu", "orders.7-eu", "ordersx7.eu", "pay.x", "a", "bxc", "bc", "orders.7.eux"]
+    assert [topics.matches(name) for name in found] == [
+        True, True, False, True, True, True, False, False,
+    ]  # fmt: skip
+
+
 def test_brackets_of_other_regex_dialects_are_plain_characters() -> None:
     assert translate("[[:alpha:]]") == r"[[\:alph\:]]".replace("alph", "alpha")
     assert JavaPattern("[a||b]").matches("|")

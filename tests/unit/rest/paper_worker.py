@@ -5,6 +5,7 @@ Connectors run on paper; their options are checked by the model of MirrorSourceC
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -194,10 +195,9 @@ class PaperWorker:
         self._app = public_app(parts)
 
     def _refusal(self, flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
-        del name
-        problems = remote_problems(
-            config, dedicated=flow is not None, file_texts=CONFIG, providers=()
-        )
+        del flow, name
+        texts = CONFIG if self.dedicated else {}
+        problems = remote_problems(config, dedicated=self.dedicated, file_texts=texts, providers=())
         return refusal_text(problems)
 
     def send(self, request: httpx.Request) -> httpx.Response:
@@ -209,6 +209,29 @@ class PaperWorker:
                 return await client.send(request)
 
         return self._run(sent())
+
+    def send_measured(self, request: httpx.Request) -> tuple[httpx.Response, float]:
+        """Return what the worker answers, and the longest step of its event loop in CPU seconds."""
+        longest_s = 0.0
+
+        async def tick() -> None:
+            nonlocal longest_s
+            before = time.thread_time()
+            while True:
+                await asyncio.sleep(0)
+                now = time.thread_time()
+                longest_s, before = max(longest_s, now - before), now
+
+        async def sent() -> httpx.Response:
+            ticking = asyncio.create_task(tick())
+            try:
+                transport = httpx.ASGITransport(self._app)
+                async with httpx.AsyncClient(transport=transport) as client:
+                    return await client.send(request)
+            finally:
+                ticking.cancel()
+
+        return self._run(sent()), longest_s
 
     def mend(self, *, stopped: bool = False) -> None:
         """Let the connector run with what the file says, or stop it, whatever was done to it."""

@@ -51,16 +51,28 @@ def without_tasks(herder: Leader) -> None:
     herder.info_now = info_now  # type: ignore[method-assign] # a connector without tasks
 
 
-def test_a_flow_without_tasks_is_degraded_unless_only_its_heartbeats_run(rig: Rig) -> None:
+def notes_of(rig: Rig) -> list[str]:
+    notes: list[str] = rig.ask("GET", "/flows/A->B").json["notes"]
+    return notes
+
+
+def test_a_flow_that_matches_no_topic_is_running_and_notes_it(rig: Rig) -> None:
+    assert notes_of(rig) == []
     without_tasks(rig.herders[AB])
-    degraded, (error,) = flow_of(rig)
-    assert (degraded, "has no tasks" in error, "topics=orders.*" in error) == (
-        "DEGRADED",
-        True,
-        True,
-    )
-    rig.herders[AB].configs[NAME]["enabled"] = "false"
     assert flow_of(rig) == ("RUNNING", [])
+    assert notes_of(rig) == ["matches no topic: no topic of the source matches topics=orders.*"]
+    rig.herders[AB].configs[NAME]["enabled"] = "false"
+    assert (flow_of(rig), notes_of(rig)) == (("RUNNING", []), [])
+
+
+def test_a_flow_whose_task_configs_are_not_published_is_degraded(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    without_tasks(herder)
+    assert herder.snapshot is not None
+    problem = {f"{NAME}: task configs are not published yet": "the target does not answer"}
+    herder.snapshot = replace(herder.snapshot, problems=problem)
+    degraded, (error,) = flow_of(rig)
+    assert (degraded, "not published yet" in error, notes_of(rig)) == ("DEGRADED", True, [])
 
 
 def test_a_flow_without_its_source_connector_is_degraded(rig: Rig) -> None:

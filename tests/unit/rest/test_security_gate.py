@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
-from mm2py.rest.security import Gate, GateRules, gate_for
+from mm2py.rest.security import LOGIN_TRIES, MOST_LOGINS, Gate, GateRules, gate_for
 from mm2py.testing.clock import FakeClock
 
 RULES = GateRules(max_body_bytes=100)
@@ -227,6 +227,32 @@ def test_wrong_credentials_are_logged_with_the_address_and_not_for_every_try(
     assert [line.rpartition(" ")[2] for line in lines] == ["failures=1", "failures=5"]
     assert all("rest login failed client=127.0.0.1:" in line for line in lines)
     assert not [line for line in lines if "canary" in line or "ann" in line]
+
+
+def test_wrong_passwords_of_a_user_are_limited_and_others_are_let_in() -> None:
+    clock = FakeClock()
+    gate = Gate(echo, USERS, RULES, clock=clock)
+    wrong, right = basic("ann", "canary-wrong"), basic("ann", "canary-pa:ss")
+    for _ in range(LOGIN_TRIES):
+        assert ask(gate, headers=wrong).status_code == 401
+    refused = ask(gate, headers=right)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3")
+    assert ask(gate, headers=basic("bob", "b")).status_code == 200
+    assert ask(gate, headers={"Authorization": "Bearer canary-token"}).status_code == 200
+    asyncio.run(clock.advance(4))
+    assert ask(gate, headers=right).status_code == 200
+    assert ask(gate, headers=wrong).status_code == 401
+    assert ask(gate, headers=wrong).status_code == 429
+
+
+def test_logins_that_failed_are_remembered_within_bounds() -> None:
+    gate = Gate(echo, USERS, RULES, clock=FakeClock())
+    for number in range(MOST_LOGINS + 1):
+        ask_now = basic(f"user{number}", "x")
+        assert ask(gate, headers=ask_now).status_code == 401
+    for _ in range(LOGIN_TRIES):
+        assert ask(gate, headers=basic("user0", "x")).status_code == 401
+    assert ask(gate, headers=basic("user0", "x")).status_code == 429
 
 
 def test_our_own_page_may_change_things() -> None:

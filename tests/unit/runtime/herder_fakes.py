@@ -14,6 +14,7 @@ from typing import ClassVar, cast
 from mm2py.api.connector import ConnectorFactory
 from mm2py.client.permit import Permit
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.config.limits import limit_problem
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.observability.logging import SecretMask
@@ -22,7 +23,7 @@ from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_w
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.group.round_leader import missed_commit
 from mm2py.runtime.herder.api import HerderNode, HerderParts, OffsetEntry
-from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.runtime.plugins.plugins import Plugins
@@ -321,9 +322,12 @@ class FakeCatalog:
 
 
 class FakeValidator:
-    """Refuses configs with the property ``invalid``."""
+    """Refuses configs with the property ``invalid``, and too large ones."""
 
     async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
+        too_long = limit_problem("c", config)
+        if too_long:
+            raise BadRequestError(too_long)
         errors = ("invalid=yes: must not be there",) if "invalid" in config else ()
         value = ConfigValue(name="invalid", value=config.get("invalid"), errors=errors)
         return ConfigInfos(

@@ -26,6 +26,7 @@ class Stage:
         self.configs: list[Mapping[str, str]] = [{"p": "0"}]
         self.applied: list[Sequence[Mapping[str, str]]] = []
         self.apply_errors: list[Exception] = []
+        self.problems: list[Mapping[str, str]] = []
         self.connector = WorkerConnector(
             self._build,
             {"tasks.max": "2"},
@@ -43,6 +44,7 @@ class Stage:
         return made
 
     async def _apply(self, configs: Sequence[Mapping[str, str]]) -> None:
+        self.problems.append(self.connector.problems())
         if self.hangs:
             await asyncio.Event().wait()
         if self.apply_errors:
@@ -169,6 +171,16 @@ async def test_publication_is_tried_again_with_growing_pauses_up_to_a_minute() -
     assert stage.clock.sleeps[:3] == [FIRST_RETRY_S, 0.5, 1.0]
     assert max(stage.clock.sleeps) == LONGEST_RETRY_S
     assert stage.statuses.words == ["RUNNING"]
+    await stage.connector.stop()
+
+
+async def test_task_configs_that_are_not_published_are_a_problem_with_their_cause() -> None:
+    stage = Stage()
+    stage.apply_errors = [ConnectionFailedError("leader away")]
+    await until(lambda: len(stage.applied) == 1)
+    first, again = (it["task configs are not published yet"] for it in stage.problems)
+    assert (first, "leader away" in again) == ("the connector has just started", True)
+    await until(lambda: not stage.connector.problems())
     await stage.connector.stop()
 
 

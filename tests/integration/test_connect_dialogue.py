@@ -1,0 +1,75 @@
+"""Connect's dialect: what Java's worker answers to some 370 requests is recorded, and ours answers the same.
+
+``RECORD_JAVA_ANSWERS=1`` writes Java's answers anew.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.connect_dialogue import Exchange, exchanges, hold, write_exchanges
+from tests.integration.connect_process import DISTRIBUTED, rest_of, write_worker
+from tests.integration.java_connect import JavaConnect
+from tests.integration.mirror_process import Mirror
+from tests.integration.traffic import Sent, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+COMPATIBILITY = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+@pytest.fixture
+def words(
+    region_b: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic
+) -> dict[str, str]:
+    topic = unique("recorded")
+    create_topic(region_b, topic, 2)
+    write(region_b, topic, [Sent(partition, b"x") for partition in (0, 1) for _ in range(3)])
+    return {"KAFKA": region_b.bootstrap_servers, "TOPIC": topic}
+
+
+def _differences(expected: list[object], answers: list[Exchange]) -> list[str]:
+    return [
+        f"{number + 1}: {asked['ask']}\n  expected {wanted}\n  answered {answer}"
+        for number, (asked, answer) in enumerate(zip(exchanges(), answers, strict=True))
+        if (wanted := expected[number]) != answer
+    ]
+
+
+@pytest.mark.java
+async def test_java_answers_as_recorded(
+    region_b: KafkaAddress, unique: Callable[[str], str], words: dict[str, str], tmp_path: Path
+) -> None:
+    recorded = exchanges()
+    java = JavaConnect(region_b.bootstrap_servers, unique("dialogue"), tmp_path)
+    try:
+        await java.ready()
+        answers = await hold(java.url, words, recorded)
+    finally:
+        await java.close()
+    if os.environ.get("RECORD_JAVA_ANSWERS"):
+        recorded = [{**it, "java": answer} for it, answer in zip(recorded, answers, strict=True)]
+        write_exchanges(recorded)
+    differences = _differences([it["java"] for it in recorded], answers)
+    assert not differences, "\n".join(differences)
+
+
+async def test_our_worker_answers_as_java_but_for_documented_differences(
+    region_b: KafkaAddress, words: dict[str, str], tmp_path: Path
+) -> None:
+    recorded = exchanges()
+    with Mirror(write_worker(tmp_path, region_b), name="ours", program=DISTRIBUTED) as worker:
+        answers = await hold(rest_of(worker).url, words, recorded)
+    differences = _differences([it.get("ours", it["java"]) for it in recorded], answers)
+    assert not differences, "\n".join(differences)
+
+
+def test_every_recorded_difference_is_a_row_of_the_document() -> None:
+    rows = re.findall(r"^\| (.*?) \|", COMPATIBILITY.read_text(encoding="utf-8"), re.MULTILINE)
+    reasons = {str(it["because"]) for it in exchanges() if "ours" in it}
+    assert reasons <= set(rows)
