@@ -1,6 +1,6 @@
 # What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo fmt check test test-docker chaos fuzz demo bench clean dist
+.PHONY: help setup setup-demo fmt check test test-docker chaos fuzz fuzz-kernel demo bench clean dist
 BIN := .venv/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -9,7 +9,7 @@ FUZZ_EXAMPLES ?= 5000
 TEST_PROCESSES ?= 2
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## .venv with everything (uv where present, else venv and pip)
 	@bash scripts/setup.sh dev
@@ -40,14 +40,19 @@ chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k w
 fuzz: setup  ## everything that is random, with fresh examples: FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) of each property
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -q --timeout=0 -m "fuzz or hypothesis" -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
+fuzz-kernel: setup  ## the C kernel under AddressSanitizer and UndefinedBehaviorSanitizer, FUZZ_EXAMPLES of each property
+	LD_PRELOAD=$$($(BIN)/python -m tests.sanitized_kernel) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) \
+	  $(BIN)/python -m pytest -p tests.sanitized_kernel -q --timeout=0 tests/property/test_protocol_kernel.py tests/unit/protocol/test_splice.py tests/unit/protocol/test_batch_stage.py $(PYTEST_ARGS)
+
 demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work
 	@$(BIN)/mm2py demo $(if $(WORKERS),--workers $(WORKERS)) $(DEMO_ARGS)
 
 bench: setup  ## the Java MirrorMaker 2 and mm2py on the same brokers, ratios printed
 	$(BIN)/python -m bench.run $(BENCH_ARGS)
 
-dist: setup  ## wheel and sdist in dist/
+dist: setup  ## sdist, a wheel with the C kernel for this Python and platform, and the pure wheel, in dist/
 	$(BIN)/hatchling build
+	MM2PY_NATIVE=0 $(BIN)/hatchling build -t wheel
 
 clean:  ## remove .venv and everything built; the user's jar cache stays
 	rm -rf .venv .mm2py dist build .*_cache .hypothesis .coverage*

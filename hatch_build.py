@@ -64,8 +64,8 @@ class KernelBuildHook(BuildHookInterface[BuilderConfig]):
     _built: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, object]) -> None:
-        """Compile before the files of a wheel are collected; an sdist only takes the source."""
-        if self.target_name != "wheel":
+        """Compile before the files of a wheel are collected; not for an sdist, nor with ``MM2PY_NATIVE=0``."""
+        if self.target_name != "wheel" or os.environ.get("MM2PY_NATIVE") == "0":
             return
         folder = Path(self.root, FOLDER)
         try:
