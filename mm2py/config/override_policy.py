@@ -83,6 +83,8 @@ _KINDS: Final = {
     "retries": JavaType.INT,
     "delivery.timeout.ms": JavaType.INT,
     "metric.reporters": JavaType.LIST,
+    "metrics.num.samples": JavaType.INT,
+    "metrics.sample.window.ms": JavaType.LONG,
     "transaction.timeout.ms": JavaType.INT,
 }
 """Types in Java's ``ProducerConfig`` where our clients read more, or nothing."""
