@@ -33,13 +33,14 @@ from mm2py.protocol.framing import BufferPool, FrameReceiver
 from mm2py.protocol.messages import api_versions
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["BrokerConnection", "Buffer", "LostHandler", "ResponseHandler"]
+__all__ = ["BrokerConnection", "Buffer", "LostHandler", "ResponseHandler", "Taker"]
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 ResponseHandler = Callable[[memoryview, BufferLease | None], None]
 LostHandler = Callable[[Exception], None]
+Taker = Callable[[memoryview, BufferLease | None], R]
 
 _RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
 """Below this a wake-up more costs less than waiting for the rest of the frame."""
@@ -245,8 +246,9 @@ class BrokerConnection:
 
         The parts must stay unchanged until then. ``on_response`` gets the body behind the
         correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
-        the outcome is unknown; it follows ``on_response`` where that raised, and the connection ends. An answer that takes longer than ``timeout_ms`` (default
-        ``request.timeout.ms``) closes the connection.
+        the outcome is unknown; it follows ``on_response`` where that raised, and the connection ends.
+        An answer that takes longer than ``timeout_ms`` (default ``request.timeout.ms``) closes the
+        connection. Everybody but the Sender, who has several requests under way, uses ``exchange``.
 
         Raises:
             ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.
@@ -266,6 +268,28 @@ class BrokerConnection:
         else:
             self._held.append(parts)
 
+    def exchange(
+        self, parts: Sequence[Buffer], correlation_id: int, take: Taker[R], *, timeout_ms: int = 0
+    ) -> "asyncio.Future[R]":
+        """Send one framed request; the result is what ``take`` made of the answer.
+
+        ``take`` is called as ``on_response`` of ``send``, in the turn in which the answer arrives, so that
+        nothing has to be copied out of the buffer; not at all when the result was cancelled. The result's
+        errors are those of ``call``.
+        """
+        answer: asyncio.Future[R] = self._loop.create_future()
+
+        def on_response(body: memoryview, lease: BufferLease | None) -> None:
+            if not answer.done():
+                answer.set_result(take(body, lease))
+
+        def on_lost(error: Exception) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        self.send(parts, correlation_id, on_response, on_lost, timeout_ms=timeout_ms)
+        return answer
+
     async def call(self, call: Call[R], *, timeout_ms: int | None = None) -> R:
         """Send one schema message and return its decoded answer.
 
@@ -281,21 +305,14 @@ class BrokerConnection:
         return await self._begin(call, version, timeout_ms or 0)
 
     def _begin(self, call: Call[R], version: int, timeout_ms: int = 0) -> asyncio.Future[R]:
-        answer: asyncio.Future[R] = self._loop.create_future()
-
-        def on_response(body: memoryview, _lease: BufferLease | None) -> None:
-            # Decoded at once, so nothing is kept of the buffer: the receiver gives its lease back.
-            if not answer.done():
-                answer.set_result(call.decode(version, body))
-
-        def on_lost(error: Exception) -> None:
-            if not answer.done():
-                answer.set_exception(error)
-
         correlation_id = self.next_correlation_id()
         frame = call.encode(version, correlation_id, self._settings.client_id)
-        self.send((frame,), correlation_id, on_response, on_lost, timeout_ms=timeout_ms)
-        return answer
+        return self.exchange(
+            (frame,),
+            correlation_id,
+            lambda body, _: call.decode(version, body),
+            timeout_ms=timeout_ms,
+        )
 
     async def close(self) -> None:
         """Close at once; what is in flight is reported lost. Safe twice."""

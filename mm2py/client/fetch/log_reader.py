@@ -32,7 +32,6 @@ from mm2py.protocol.fetch import (
     decode_fetch,
     encode_fetch,
 )
-from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -300,18 +299,13 @@ class LogReader:
             max_bytes=_MAX_BYTES,
             isolation_level=_READ_COMMITTED,
         )
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def on_response(body: memoryview, _: BufferLease | None) -> None:
-            if not answer.done():
-                answer.set_result(bytes(body))  # a copy: these topics are small
-
-        def on_lost(error: Exception) -> None:
-            if not answer.done():
-                answer.set_exception(error)
-
-        connection.send((frame,), correlation_id, on_response, on_lost)
-        return decode_fetch(version, memoryview(await answer))
+        return await connection.exchange(
+            (frame,),
+            correlation_id,
+            lambda body, _: decode_fetch(
+                version, memoryview(bytes(body))
+            ),  # a copy: they are small
+        )
 
     async def _take(
         self,

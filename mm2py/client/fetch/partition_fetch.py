@@ -3,7 +3,6 @@
 Flow: ``fetch_partition`` -> Fetch to the leader -> ``FetchedPartition`` with its own copy of the records.
 """
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -64,22 +63,15 @@ async def fetch_partition(
         max_bytes=max_bytes,
         isolation_level=isolation_level,
     )
-    answer: asyncio.Future[FetchedPartition] = asyncio.get_running_loop().create_future()
 
-    def on_response(body: memoryview, _lease: BufferLease | None) -> None:
+    def take(body: memoryview, _lease: BufferLease | None) -> FetchedPartition:
         fetched = decode_fetch(version, body).partitions[0]
         if fetched.records is not None:  # copied, so nothing is kept of the receive buffer
             fetched = replace(fetched, records=memoryview(bytearray(fetched.records)))
-        if not answer.done():
-            answer.set_result(fetched)
+        return fetched
 
-    def on_lost(error: Exception) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-
-    connection.send([frame], correlation_id, on_response, on_lost)
     try:
-        fetched = await answer
+        fetched = await connection.exchange((frame,), correlation_id, take)
     except RequestTimedOutError:
         cluster.leader_moved(tp)
         raise
