@@ -109,7 +109,7 @@ class SourceReader(Protocol):
         ...
 
     def began_at(self, tp: TopicPartition) -> int:
-        """Offset that EARLIEST or LATEST stood for, -1 while unknown."""
+        """Offset behind EARLIEST or LATEST, -1 while unknown."""
         ...
 
     def epoch_at(self, tp: TopicPartition, offset: int) -> int:

@@ -302,7 +302,7 @@ def error_name(code: int) -> str:
 
 
 def is_unclear(code: int) -> bool:
-    """Whether a code tells nothing of the cause: UNKNOWN_SERVER_ERROR, or one newer than this table."""
+    """Whether a code names no cause: UNKNOWN_SERVER_ERROR, or one newer than this table."""
     return not 0 <= code < len(_NAMES)
 
 

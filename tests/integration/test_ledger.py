@@ -267,3 +267,27 @@ def test_a_too_large_record_is_one_event_however_often_it_is_met(
             )
             assert mirror.stop() == 0
     assert entries(flow) == expected
+
+
+def test_records_of_a_copy_that_was_deleted_on_the_target_are_in_the_ledger(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("deleted-copy")
+    create_topic(region_a, topic, 1)
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    remote = flow.remote(topic)
+    write(region_a, topic, [Sent(0, b"%d" % n) for n in range(10)])
+    with Mirror(flow.file) as mirror:
+        until(lambda: ends(region_b, remote) == {0: 10}, 30, "the copy", alive=mirror)
+        delete_topic(region_b, remote)
+        until(lambda: remote not in topics_of(region_b), 20, "deletion")
+        until(lambda: remote in topics_of(region_b), 30, "it is made again", alive=mirror)
+        write(region_a, topic, [Sent(0, b"%d" % n) for n in range(10, 13)])
+        assert wait_for_entries(flow, 1, mirror) == [Entry("target-lost", 0, 0, 9, "")]
+        until(lambda: committed_positions(flow, topic) == {0: 12}, 20, "commit", alive=mirror)
+        assert mirror.stop() == 0
+    assert [record.value for record in read(region_b, remote)[0].records] == [b"10", b"11", b"12"]

@@ -27,7 +27,7 @@ class Lookup(Enum):
 
     NONE = auto()
     START = auto()
-    """The offset that EARLIEST or LATEST stands for."""
+    """The offset behind EARLIEST or LATEST."""
     BEGINNING = auto()
     """The first offset of a new incarnation of the topic."""
     ENDS = auto()
@@ -121,7 +121,7 @@ class Cursor:
         if epoch >= 0:
             self.epochs.append((epoch, position - 1))
         self.last_epoch = epoch  # of the record before the position, for LastFetchedEpoch (KIP-320)
-        self.started_at = -1  # what EARLIEST or LATEST stood for
+        self.started_at = -1  # offset behind EARLIEST or LATEST
         self.validated_epoch = -1  # leader epoch the position was last checked under (before v12)
         self.lookup = Lookup.NONE
         self.topic_id = topic_id
@@ -192,7 +192,7 @@ class Cursor:
     def led_by(self, leader: Leader) -> None:
         """Take what the cluster reports of its leader; decides what is looked up before the next Fetch.
 
-        A leader without a topic id says nothing of the incarnation: clusters in an upgrade or behind an
+        A leader without a topic id leaves the incarnation open: clusters in an upgrade or behind an
         old proxy have none for a while. The known id stays, and the partition is fetched by name.
         """
         self.leader, self.leader_epoch = leader.node_id, leader.epoch

@@ -186,7 +186,7 @@ class Fetcher:
         return cursor.position if cursor is not None else -1
 
     def began_at(self, tp: TopicPartition) -> int:
-        """Offset that EARLIEST or LATEST stood for, -1 while unknown or where an offset was assigned."""
+        """Offset behind EARLIEST or LATEST, -1 while unknown or where an offset was assigned."""
         cursor = self._cursors.get(tp)
         return cursor.started_at if cursor is not None else -1
 

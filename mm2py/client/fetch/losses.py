@@ -1,4 +1,4 @@
-"""What is gone from a source partition, told apart: retention, truncation, another incarnation. No I/O.
+"""What is gone from a source partition, by cause: retention, truncation, another incarnation. No I/O.
 
 Flow: a cursor and the answer to its ``Lookup`` (ends of the log, end of an epoch, beginning of another incarnation)
 -> ``SourceGap`` with the exact range, new position. Compaction holes, markers and aborted data never come

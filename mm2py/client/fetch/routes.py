@@ -133,7 +133,7 @@ class FetchRoutes:
                 self._check = self._spawn(self._move_from_silent(waiting))
 
     def lost(self, cursors: list[Cursor], error: Exception) -> None:
-        """A broker is away, or it refused to say where these partitions begin."""
+        """A broker is away, or it refused a look-up of these partitions."""
         for cursor in cursors:
             self._on_stalled(cursor.tp, error)
             cursor.refused()
