@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.credentials import Credentials
@@ -83,6 +84,8 @@ class BrokerConnection:
     ) -> None:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
+        self.round_trip_s = inf
+        """Shortest time from a request to its answer: any answer proves that the broker is no farther away."""
         self._settings = settings
         self._credentials = credentials
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
@@ -411,6 +414,8 @@ class BrokerConnection:
         request = self._in_flight.pop(correlation_id, None)
         if request is None:
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
+        took_s = self._loop.time() - request.deadline + request.timeout_ms / 1000
+        self.round_trip_s = min(self.round_trip_s, took_s)
         try:
             request.on_response(body, lease)
         except Exception as error:

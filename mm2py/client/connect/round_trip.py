@@ -1,28 +1,29 @@
-"""How far away a broker is: the shortest of a few round trips of an empty request.
+"""How far away a broker is: the shortest round trip that its connection has seen.
 
-Flow: a new connection -> ``measure_round_trip_s`` -> ``DISTANT_S`` decides what may be in flight to or from it.
-Data requests are not measured: their answer time grows with their size and the broker's load.
+Flow: a new connection -> ``ping`` a few times; later each answer -> ``BrokerConnection.round_trip_s`` ->
+``is_distant`` decides what may be in flight to or from it. On a busy machine the first answers are late; a broker that
+seems distant is asked again each second, so that it does not stay so for the life of its connection.
 """
 
 from typing import Final
 
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.clock import Clock
 from mm2py.protocol.messages import api_versions
 
-__all__ = ["DISTANT_S", "measure_round_trip_s"]
+__all__ = ["DISTANT_S", "is_distant", "ping"]
 
 DISTANT_S: Final = 0.01
 """Round trip from which a broker counts as distant, for the Sender and the Fetcher alike."""
 
-_PINGS: Final = 3
+FIRST_PINGS: Final = 3
 
 
-async def measure_round_trip_s(connection: BrokerConnection, clock: Clock) -> float:
-    """Ask for the API versions a few times and return the shortest time, in seconds."""
-    shortest_s = float("inf")
-    for _ in range(_PINGS):
-        began = clock.monotonic()
+async def ping(connection: BrokerConnection, times: int = FIRST_PINGS) -> None:
+    """Ask for the API versions, an empty request, a few times."""
+    for _ in range(times):
         await connection.call(api_versions())
-        shortest_s = min(shortest_s, clock.monotonic() - began)
-    return shortest_s
+
+
+def is_distant(connection: BrokerConnection) -> bool:
+    """Whether a round trip to the broker takes long enough that what is in flight must be large."""
+    return connection.round_trip_s >= DISTANT_S

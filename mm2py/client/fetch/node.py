@@ -13,7 +13,7 @@ from typing import Final, final
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.round_trip import measure_round_trip_s
+from mm2py.client.connect.round_trip import ping
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
@@ -226,7 +226,8 @@ class FetchNode:
 
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
         if connection is not self._connection:
-            self._window.opened(await measure_round_trip_s(connection, self._clock))
+            await ping(connection)
+            self._window.opened()
         newest = TOPIC_ID_VERSION - 1 if self._by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
@@ -243,7 +244,9 @@ class FetchNode:
                 return
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
-            self._window.answered(len(body), self._clock.monotonic() - began)
+            self._window.answered(
+                len(body), self._clock.monotonic() - began, connection.round_trip_s
+            )
             self._take(decode_fetch(version, body), lease)
             answered.set_result(None)
 

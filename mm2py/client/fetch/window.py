@@ -1,6 +1,6 @@
 """How much one Fetch asks for: as little as is enough nearby, as much as a long round trip needs. No I/O.
 
-Flow: ``opened`` (round trip of the connection) -> ``answer_bytes`` / ``partition_bytes`` -> ``answered`` -> larger
+Flow: ``opened`` -> ``answer_bytes`` / ``partition_bytes`` -> ``answered`` (with the connection's round trip) -> larger
 or smaller. One Fetch is under way per broker, so a partition gets at most one answer per round trip.
 """
 
@@ -46,11 +46,10 @@ class FetchWindow:
     A ``max.partition.fetch.bytes`` that was set is never exceeded; ``fetch.max.bytes`` neither.
     """
 
-    __slots__ = ("_growth", "_round_trip_s", "_settings")
+    __slots__ = ("_growth", "_settings")
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
-        self._round_trip_s = 0.0
         self._growth = 1
 
     @property
@@ -68,17 +67,19 @@ class FetchWindow:
             size //= 2
         return min(size - _MARGIN_BYTES, self._settings.fetch_max_bytes)
 
-    def opened(self, round_trip_s: float) -> None:
+    def opened(self) -> None:
         """A connection was opened; nothing is known of its speed yet."""
-        self._round_trip_s = round_trip_s
         self._growth = 1
 
-    def answered(self, size_bytes: int, took_s: float) -> None:
-        """Take the size of an answer and the time since its Fetch was sent."""
-        if self._round_trip_s < DISTANT_S or 2 * size_bytes < self.partition_bytes:
+    def answered(self, size_bytes: int, took_s: float, round_trip_s: float) -> None:
+        """Take the size of an answer, the time since its Fetch was sent, and the shortest round trip."""
+        if round_trip_s < DISTANT_S:
+            self._growth = 1
             return
-        transfer_s = took_s - self._round_trip_s
-        if transfer_s > max(_TOO_LONG_S, self._round_trip_s):
+        if 2 * size_bytes < self.partition_bytes:
+            return
+        transfer_s = took_s - round_trip_s
+        if transfer_s > max(_TOO_LONG_S, round_trip_s):
             self._growth = max(1, self._growth // 2)
-        elif transfer_s <= max(_ENOUGH_S, self._round_trip_s):
+        elif transfer_s <= max(_ENOUGH_S, round_trip_s):
             self._growth = min(_MOST_GROWTH, self._growth * 2)

@@ -119,6 +119,9 @@ class Outcome(Enum):
     UNKNOWN = auto()
 
 
+TINY_COMPRESSED_BYTES: Final = 2 * 1024
+
+
 class MergePlan(NamedTuple):
     """When waiting batches are joined before they are first sent (data-plane.md 7), sizes in bytes."""
 
@@ -127,7 +130,8 @@ class MergePlan(NamedTuple):
     small: int
     """Uncompressed batches below this are joined."""
     small_compressed: int
-    """Compressed ones, whose records must be packed anew, only below this."""
+    """Compressed ones, whose records must be packed anew, only below this, and only tiny ones while the batches in
+    flight are not what limits the partition: then it is the CPU."""
 
 
 @final
@@ -168,6 +172,7 @@ class SenderLane:
         "_max_in_flight",
         "_seen",
         "_under_way",
+        "_was_full",
         "acked_end",
         "bump_wanted",
         "connection",
@@ -214,6 +219,7 @@ class SenderLane:
         self._max_in_flight = max_in_flight
         # As of the last ``look_after``: acknowledgements, and the newest batch that waited.
         self._seen: tuple[int, RecordBatch | None] = (0, None)
+        self._was_full = False  # as many batches as may be were under way before the last answer
         self._confirmed = False
 
     # -- what the Sender asks ---------------------------------------------------------------------
@@ -281,7 +287,11 @@ class SenderLane:
         if self._apart:
             self._apart -= 1
         elif plan is not None and len(queue) >= 2 * self._max_in_flight:
-            small = plan.small_compressed if batch.attributes & CODEC_MASK else plan.small
+            small = plan.small
+            if batch.attributes & CODEC_MASK:
+                small = plan.small_compressed
+                if not self._was_full:
+                    small = min(small, TINY_COMPRESSED_BYTES)
             if counted < small:
                 batch, counted = self._joined(source, batch, plan.target, small)
                 data = batch.data
@@ -322,6 +332,7 @@ class SenderLane:
 
     def acknowledged(self, sent: Sent, base_offset: int) -> Sequence[Sent]:
         """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
+        self._was_full = self._under_way >= self._max_in_flight
         self._under_way -= 1
         self.progress += 1
         unsettled = self.unsettled

@@ -7,13 +7,14 @@ A lost connection reports every batch under way as lost, oldest request first.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.round_trip import DISTANT_S, measure_round_trip_s
+from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -119,7 +120,7 @@ class ProduceNode:
         self._scheduled = False
         self._version = 0
         self._merges = merges
-        self._plan: MergePlan | None = LOCAL if merges else None
+        self._pinging = False
         self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
         self._throttled_until = 0.0
 
@@ -137,6 +138,26 @@ class ProduceNode:
         """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
         self._ready[lane] = None
         self._schedule()
+
+    def look_after(self) -> None:
+        """Called each second: was the broker only slow to answer when it seemed distant?"""
+        connection = self._connection
+        if (
+            self._merges
+            and not self._pinging
+            and connection is not None
+            and not connection.closed
+            and is_distant(connection)
+        ):
+            self._pinging = True
+            self._spawn(self._ping(connection))
+
+    async def _ping(self, connection: BrokerConnection) -> None:
+        try:
+            with suppress(Mm2pyError):  # the batches under way learn of it, too
+                await ping(connection, 1)
+        finally:
+            self._pinging = False
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -165,7 +186,10 @@ class ProduceNode:
         entries: Entries = {}
         size = 0
         ready = self._ready
-        node_id, plan, limit = self._node_id, self._plan, self._most_bytes
+        node_id, limit = self._node_id, self._most_bytes
+        plan = None
+        if self._merges:
+            plan = DISTANT if is_distant(connection) else LOCAL
         for lane in list(ready):
             if lane.leader != node_id:
                 del ready[lane]
@@ -277,8 +301,7 @@ class ProduceNode:
                     connection = await self._cluster.connection(self._node_id, "produce")
                     self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
                     if self._merges:
-                        round_trip_s = await measure_round_trip_s(connection, self._clock)
-                        self._plan = DISTANT if round_trip_s >= DISTANT_S else LOCAL
+                        await ping(connection)
                 except Mm2pyError as error:
                     if backoff.failures >= QUIET_FAILURES:
                         for lane in self._ready:

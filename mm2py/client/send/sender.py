@@ -383,6 +383,8 @@ class Sender:
             await self._clock.sleep(LOOK_S)
             for lane in self._lanes.values():
                 lane.look_after()
+            for node in self._nodes.values():
+                node.look_after()
             if all(lane.resting for lane in self._lanes.values()):
                 self._stirred.clear()
 

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
     ConfigError,
@@ -287,3 +288,11 @@ async def test_a_defect_in_the_handling_of_an_answer_ends_the_connection_and_rea
         own, _ = lost
         assert isinstance(own, ProtocolError)
         assert repr(defect) in str(own)
+
+
+async def test_a_broker_that_seemed_distant_is_near_after_one_quick_answer() -> None:
+    async with connected() as (_, connection):
+        connection.round_trip_s = 5.0  # a machine that was busy while it was measured
+        assert is_distant(connection)
+        await ping(connection, 1)
+        assert connection.round_trip_s < 5.0

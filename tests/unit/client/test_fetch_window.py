@@ -9,9 +9,9 @@ PLENTY = 64 * MIB
 WAN_S = 0.08
 
 
-def window(settings: ConsumerSettings | None = None, round_trip_s: float = WAN_S) -> FetchWindow:
+def window(settings: ConsumerSettings | None = None) -> FetchWindow:
     made = FetchWindow(settings or ConsumerSettings(connection=CONNECTION))
-    made.opened(round_trip_s)
+    made.opened()
     return made
 
 
@@ -24,12 +24,12 @@ def copy(
         size = min(over.partition_bytes, over.answer_bytes(PLENTY))
         took_s = round_trip_s + size / bytes_per_s
         pace = size / took_s
-        over.answered(size, took_s)
+        over.answered(size, took_s, round_trip_s)
     return pace
 
 
 def test_nearby_the_limits_are_javas_whatever_arrives() -> None:
-    near = window(round_trip_s=0.0005)
+    near = window()
     copy(near, 10, bytes_per_s=1e9, round_trip_s=0.0005)
     assert near.partition_bytes == MIB
     assert near.answer_bytes(PLENTY) == ANSWER_BYTES
@@ -55,7 +55,7 @@ def test_a_line_that_became_slow_gets_smaller_answers_again() -> None:
 
 
 def test_a_long_round_trip_is_not_taken_for_a_slow_line() -> None:
-    far = window(round_trip_s=1.5)
+    far = window()
     copy(far, 6, bytes_per_s=200e6, round_trip_s=1.5)
     assert far.partition_bytes > 7 * MIB
 
@@ -63,7 +63,7 @@ def test_a_long_round_trip_is_not_taken_for_a_slow_line() -> None:
 def test_small_answers_change_nothing() -> None:
     idle = window()
     for _ in range(10):
-        idle.answered(100_000, WAN_S)
+        idle.answered(100_000, WAN_S, WAN_S)
     assert idle.partition_bytes == MIB
 
 
@@ -94,5 +94,5 @@ def test_an_answer_fits_its_part_of_the_buffers_and_a_buffer_that_is_a_power_of_
 def test_another_connection_starts_small_again() -> None:
     again = window()
     copy(again, 6, bytes_per_s=200e6)
-    again.opened(WAN_S)
+    again.opened()
     assert again.partition_bytes == MIB

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from math import inf
+from secrets import token_bytes
 
 import pytest
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send import node
-from mm2py.client.send.lane import SenderLane
+from mm2py.client.send.lane import MergePlan, SenderLane
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
@@ -539,6 +540,26 @@ def test_what_waits_for_a_second_pins_no_receive_buffer_although_its_partition_m
     lane.look_after()
     assert [lease.count for lease in leases] == [1, 1, 0, 0, 0, 0], "delivered, under way, waiting"
     assert late.count == 1
+
+
+def test_compressed_batches_are_packed_anew_only_while_the_batches_in_flight_are_the_limit() -> (
+    None
+):
+    plan = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
+    lane = SenderLane(FIRST, producer_id=7, epoch=0, max_in_flight=2)
+    lane.opened(1, 0)
+    for number in range(20):
+        data = encode_batch([NewRecord(None, token_bytes(3000), (), 1)], Codec.LZ4)
+        runs = ((number, 1),)
+        attributes = int(Codec.LZ4)
+        lane.offer(SOURCE, [RecordBatch(data, number, number, 1, 1, 0, attributes, runs, None)])
+    first = lane.take(plan)
+    assert first.batch.count == 1, "nothing is in flight yet: the network waits for us"
+    lane.acknowledged(first, 0)
+    second, third = lane.take(plan), lane.take(plan)
+    assert (second.batch.count, third.batch.count) == (1, 1)
+    lane.acknowledged(second, 1)
+    assert lane.take(plan).batch.count == 17, "as many as may be were in flight: we wait for it"
 
 
 async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadata() -> None:
