@@ -237,25 +237,15 @@ class FetchNode:
         began = self._clock.monotonic()
         correlation_id = connection.next_correlation_id()
         frame = self._frame(version, correlation_id, plan, max_bytes)
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_response(body: memoryview, lease: BufferLease | None) -> None:
-            if answered.done():
-                return
+        def take(body: memoryview, lease: BufferLease | None) -> None:
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
-            self._window.answered(
-                len(body), self._clock.monotonic() - began, connection.round_trip_s
-            )
+            took_s = self._clock.monotonic() - began
+            self._window.answered(len(body), took_s, connection.round_trip_s)
             self._take(decode_fetch(version, body), lease)
-            answered.set_result(None)
 
-        def on_lost(error: Exception) -> None:
-            if not answered.done():
-                answered.set_exception(error)
-
-        connection.send([frame], correlation_id, on_response, on_lost)
-        await answered
+        await connection.exchange((frame,), correlation_id, take)
 
     def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
         """A session lives and dies with its connection, and names topics one way."""
