@@ -300,8 +300,8 @@ def _run_host(descriptor: int, run: Callable[[int], None]) -> NoReturn:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the process's edge
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - the process's edge
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         sys.stderr.flush()
         os._exit(code)
