@@ -25,7 +25,7 @@ from mm2py.embedded.region import KafkaAddress
 __all__ = ["JAVA_STOPPED", "Handover", "Step", "eventually", "formatted_by_java", "read_all"]
 
 PARTITIONS: Final = 3
-DEADLINE_S: Final = 120.0
+DEADLINE_S: Final = 240.0
 JAVA_STOPPED: Final = 128 + signal.SIGTERM
 _POLL_S: Final = 0.05
 

@@ -19,7 +19,7 @@ from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from tests.integration.java_mm2 import eventually, read_all
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(900)]
 
 PARTITIONS, RECORDS = 9, 500
 STOPPED_AT = (0, 1, 50, 100, 101, 102, 150, 202, 250, 303, 350, 404, 450, 498, 499, 500)
@@ -113,6 +113,12 @@ def syncs(region: KafkaAddress, target_alias: str) -> dict[int, list[int]]:
     return found
 
 
+def last_pass(offsets: list[int]) -> list[int]:
+    """Return the syncs from the last rewind on."""
+    begins = [at for at, offset in enumerate(offsets) if not at or offset < offsets[at - 1]]
+    return offsets[begins[-1] :]
+
+
 def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(
     region_a: KafkaAddress, region_b: KafkaAddress, tmp_path: Path
 ) -> None:
@@ -128,7 +134,9 @@ def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(
     with start_mm2py(file, tmp_path / "mm2py.log") as worker:
         eventually(lambda: is_synced(region_a, f"b{unique}"), lambda: worker.log()[-4000:])
         assert worker.stop() == 0
-    assert syncs(region_a, f"b{unique}") == dict.fromkeys(range(PARTITIONS), JAVAS_RULE)
+    # A worker that a busy machine starves for a session copies what was not committed again, from a rewind on.
+    passes = {number: last_pass(found) for number, found in syncs(region_a, f"b{unique}").items()}
+    assert passes == dict.fromkeys(range(PARTITIONS), JAVAS_RULE)
 
     write_file(file, region_a, region_b, [javas])
     file.write_text(file.read_text() + chosen)
