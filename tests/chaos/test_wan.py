@@ -1,19 +1,23 @@
-"""T7: one partition with a backlog over a long round trip, to the target and from the source.
+"""T7: partitions with a backlog over a long round trip, to the target and from the source.
 
 On a busy machine 80 ms is not all that limits a copy, so there what the same copy reaches without delay
-counts too (``permitted``); over 400 ms the window is the limit on any machine.
+counts too (``permitted``); over 400 ms the window is the limit on any machine. Where the brokers' socket buffers are the limit the line is
+one of packets, not a proxy, and one connection on the same line is what counts (``FarLine``).
 """
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mm2py.testing.far_line import LineUnavailableError
 from tests.chaos.census import Census
 from tests.chaos.conftest import CreateTopic, Far, Rig, Unique
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
-from tests.integration.mirror_process import Mirror, write_flow
-from tests.integration.traffic import assert_equal, wait_for_copy
+from tests.integration.far_regions import TwoSides, two_sides
+from tests.integration.mirror_process import COMMAND, Mirror, write_flow
+from tests.integration.traffic import assert_equal, ends, wait_for_copy
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -24,12 +28,15 @@ IN_FLIGHT = 5
 LARGEST_BATCH = 1_048_576
 GOAL = 0.8
 
+SEVERAL = 4
+"""Times the pace of one connection: more where the machine is not busy."""
+
 MEMORY_MB = 250
 """Java's ``buffer.memory`` for receive buffers, half of it again for answers under way, and the rest of the
 process; without a limit the whole backlog of 80 MB would be added."""
 
-JAVAS = {"{source}.consumer.max.partition.fetch.bytes": "1048576"}
-"""What Java asks for by default; set in the file it holds whatever the round trip."""
+ONE_CONNECTION = {"{source}.consumer.fetch.connections.max": "1"}
+"""As Java reads: one answer per round trip."""
 
 
 def copy_once(rig: Rig, topic: str, folder: Path, properties: dict[str, str] | None = None) -> Pace:
@@ -108,11 +115,11 @@ def test_one_partition_from_80_ms_away_reaches_four_fifths_of_the_window_or_of_t
     assert share >= GOAL
 
 
-def test_a_partition_limit_that_was_set_holds_over_any_round_trip(
+def test_over_one_connection_a_partition_gets_one_answer_per_round_trip(
     rig: Rig, backlog: str, tmp_path: Path
 ) -> None:
     rig.source.line.set_round_trip(0.08)
-    pace = copy_once(rig, backlog, tmp_path, JAVAS)
+    pace = copy_once(rig, backlog, tmp_path, ONE_CONNECTION)
     log.warning("T7 source, 80 ms, 1 MiB per answer: %s", pace)
     assert pace.bytes_per_s <= LARGEST_BATCH / 0.08
 
@@ -123,3 +130,43 @@ def test_one_partition_over_80_ms_reaches_four_fifths_of_its_window_or_of_this_m
     share = share_over_80_ms(rig, rig.target, backlog, tmp_path)
     log.warning("T7 target, 80 ms: %.0f %%", share * 100)
     assert share >= GOAL
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[TwoSides]:
+    try:
+        with two_sides(0.04) as sides:
+            yield sides
+    except LineUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def copy_inside(
+    sides: TwoSides, topic: str, partitions: int, folder: Path, properties: dict[str, str]
+) -> Pace:
+    """Copy a whole topic from the far side of the line."""
+    records = sum(ends(sides.source, topic).values())
+    flow = write_flow(
+        folder, sides.source, sides.target, topic, sides.bootstrap(far=sides.source) | properties
+    )
+    with Mirror(flow.file, program=(*sides.inside, COMMAND)) as mirror:
+        mirror.wait_ready(60)
+        pace = pace_of_copy(mirror, sides.target, flow.remote(topic), records, partitions)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.stop() == 0
+    return pace
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_a_far_source_with_default_brokers_is_read_over_several_connections(
+    sides: TwoSides, partitions: int, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    paces: list[Pace] = []
+    for records, properties in ((12_000, ONE_CONNECTION), (80_000, {})):
+        topic = unique("wan")
+        create_topic(sides.source, topic, partitions)
+        write_backlog(sides.source, topic, records, partitions)
+        paces.append(copy_inside(sides, topic, partitions, tmp_path, properties))
+    log.warning("T7 source, default brokers, %d partitions: %s, now %s", partitions, *paces)
+    one, several = paces
+    assert several.bytes_per_s >= SEVERAL * one.bytes_per_s

@@ -1,5 +1,6 @@
 """Dead, silent and new leaders, and positions that are looked up: many partitions at once."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -175,6 +176,7 @@ async def test_an_answer_about_another_incarnation_is_ignored() -> None:
                 most=lambda: 1,
                 on_fetched=lambda cursor, _part, _lease: taken.append(cursor),
                 on_lost=lambda _cursors, _error: None,
+                spawn=asyncio.ensure_future,
             ),
             losses=FetchLosses(
                 auto_offset_reset="earliest",
