@@ -64,6 +64,7 @@ def steady_figures(found: Mapping[str, Steady]) -> list[Figure]:
     both = (java, ours)
     p50 = [each.latency.p50_ms if each.latency else None for each in both]
     p99 = [each.latency.p99_ms if each.latency else None for each in both]
+    above = [_above_direct(each) for each in both]
     pss = [each.pss_bytes / 1e6 if each.pss_bytes else None for each in both]
     rows = [
         Figure("start to first record", "s", _median(java.starts_s), _median(ours.starts_s), 3),
@@ -76,11 +77,26 @@ def steady_figures(found: Mapping[str, Steady]) -> list[Figure]:
         ),
         Figure(f"latency at {rate}, p50", "ms", p50[0], p50[1]),
         Figure(f"latency at {rate}, p99", "ms", p99[0], p99[1], 50),
+        Figure(
+            "the same above a direct producer and consumer, p50", "ms", above[0][0], above[1][0], 3
+        ),
+        Figure(
+            "the same above a direct producer and consumer, p99", "ms", above[0][1], above[1][1], 15
+        ),
         Figure(f"CPU at {rate}", "%", java.latency_cpu_percent, ours.latency_cpu_percent),
         Figure("idle CPU", "%", java.idle_cpu_percent, ours.idle_cpu_percent, 1),
         Figure("memory (PSS) after a copy", "MB", pss[0], pss[1], 150),
     ]
     return [row for row in rows if row.java is not None or row.mm2py is not None]
+
+
+def _above_direct(found: Steady) -> tuple[float | None, float | None]:
+    if found.latency is None or found.direct is None:
+        return None, None
+    return (
+        found.latency.p50_ms - found.direct.p50_ms,
+        found.latency.p99_ms - found.direct.p99_ms,
+    )
 
 
 def many_figures(found: Mapping[str, ManyTopics]) -> list[Figure]:

@@ -52,6 +52,7 @@ class Steady:
     starts_s: list[float] = field(default_factory=list[float])
     pss_bytes: int | None = None
     latency: Latency | None = None
+    direct: Latency | None = None  # producer to consumer of the source, while the mirror copies
     latency_cpu_percent: float | None = None
     new_topics_s: list[float] = field(default_factory=list[float])
     idle_cpu_percent: float | None = None
@@ -133,6 +134,7 @@ class _SteadyRun:
             found.pss_bytes = tree.memory()[1]
         if "latency" in measures:
             found.latency, found.latency_cpu_percent = self._latency(tree)
+            found.direct = self._direct()
         if "new-topic" in measures and self._tool.new_topics_refresh_s is None:
             found.new_topics_s = self.new_topics(process)
         if "idle" in measures:
@@ -174,6 +176,16 @@ class _SteadyRun:
         )
         (cpu_from_s, begun), (cpu_to_s, ended) = marks
         return latency, (cpu_to_s - cpu_from_s) / (ended - begun) * 100
+
+    def _direct(self) -> Latency:
+        return measure_latency(
+            (self._servers, self._stream),
+            (self._servers, self._stream),
+            begin_at=self._at_source.end_offsets(self._stream, PARTITIONS),
+            warm_up_s=3.0,
+            measured_s=6.0 if self._quick else 20.0,
+            on_measured=lambda: None,
+        )
 
     def _wait_for(self, process: MirrorProcess, topic: str, partitions: int, records: int) -> None:
         name = f"{self._alias}.{topic}"

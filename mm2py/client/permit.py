@@ -12,6 +12,7 @@ Invariants (tests of the same names):
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from math import inf
@@ -20,6 +21,8 @@ from typing import Final, final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["UNLIMITED", "Permit", "check_all"]
+
+log = logging.getLogger(__name__)
 
 _ending: Final[set["Permit"]] = set()
 """Those that are valid until an instant."""
@@ -107,7 +110,10 @@ class Permit:
 
     def _notify(self) -> None:
         for changed, context in tuple(self._watchers):
-            context.copy().run(changed)  # a copy: a change may be made by a watcher
+            try:
+                context.copy().run(changed)  # a copy: a change may be made by a watcher
+            except Exception:  # a defect of one must not leave the others writing
+                log.exception("a watcher of the permit failed")
 
     async def _run_out(self) -> None:
         """Look when the granted instant is reached, later if it was moved meanwhile."""

@@ -239,6 +239,5 @@ def frozen_round(scene: Scene, mirror: Mirror, chance: random.Random, turn: int)
     mirror.send(signal.SIGCONT)
     scene.wait_for_copy(mirror)
     reported = wait_for_entries(scene.flow, known + PARTITIONS, mirror)[known:]
-    lost = check_round(scene, truth, cuts, reported, before, copied)
     scene.wait_until_committed(mirror)
-    return lost
+    return check_round(scene, truth, cuts, reported, before, copied)

@@ -94,6 +94,43 @@ def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is
         assert not mirror.complaints()
 
 
+def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
+    region_a: KafkaAddress,
+    new_region: NewRegion,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    target = new_region("guarded", properties={"super.users": "User:nobody"})
+    prefix = unique("full")
+    stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
+    memory = {"{target}.producer.buffer.memory": str(8 << 20)}
+    flow = write_flow(
+        tmp_path,
+        region_a,
+        target,
+        f"{prefix}-.*",
+        {"sync.topic.configs.enabled": "false", **memory},
+    )
+    for topic in (stuck, flowing):
+        create_topic(region_a, topic, 10)
+        # Each partition has more than its share, all of them more than the memory.
+        write(region_a, topic, (Sent(n % 10, b"%d:" % n + bytes(1_000)) for n in range(20_000)))
+    create_topic(target, flow.remote(stuck), 10)
+    forbid_writing(target, flow.remote(stuck))
+    with Mirror(flow.file) as mirror:
+        mirror.wait_for_log("TOPIC_AUTHORIZATION_FAILED")
+        truth, copy = wait_for_copy(mirror, flow, flowing)
+        assert_equal(truth, copy)
+        write(region_a, flowing, numbered(20_000, 100, 10))
+        wait_for_copy(mirror, flow, flowing)
+        assert sum(ends(target, flow.remote(stuck)).values()) == 0
+        permit_writing(target, flow.remote(stuck))
+        truth, copy = wait_for_copy(mirror, flow, stuck)
+        assert_equal(truth, copy)
+        assert mirror.stop() == 0
+
+
 def test_a_topic_that_may_not_be_written_stalls_alone_and_recovers(
     region_a: KafkaAddress,
     new_region: NewRegion,

@@ -38,7 +38,7 @@ def test_the_java_formatter_reads_our_offset_syncs(story: Handover) -> None:
     story.reach(Step.OURS_COPIED_AND_STOPPED)
     records = read_all(story.source, story.syncs_topic, 1)
     expected = [sync_line(r.key() or b"", r.value() or b"") for r in records]
-    # A sync that waits for its turn is replaced by a newer one, so only the pairs are certain.
+    # Commits add the last offsets of their moment, so only the pairs are certain.
     pairs = set(
         re.findall(
             rf"{story.topic}-(\d), upstreamOffset=(\d+), downstreamOffset=(\d+)}}",

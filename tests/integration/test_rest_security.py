@@ -182,7 +182,9 @@ def test_passwords_tokens_and_certificates_are_let_in_and_nobody_else(guarded: G
         assert ask(guarded.https, "GET", "/", headers, tls=client).status == 200
         assert ask(guarded.http, "GET", "/", headers).status == 200
     for headers in UNTRUE:
-        for path in ("/", "/health", "/flows", "/openapi.json", "/nothing/here", "/admin/loggers"):
+        # Those without a user share the tries of their address, so not each asks for everything.
+        paths = ("/", "/health", "/flows", "/openapi.json", "/nothing/here", "/admin/loggers")
+        for path in paths if headers in UNTRUE[:3] else paths[1:4]:
             answer = ask(guarded.https, "GET", path, headers, tls=client)
             assert (answer.status, answer.message) == (401, "User cannot access the resource.")
     assert ask(guarded.http, "GET", "/health").status == 401

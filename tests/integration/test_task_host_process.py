@@ -163,6 +163,27 @@ async def test_a_killed_starter_takes_its_hosts_with_it_and_is_replaced(
     starter.close()
 
 
+async def test_a_starter_that_does_not_answer_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.runtime.hosts.process.START_WITHIN_S", 0.5)
+    starter = host_starter(SYSTEM_CLOCK)
+    with monkeypatch.context() as patient:
+        patient.setattr("mm2py.runtime.hosts.process.START_WITHIN_S", 30)
+        first = await starter.spawn()
+    await first.greeted()
+    os.kill(parent_of(first.pid), signal.SIGSTOP)
+    with pytest.raises(OSError, match="no process was forked"):
+        await starter.spawn()
+    async with asyncio.timeout(20):
+        await first.gone()
+    monkeypatch.undo()
+    second = await starter.spawn()
+    await second.greeted()
+    await second.leave()
+    starter.close()
+
+
 async def test_another_program_is_no_task_host() -> None:
     starter = HostStarter(
         [sys.executable, "-c", "raise SystemExit(3)"], version="1", clock=SYSTEM_CLOCK

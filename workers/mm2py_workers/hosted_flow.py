@@ -31,7 +31,7 @@ from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.types import FlowName
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
-from mm2py_workers.target_link import TargetLinks
+from mm2py_workers.target_senders import TargetSenders
 
 __all__ = ["HostedOffsets", "open_flow", "task_assembly"]
 
@@ -155,7 +155,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     clock: Clock,
 ) -> TaskAssembly:
     """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
-    links = TargetLinks(props, flow.target, clock, permit)
+    links = TargetSenders(props, flow.target, clock, permit)
     return TaskAssembly(
         TaskParts(
             plugins=plugins,

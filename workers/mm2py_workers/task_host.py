@@ -30,7 +30,9 @@ from mm2py_workers.hosted_flow import open_flow
 __all__ = ["run_host"]
 
 SETTLE_S: Final = 5.0
-_KEPT_BYTES: Final = 32 * 1024 * 1024
+_KEPT_BYTES: Final = 16 * 1024 * 1024
+_LARGEST_KEPT_BYTES: Final = 2 * 1024 * 1024
+"""Above a joined batch, below a receive buffer, which its pool keeps."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -44,11 +46,11 @@ def run_host(descriptor: int) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc keep what joined batches give back, up to 32 MiB: else each one faults its pages in anew."""
+    """Let malloc keep what joined batches give back: else each one faults its pages in anew."""
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
             mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+            mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
             mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 

@@ -92,7 +92,9 @@ class Wire:
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
         self._closed = False
-        self._loop.add_reader(sock, self._read)
+        # By number: the loop may still have an event of a socket that was closed behind its wait for events.
+        self._fd = sock.fileno()
+        self._loop.add_reader(self._fd, self._read)
 
     @property
     def pending_bytes(self) -> int:
@@ -106,7 +108,7 @@ class Wire:
         if not waiting and not self._closed:
             self._flush()
             if self._unsent:
-                self._loop.add_writer(self._sock, self._flush_rest)
+                self._loop.add_writer(self._fd, self._flush_rest)
 
     def close(self, cause: Exception | None = None) -> None:
         """Close the socket and forget what waits; ``connection_lost`` follows. Safe twice."""
@@ -114,8 +116,8 @@ class Wire:
             return
         self._closed = True
         self._unsent.clear()
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
         self._sock.close()
         self._loop.call_soon(self._peer.connection_lost, cause)
 
@@ -170,7 +172,7 @@ class Wire:
     def _flush_rest(self) -> None:
         self._flush()
         if not self._unsent and not self._closed:
-            self._loop.remove_writer(self._sock)
+            self._loop.remove_writer(self._fd)
 
     def _flush(self) -> None:
         try:

@@ -259,22 +259,13 @@ class FetchNode:
         correlation_id = connection.next_correlation_id()
         max_bytes = min(max_bytes, self._answer_bytes())
         frame = self._frame(version, correlation_id, plan, max_bytes)
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_response(body: memoryview, lease: BufferLease | None) -> None:
-            if answered.done():
-                return
+        def take(body: memoryview, lease: BufferLease | None) -> None:
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
             self._take(decode_fetch(version, body), lease)
-            answered.set_result(None)
 
-        def on_lost(error: Exception) -> None:
-            if not answered.done():
-                answered.set_exception(error)
-
-        connection.send([frame], correlation_id, on_response, on_lost)
-        await answered
+        await connection.exchange((frame,), correlation_id, take)
 
     def _reads_in_stripes(self) -> bool:
         """Whether what lags is read over several connections, beside the session."""

@@ -1,21 +1,20 @@
 """One target broker as the Sender sees it: its connection, the lanes that can send, the open requests.
 
-Flow: ready lanes -> one Produce request with one batch per partition -> answers -> ``on_answer`` per batch.
+Flow: ready lanes -> one Produce request with one batch per partition -> answers -> ``LaneOwner.answered`` per batch.
 A lost connection reports every batch under way as lost, oldest request first.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
+from mm2py.client.send.owner import LaneOwner
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import error_codes as codes
@@ -29,7 +28,7 @@ from mm2py.protocol.produce import (
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 
-__all__ = ["NodeEvents", "ProduceNode"]
+__all__ = ["ProduceNode"]
 
 log = logging.getLogger(__name__)
 
@@ -59,35 +58,6 @@ Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 """The batches of one Produce request by (topic, partition): answers come in any order."""
 
 
-class OnAnswer(Protocol):
-    """What became of one batch."""
-
-    def __call__(
-        self,
-        lane: SenderLane,
-        sent: Sent,
-        code: int,
-        base_offset: int,
-        text: str = "",
-        bad_record: int = -1,
-    ) -> None:
-        """Take error code (0 none), base offset, the broker's words and the record it named."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvents:
-    """What a node reports."""
-
-    on_answer: OnAnswer
-    on_lost: Callable[[SenderLane, Sent, Exception], None]
-    """There is no answer for this batch that could be used: mostly, the connection went away before it."""
-    on_stall: Callable[[SenderLane, Exception], None]
-    """The broker cannot be reached for now."""
-    on_moved: Callable[[SenderLane], None]
-    """Another broker leads the partition: ``lane.leader`` names it."""
-
-
 @final
 class ProduceNode:
     """Sends what the lanes of one leader have; lives as long as the Sender."""
@@ -98,9 +68,7 @@ class ProduceNode:
         cluster: Cluster,
         *,
         clock: Clock,
-        events: NodeEvents,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-        allowed: Callable[[], bool],
+        owner: LaneOwner,
         merges: bool,
         most_bytes: int,
     ) -> None:
@@ -108,12 +76,7 @@ class ProduceNode:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._on_answer = events.on_answer
-        self._on_lost = events.on_lost
-        self._on_stall = events.on_stall
-        self._on_moved = events.on_moved
-        self._spawn = spawn
-        self._allowed = allowed
+        self._owner = owner
         self._ready: dict[SenderLane, None] = {}
         self._connection: BrokerConnection | None = None
         self._connecting = False
@@ -150,7 +113,7 @@ class ProduceNode:
             and is_distant(connection)
         ):
             self._pinging = True
-            self._spawn(self._ping(connection))
+            self._owner.spawn(self._ping(connection))
 
     async def _ping(self, connection: BrokerConnection) -> None:
         try:
@@ -167,14 +130,14 @@ class ProduceNode:
     def _pump(self) -> None:
         self._scheduled = False
         connection = self._connection
-        if not self._allowed():
+        if not self._owner.allowed():
             return  # lanes that are ready wait here until ``permitted``
         if self._throttled_until > self._loop.time():
             return
         if connection is None or connection.closed:
             if self._ready and not self._connecting:
                 self._connecting = True
-                self._spawn(self._connect())
+                self._owner.spawn(self._connect())
             return
         while self._ready and _takes_more(connection):
             entries = self._collect(connection)
@@ -193,7 +156,7 @@ class ProduceNode:
         for lane in list(ready):
             if lane.leader != node_id:
                 del ready[lane]
-                self._on_moved(lane)
+                self._owner.ready(lane)
                 continue
             if lane.connection is not connection:
                 lane.travels_by(connection)
@@ -236,7 +199,7 @@ class ProduceNode:
             self._lose(entries, error)  # mostly: it closed under the request before this one
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
-        on_answer = self._on_answer
+        answered = self._owner.answered
         acknowledged = acknowledgements(self._version, body)
         if acknowledged is not None:
             for key, base_offset in acknowledged:
@@ -244,7 +207,7 @@ class ProduceNode:
                     lane, sent = entries.pop(key)
                 except KeyError:
                     raise self._never_sent(key) from None
-                on_answer(lane, sent, 0, base_offset)
+                answered(lane, sent, 0, base_offset)
             self._answered(entries)
             return
         answer = decode_produce(self._version, body)
@@ -257,19 +220,19 @@ class ProduceNode:
             except KeyError:
                 raise self._never_sent(key) from None
             if part.error_code == 0:
-                on_answer(lane, sent, 0, part.base_offset)
+                answered(lane, sent, 0, part.base_offset)
                 continue
             if part.current_leader is not None:
                 self._cluster.leader_moved(lane.target, *part.current_leader)
             bad = part.record_errors[0] if part.record_errors else None
             text = f"{part.error_message}: {bad.message}" if bad else part.error_message
             index = bad.index if bad else -1
-            on_answer(lane, sent, part.error_code, -1, text.strip(": "), index)
+            answered(lane, sent, part.error_code, -1, text.strip(": "), index)
         self._answered(entries)
 
     def _answered(self, missing: Entries) -> None:
         for lane, sent in missing.values():
-            self._on_answer(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
+            self._owner.answered(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
             self._schedule()
         # No pump here: answers that came together make lanes ready for one larger request.
@@ -287,7 +250,7 @@ class ProduceNode:
     def _lose(self, entries: Entries, error: Exception) -> None:
         while entries:
             _, (lane, sent) = entries.popitem()
-            self._on_lost(lane, sent, error)
+            self._owner.lost(lane, sent, error)
 
     async def _connect(self) -> None:
         """Open the connection; the lanes wait meanwhile, and go elsewhere when their leader does."""
@@ -305,7 +268,7 @@ class ProduceNode:
                 except Mm2pyError as error:
                     if backoff.failures >= QUIET_FAILURES:
                         for lane in self._ready:
-                            self._on_stall(lane, error)
+                            self._owner.stalled(lane, error)
                     await self._clock.sleep(backoff.next_s())
                     await self._move_lanes()
                     continue
@@ -326,7 +289,7 @@ class ProduceNode:
             if leader.node_id != self._node_id:
                 self._ready.pop(lane, None)
                 lane.moved(leader.node_id)
-                self._on_moved(lane)
+                self._owner.ready(lane)
 
 
 def _takes_more(connection: BrokerConnection) -> bool:

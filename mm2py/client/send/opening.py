@@ -1,11 +1,10 @@
 """New lanes of a Sender: their leaders, the ends of their logs and what their topics take, many at a time.
 
-Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> ``SenderLane.opened`` -> ``on_open``. A target
-that does not answer is asked without end, with back-off; ``on_stalled`` reports it.
+Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> ``SenderLane.opened`` -> ``LaneOwner.ready``. A target
+that does not answer is asked without end, with back-off; ``LaneOwner.stalled`` reports it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import final
 
 from mm2py.client.backoff import Backoff
@@ -13,6 +12,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
+from mm2py.client.send.owner import LaneOwner
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.protocol import error_codes as codes
@@ -31,16 +31,12 @@ class LaneOpening:
         limits: LaneLimits,
         *,
         clock: Clock,
-        on_open: Callable[[SenderLane], None],
-        on_stalled: Callable[[SenderLane, Exception], None],
-        spawn: Callable[[Coroutine[None, None, None]], "asyncio.Task[None]"],
+        owner: LaneOwner,
     ) -> None:
         self._cluster = cluster
         self._limits = limits
         self._clock = clock
-        self._on_open = on_open
-        self._on_stalled = on_stalled
-        self._spawn = spawn
+        self._owner = owner
         self._admin = Admin(cluster)
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, 1000)
         self._waiting: list[SenderLane] = []
@@ -52,7 +48,7 @@ class LaneOpening:
         """Open a lane soon."""
         self._waiting.append(lane)
         if self._opener is None or self._opener.done():
-            self._opener = self._spawn(self._open_all())
+            self._opener = self._owner.spawn(self._open_all())
 
     async def _open_all(self) -> None:
         while self._waiting:
@@ -74,7 +70,7 @@ class LaneOpening:
                 else:
                     by_leader.setdefault(leader.node_id, []).append(lane)
             for node_id, led in by_leader.items():
-                self._spawn(self._open_at(node_id, led))
+                self._owner.spawn(self._open_at(node_id, led))
 
     async def _open_at(self, node_id: int, lanes: list[SenderLane]) -> None:
         """Open the lanes that one broker leads; a broker that is silent delays no other's."""
@@ -100,15 +96,15 @@ class LaneOpening:
         if lane.state is LaneState.OPENING:
             self._limits.apply(lane)
             lane.opened(node_id, log_end)
-            self._on_open(lane)
+            self._owner.ready(lane)
 
     def _later(self, lane: SenderLane, error: Exception) -> None:
         if lane.state is not LaneState.OPENING:
             return
-        self._on_stalled(lane, error)
+        self._owner.stalled(lane, error)
         self._refused.append(lane)
         if self._pause is None or self._pause.done():
-            self._pause = self._spawn(self._retry())
+            self._pause = self._owner.spawn(self._retry())
 
     async def _retry(self) -> None:
         await self._clock.sleep(self._backoff.next_s())

@@ -1,19 +1,19 @@
 """What a lane needs after a refusal or a lost connection: a pause, its leader, its log read, another form.
 
-Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> asks the target (resolve.py, repair.py) ->
-the lane's next state -> ``RecoveryEvents``. When to do which is decided in lane.py.
+Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> asks the target (its log here, repair.py) ->
+the lane's next state -> ``LaneOwner``. When to do which is decided in lane.py.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane, Sent
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.repair import refusal, repaired
-from mm2py.client.send.resolve import batches_of_producer
 from mm2py.clock import Clock
 from mm2py.errors import (
     FatalServerError,
@@ -23,25 +23,17 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.types import TopicPartition
+from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
+from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["LaneRecovery", "RecoveryEvents"]
+__all__ = ["LaneRecovery", "batches_of_producer"]
 
 log = logging.getLogger(__name__)
 
+FETCH_BYTES: Final = 4 * 1024 * 1024
 _PATIENT_RETRIES: Final = 3
 """Refusals that pass by themselves are not worth a word before that many."""
-
-
-class RecoveryEvents(NamedTuple):
-    """What the Sender does with the outcome."""
-
-    delivered: Callable[[SenderLane, Sequence[Sent]], None]
-    failed: Callable[[SenderLane, Exception], None]
-    stalled: Callable[[SenderLane, Exception], None]
-    ready: Callable[[SenderLane], None]
-    follow: Callable[[SenderLane], None]
-    doubt: Callable[[TopicPartition, int, int, Exception], None]
 
 
 @final
@@ -49,12 +41,12 @@ class LaneRecovery:
     """Brings lanes of one Sender back to work."""
 
     def __init__(
-        self, cluster: Cluster, limits: LaneLimits, *, clock: Clock, events: RecoveryEvents
+        self, cluster: Cluster, limits: LaneLimits, *, clock: Clock, owner: LaneOwner
     ) -> None:
         self._cluster = cluster
         self._limits = limits
         self._clock = clock
-        self._events = events
+        self._owner = owner
 
     async def revive(self, lane: SenderLane) -> None:
         """After a refusal or a lost connection: pause, find the leader, read its log where needed."""
@@ -62,7 +54,7 @@ class LaneRecovery:
         backoff.failures = lane.retry()
         code, text = lane.error
         if code and lane.retries > _PATIENT_RETRIES:
-            self._events.stalled(lane, codes.server_error(code, text))
+            self._owner.stalled(lane, codes.server_error(code, text))
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
             await self._clock.sleep(backoff.next_s())
             try:
@@ -76,8 +68,8 @@ class LaneRecovery:
                 if lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING):
                     lane.resumed(leader.node_id)
             except Mm2pyError as error:
-                self._events.stalled(lane, error)
-        self._events.follow(lane)
+                self._owner.stalled(lane, error)
+        self._owner.follow(lane)
 
     async def repair(self, lane: SenderLane) -> None:
         """The target definitely refused this form of the records: send them in another."""
@@ -85,13 +77,13 @@ class LaneRecovery:
             return  # abandoned before this began
         sent = lane.first_unsettled()
         if not self._limits.cuts and (sent.code in TOO_LARGE or sent.bad_record > 0):
-            self._events.failed(lane, refusal(sent, lane.target))
+            self._owner.failed(lane, refusal(sent, lane.target))
             return
         try:
             repair = await repaired(sent, lane.target, self._limits.max_message_bytes)
         except (PartitionError, ProtocolError) as error:
             if lane.state is LaneState.REPAIRING:
-                self._events.failed(lane, error)
+                self._owner.failed(lane, error)
             return
         if lane.state is not LaneState.REPAIRING:
             return  # given up while the limit was asked for
@@ -99,7 +91,7 @@ class LaneRecovery:
         lease, sent.batch.lease = sent.batch.lease, None
         if lease is not None:
             lease.release()
-        self._events.ready(lane)
+        self._owner.ready(lane)
 
     async def _forgotten(self, lane: SenderLane, node_id: int) -> bool:
         """Whether a resend would be stored again, because the leader need not know the batch any more (5)."""
@@ -119,11 +111,11 @@ class LaneRecovery:
             except FatalServerError as error:
                 doubtful = [sent for sent in lane.unsettled if sent.unknown_before]
                 first, last = doubtful[0].batch.base_offset, doubtful[-1].batch.last_offset
-                self._events.doubt(doubtful[0].source, first, last, error)
+                self._owner.doubted(doubtful[0].source, first, last, error)
         try:
-            self._events.delivered(lane, lane.resolved(found))
+            self._owner.delivered(lane, lane.resolved(found))
         except ValueError as error:
-            self._events.failed(lane, Mm2pyError(f"order on the target is broken: {error}"))
+            self._owner.failed(lane, Mm2pyError(f"order on the target is broken: {error}"))
             return
         if lane.bump_wanted:
             await self._bump(lane)
@@ -138,3 +130,64 @@ class LaneRecovery:
             "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
             lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
         )  # fmt: skip
+
+
+# ---- the tail of a target partition (rules 5-7); headers only
+
+
+async def batches_of_producer(
+    cluster: Cluster, tp: TopicPartition, producer_id: int, epoch: int, from_offset: int
+) -> dict[int, int]:
+    """Return base sequence -> base offset of every batch of (``producer_id``, ``epoch``) in the log.
+
+    Reads from ``from_offset`` (the log end before our first batch, or the offset behind our last
+    acknowledged one; from the log start where that is -1, or not in the log any more) to the log end as of the
+    call, which is found by OffsetForLeaderEpoch because ListOffsets and Fetch stop at a lagging high watermark.
+
+    Raises:
+        RetriableError: the leader is away or changed; ask again.
+        FatalServerError: the partition may not be read.
+    """
+    leader = await cluster.leader(tp)
+    query = EpochQuery(tp.topic, tp.partition, leader.epoch, leader.epoch)
+    (end,) = await cluster.call_leader(tp, messages.offset_for_leader_epoch([query]))
+    if end.error_code or end.end_offset < 0:
+        # An unknown epoch answers -1 without an error (real-broker.md 7): as good as a moved leader.
+        cluster.leader_moved(tp)
+        raise codes.server_error(end.error_code or codes.FENCED_LEADER_EPOCH, f"log end of {tp}")
+    found: dict[int, int] = {}
+    position = from_offset
+    start = await _log_start(cluster, tp, leader.epoch)
+    if not start <= position <= end.end_offset:
+        position = start
+    while position < end.end_offset:
+        fetched = await fetch_partition(cluster, tp, position, max_bytes=FETCH_BYTES)
+        position = max(position, fetched.log_start_offset)
+        position = _note_ours(fetched.records, position, (producer_id, epoch), found)
+    return found
+
+
+async def _log_start(cluster: Cluster, tp: TopicPartition, leader_epoch: int) -> int:
+    query = OffsetQuery(tp.topic, tp.partition, EARLIEST, leader_epoch)
+    (start,) = await cluster.call_leader(tp, messages.list_offsets([query]))
+    if start.error_code:
+        cluster.leader_moved(tp)
+        raise codes.server_error(start.error_code, f"log start of {tp}")
+    return start.offset
+
+
+def _note_ours(
+    record_set: Bytes | None, position: int, producer: tuple[int, int], found: dict[int, int]
+) -> int:
+    """Add the batches of ``producer`` to ``found``; return the offset behind the last whole batch."""
+    at, end = 0, 0 if record_set is None else len(record_set)
+    while record_set is not None and end - at >= HEADER_BYTES:
+        fields = HEADER.unpack_from(record_set, at)
+        base_offset, length, last_delta = fields[0], fields[1] + 12, fields[6]
+        if end - at < length:
+            break
+        if fields[9:11] == producer:
+            found[fields[11]] = base_offset
+        position = base_offset + last_delta + 1
+        at += length
+    return position

@@ -13,12 +13,11 @@ from typing import Final, final
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
-from mm2py.client.send.limits import LaneLimits
-from mm2py.client.send.node import NodeEvents, ProduceNode
+from mm2py.client.send.limits import LaneLimits, TargetLimits, fitting
+from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
-from mm2py.client.send.recovery import LaneRecovery, RecoveryEvents
+from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.client.send.target_limits import TargetLimits, fitting
 from mm2py.clock import Clock
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -68,7 +67,8 @@ class Sender:
     names source offsets that are sent again although they may be there (rule 7). All on the event loop.
 
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
-    states meanwhile. With ``whole_batches`` no batch is joined with others or cut: one that is too large
+    states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
+    ``whole_batches`` no batch is joined with others or cut: one that is too large
     ends its partition.
     """
 
@@ -84,13 +84,15 @@ class Sender:
         on_doubt: OnDoubt = _ignore_doubt,
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
+        owns_cluster: bool = False,
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._owns_cluster = cluster, owns_cluster
         self._settings = settings
         self._clock = clock
         self._on_delivered = on_delivered
         self._on_failed = on_failed
         self._on_stalled = on_stalled
+        self._on_doubt = on_doubt
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
         self._end_watch = permit.watch(self._permit_changed)
@@ -101,27 +103,12 @@ class Sender:
         self._limits = LaneLimits(
             self._lanes,
             TargetLimits(cluster, clock),
-            on_resized=self._resized,
+            owner=self,
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(
-            cluster,
-            self._limits,
-            clock=clock,
-            on_open=self._ready,
-            on_stalled=self._stall,
-            spawn=self._spawn,
-        )
-        events = RecoveryEvents(
-            delivered=self._delivered,
-            failed=self._fail,
-            stalled=self._stall,
-            ready=self._ready,
-            follow=self._follow,
-            doubt=on_doubt,
-        )
-        self._recovery = LaneRecovery(cluster, self._limits, clock=clock, events=events)
+        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self)
+        self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
@@ -134,9 +121,11 @@ class Sender:
 
     async def start(self) -> None:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
+        if self._owns_cluster:
+            await self._cluster.connect()
         answer = await self._cluster.call_any(messages.init_producer_id())
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-        self._spawn(self._look_after())
+        self.spawn(self._look_after())
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -155,13 +144,13 @@ class Sender:
         if lane.limit_bytes:
             whole, batches = batches, fitting(batches, lane.limit_bytes)
             if batches is not whole and self._limits.is_old(target.topic):
-                self._spawn(self._limits.learn_again(target.topic))
+                self.spawn(self._limits.learn_again(target.topic))
         self._stirred.set()
         self.buffered_bytes += lane.offer(source, batches)
         if self._permit.was_valid:
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
-            self._ready(lane)
+            self.ready(lane)
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -220,26 +209,27 @@ class Sender:
         for lane in list(self._lanes.values()):
             self._drop(lane)
         self._lanes.clear()
+        if self._owns_cluster:
+            await self._cluster.close()
 
-    # -- sending ----------------------------------------------------------------------------------
+    # -- LaneOwner: sending -------------------------------------------------------------------------
 
-    def _ready(self, lane: SenderLane) -> None:
+    def ready(self, lane: SenderLane) -> None:
+        """Send what the lane has at the end of this loop iteration."""
         node = self._nodes.get(lane.leader)
         if node is None:
             node = ProduceNode(
                 lane.leader,
                 self._cluster,
                 clock=self._clock,
-                events=NodeEvents(self._answered, self._lost, self._stall, self._ready),
-                spawn=self._spawn,
-                allowed=self._allowed,
+                owner=self,
                 merges=not self._whole_batches,
                 most_bytes=self._settings.max_request_size,
             )
             self._nodes[lane.leader] = node
         node.ready(lane)
 
-    def _answered(
+    def answered(
         self,
         lane: SenderLane,
         sent: Sent,
@@ -248,30 +238,33 @@ class Sender:
         text: str = "",
         bad_record: int = -1,
     ) -> None:
+        """Settle one batch."""
         if lane.state is LaneState.FAILED:
             _release(sent.batch)  # given up while this was under way
             return
         try:
             if code == 0:
-                self._delivered(lane, lane.acknowledged(sent, base_offset))
+                self.delivered(lane, lane.acknowledged(sent, base_offset))
                 if lane.state is LaneState.FLOWING:  # the ordinary case
                     if lane.queue:
-                        self._ready(lane)
+                        self.ready(lane)
                     return
             else:
                 lane.refused(sent, code, text, bad_record)
-            self._follow(lane)
+            self.follow(lane)
         except Exception as error:  # noqa: BLE001 - this partition fails, the others of the answer do not
             self._broken(lane, error)
 
-    def _lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
+    def lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
+        """Settle one batch of unknown outcome."""
         if lane.state is LaneState.FAILED:
             _release(sent.batch)
             return
         lane.lost(sent, str(error))
-        self._follow(lane)
+        self.follow(lane)
 
-    def _delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
+    def delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
+        """Report batches that are in the target's log, and give their buffers back."""
         on_delivered, target = self._on_delivered, lane.target
         for sent in delivered:
             batch = sent.batch
@@ -286,11 +279,12 @@ class Sender:
         if self.buffered_bytes == 0:
             self._idle.set()
 
-    def _allowed(self) -> bool:
+    def allowed(self) -> bool:
+        """Whether anything may leave now."""
         return self._permit.allows(self._term)
 
     def _permit_changed(self) -> None:
-        if self._allowed():
+        if self.allowed():
             if self.buffered_bytes:
                 self._idle.clear()
             for node in self._nodes.values():
@@ -300,18 +294,18 @@ class Sender:
             node.reset("the permit to write ended")
         self._idle.set()
 
-    def _follow(self, lane: SenderLane) -> None:
+    def follow(self, lane: SenderLane) -> None:
         """Carry out what the lane's new state asks for."""
         state = lane.state
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send():
-                self._ready(lane)
+                self.ready(lane)
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
-            self._spawn(self._recover(lane, self._recovery.revive))
+            self.spawn(self._recover(lane, self._recovery.revive))
         elif state is LaneState.REPAIRING:
-            self._spawn(self._recover(lane, self._recovery.repair))
+            self.spawn(self._recover(lane, self._recovery.repair))
         elif state is LaneState.FAILED and lane.unsettled:  # else it was abandoned meanwhile
-            self._fail(lane, refusal(lane.first_unsettled(), lane.target))
+            self.failed(lane, refusal(lane.first_unsettled(), lane.target))
 
     async def _recover(
         self, lane: SenderLane, step: Callable[[SenderLane], Awaitable[None]]
@@ -334,12 +328,14 @@ class Sender:
             max_in_flight=self._settings.max_in_flight_requests_per_connection,
         )
 
-    def _resized(self, by_bytes: int) -> None:
+    def resized(self, by_bytes: int) -> None:
+        """Count what cutting changed."""
         self.buffered_bytes += by_bytes
 
-    # -- reports ----------------------------------------------------------------------------------
+    # -- LaneOwner: reports -------------------------------------------------------------------------
 
-    def _stall(self, lane: SenderLane, error: Exception) -> None:
+    def stalled(self, lane: SenderLane, error: Exception) -> None:
+        """Report once that a partition is refused but tried again."""
         if lane.target not in self._stalled and not self._closed:
             self._stalled.add(lane.target)
             self._on_stalled(lane.target, error)
@@ -349,7 +345,12 @@ class Sender:
             self._stalled.discard(lane.target)
             self._on_stalled(lane.target, None)
 
-    def _fail(self, lane: SenderLane, error: Exception) -> None:
+    def doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
+        """Report source offsets that may be doubled."""
+        self._on_doubt(source, first, last, error)
+
+    def failed(self, lane: SenderLane, error: Exception) -> None:
+        """End a partition."""
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
 
@@ -360,7 +361,8 @@ class Sender:
         if self.buffered_bytes == 0:
             self._idle.set()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run something until it ends or the Sender does."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -400,7 +402,7 @@ class Sender:
         """A defect of ours, or too little memory, ends a partition visibly."""
         if lane.state is not LaneState.FAILED:
             log.error("partition cannot be sent target=%s", lane.target, exc_info=error)
-            self._fail(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
+            self.failed(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))
 
 
 def _release(batch: RecordBatch) -> None:

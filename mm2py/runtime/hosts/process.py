@@ -37,9 +37,13 @@ log = logging.getLogger(__name__)
 EXIT_WITHIN_S: Final = 5.0
 """Between the end of the pipe and the end of the process; longer ones are killed."""
 
+START_WITHIN_S: Final = 30.0
+"""A starter that does not answer for so long is stopped or starved, and replaced."""
+
 ORPHAN_ENDS_AFTER_S: Final = 10.0
 """``HostService`` has 2 s for the tasks of a worker that is gone, and connections may be slow to close."""
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_NAME: Final = 15
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM)
 """Signals that the worker answers for its children: a terminal and a service manager signal the whole group."""
@@ -157,7 +161,12 @@ class HostStarter:
             self._lost(control)
             raise
         # A host that was asked for begins: a caller that is cancelled closes its pipe, and it ends.
-        return await answer
+        try:
+            async with asyncio.timeout(START_WITHIN_S):
+                return await answer
+        except TimeoutError:
+            self._lost(control)
+            raise OSError(f"no process was forked within {START_WITHIN_S:g} s") from None
 
     def _start_another(self) -> socket.socket:
         here, there = socket.socketpair()
@@ -232,7 +241,11 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        library = ctypes.CDLL(None)
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        library.prctl(
+            PR_SET_NAME, b"mm2py-starter"
+        )  # for ps -o comm; the command line is the worker's
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
     wake, woken = socket.socketpair()
@@ -287,8 +300,8 @@ def _run_host(descriptor: int, run: Callable[[int], None]) -> NoReturn:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the process's edge
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - the process's edge
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -323,6 +336,7 @@ def end_with_worker(descriptor: int, *, after_s: float = ORPHAN_ENDS_AFTER_S) ->
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1, signal.SIGALRM))
         library.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+        library.prctl(PR_SET_NAME, b"mm2py-host")
     threading.Thread(target=_watch, args=(os.dup(descriptor), after_s), daemon=True).start()
 
 

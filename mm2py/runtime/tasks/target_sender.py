@@ -41,6 +41,10 @@ class TargetSender(Protocol):
         """Bytes waiting for one target partition."""
         ...
 
+    def drop_unopened(self) -> None:
+        """At the end: drop what waits for partitions of which nothing was sent yet."""
+        ...
+
     async def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is waiting or in flight; False when time ran out, or without a permit."""
         ...

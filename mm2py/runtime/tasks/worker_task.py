@@ -413,6 +413,7 @@ class WorkerTask:
         # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
         graceful_s = self._settings.graceful_timeout_ms / 1000
         remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
+        self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.
         if not await self._sender.flush(remaining * 0.8):
             log.warning(

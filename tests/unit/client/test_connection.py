@@ -1,5 +1,8 @@
 import asyncio
-from collections.abc import AsyncGenerator
+import os
+import selectors
+import socket
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
@@ -296,3 +299,48 @@ async def test_a_broker_that_seemed_distant_is_near_after_one_quick_answer() -> 
         assert is_distant(connection)
         await ping(connection, 1)
         assert connection.round_trip_s < 5.0
+
+
+async def test_a_connection_closed_between_the_wait_for_events_and_their_handling_ends_nothing_else() -> (
+    None
+):
+    class Between(selectors.DefaultSelector):
+        closes: BrokerConnection | None = None
+
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            events = super().select(timeout)
+            ours = [key for key, _ in events if self.closes and peer_of(key.fd) == self.closes.port]
+            if self.closes is not None and ours:
+                self.closes.reset("a permit ended")
+                self.closes = None
+            return events
+
+    selector = Between()
+
+    async def scenario() -> None:
+        async with connected() as (broker, connection):
+            asking = [asyncio.create_task(connection.call(metadata(()))) for _ in range(3)]
+            await asyncio.sleep(0)
+            selector.closes = connection
+            for ended in await asyncio.gather(*asking, return_exceptions=True):
+                assert isinstance(ended, ConnectionFailedError)
+            assert broker.port
+
+    loop = asyncio.SelectorEventLoop(selector)
+    await asyncio.to_thread(lambda: _run(loop, scenario()))
+
+
+def peer_of(fd: int) -> int:
+    """Return the port at the other end, 0 where there is none."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            return int(sock.getpeername()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[None, None, None]) -> None:
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from mm2py.client.permit import UNLIMITED, Permit, check_all
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.logging import current_scope, log_scope
@@ -124,3 +126,19 @@ async def test_a_watcher_runs_in_its_own_scope_whoever_sees_the_end() -> None:
     with log_scope("C->D"):
         check_all()  # as a signal handler does after a suspension
     assert seen == ["[A->B|MirrorSourceConnector|task-0] "] * 3
+
+
+async def test_a_watcher_with_a_defect_leaves_no_other_one_writing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    permit = Permit(FakeClock(), until_s=100)
+    seen: list[bool] = []
+
+    def broken() -> None:
+        raise KeyError("a defect")
+
+    permit.watch(broken)
+    permit.watch(lambda: seen.append(permit.valid))
+    permit.revoke()
+    assert seen == [False]
+    assert "a watcher of the permit failed" in caplog.text

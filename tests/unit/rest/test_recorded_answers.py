@@ -5,7 +5,7 @@ All of them, with a connector's life, are replayed on real brokers by tests/inte
 
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 import httpx
 import pytest
@@ -46,8 +46,7 @@ def test_what_needs_no_cluster_is_answered_as_recorded(worker: PaperWorker) -> N
         method, path = str(each["ask"]).split(" ", 1)
         content = json.dumps(each["body"]) if "body" in each else str(each.get("text", ""))
         request = httpx.Request(method, f"http://worker{path}", content=content or None)
-        given = each.get("headers", {})
-        assert isinstance(given, dict)
+        given = cast("dict[str, str]", each.get("headers", {}))
         request.headers.update({"Content-Type": "application/json", **given})
         answer, expected = plain(worker.send(request), {}), each.get("ours", each["java"])
         if answer != expected:

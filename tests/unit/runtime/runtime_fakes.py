@@ -164,6 +164,9 @@ class FakeSender:
         if self.acknowledge and self.permit.valid:
             self.acknowledge_all()
 
+    def drop_unopened(self) -> None:
+        """Everything is open here."""
+
     async def flush(self, timeout_s: float) -> bool:
         if self.flush_result is not None:
             return self.flush_result

@@ -1,0 +1,70 @@
+"""The Sender of one task: its producer settings, and connections of its own.
+
+Flow: task spec -> ``TargetSenders`` -> ``Sender`` -> target. Each task has its own connections and client
+id, as in Java (``connector-producer-<connector>-<task>``).
+"""
+
+from collections.abc import Mapping
+from typing import final
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import Permit
+from mm2py.client.send.sender import Sender
+from mm2py.clock import Clock
+from mm2py.config.client_properties import framework_producer_properties
+from mm2py.config.clients import ProducerSettings, producer_settings
+from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
+
+__all__ = ["TargetSenders"]
+
+
+@final
+class TargetSenders:
+    """Makes the Senders of one flow's tasks."""
+
+    def __init__(
+        self, worker_props: Mapping[str, str], alias: str, clock: Clock, permit: Permit
+    ) -> None:
+        self._worker_props = worker_props
+        self._alias = alias
+        self._clock = clock
+        self._permit = permit
+
+    def buffer_memory(self, spec: TaskSpec) -> int:
+        """Return ``buffer.memory`` of a task's producer, in bytes."""
+        return self._settings(spec).buffer_memory
+
+    def sender(self, spec: TaskSpec) -> SenderFactory:
+        """Return what makes the Sender of a task.
+
+        Raises:
+            ConfigError: a producer property is wrong.
+        """
+        settings = self._settings(spec)
+
+        def make(
+            on_delivered: OnDelivered,
+            on_failed: OnFailed,
+            on_stalled: OnStalled,
+            on_doubt: OnDoubt,
+        ) -> Sender:
+            return Sender(
+                Cluster(settings.connection, alias=self._alias, clock=self._clock),
+                settings,
+                clock=self._clock,
+                on_delivered=on_delivered,
+                on_failed=on_failed,
+                on_stalled=on_stalled,
+                on_doubt=on_doubt,
+                permit=self._permit,
+                owns_cluster=True,
+            )
+
+        return make
+
+    def _settings(self, spec: TaskSpec) -> ProducerSettings:
+        props = framework_producer_properties(
+            self._worker_props, spec.connector_config, task_index=spec.id.number
+        )
+        return producer_settings(props, scope=f"producer of {spec.id} to cluster {self._alias}")
