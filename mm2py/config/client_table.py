@@ -142,6 +142,12 @@ _add(
     "what the broker's socket.send.buffer.bytes allows per round trip (100 KiB by default). 1: one, as in Java",
     JavaType.INT, _POSITIVE,
 )  # fmt: skip
+_add(
+    _H, "producer", "produce.connections.max", "ours, default 24: connections of a task to a broker that is "
+    "10 ms away or more, over which partitions that lag are dealt; each partition stays on one, which carries only "
+    "what the broker's socket.receive.buffer.bytes allows per round trip (100 KiB by default). 1: one, as in Java",
+    JavaType.INT, _POSITIVE,
+)  # fmt: skip
 _add(_H, "consumer", "fetch.max.wait.ms", "longest wait of a broker", JavaType.INT, _NATURAL)
 _add(
     _N, "consumer", "max.poll.records", "whole batches are forwarded; buffer.memory is the limit",

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from mm2py.embedded.region import Region
 from mm2py.testing.far_line import LineUnavailableError
 from tests.chaos.census import Census
 from tests.chaos.conftest import CreateTopic, Far, Rig, Unique
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
 from tests.integration.far_regions import TwoSides, two_sides
 from tests.integration.mirror_process import COMMAND, Mirror, write_flow
-from tests.integration.traffic import assert_equal, ends, wait_for_copy
+from tests.integration.traffic import assert_equal, wait_for_copy
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -28,15 +29,15 @@ IN_FLIGHT = 5
 LARGEST_BATCH = 1_048_576
 GOAL = 0.8
 
-SEVERAL = 4
-"""Times the pace of one connection: more where the machine is not busy."""
-
 MEMORY_MB = 250
 """Java's ``buffer.memory`` for receive buffers, half of it again for answers under way, and the rest of the
 process; without a limit the whole backlog of 80 MB would be added."""
 
-ONE_CONNECTION = {"{source}.consumer.fetch.connections.max": "1"}
-"""As Java reads: one answer per round trip."""
+ONE_CONNECTION = {
+    "{source}.consumer.fetch.connections.max": "1",
+    "{target}.producer.produce.connections.max": "1",
+}
+"""As Java reads and sends: one answer per round trip."""
 
 
 def copy_once(rig: Rig, topic: str, folder: Path, properties: dict[str, str] | None = None) -> Pace:
@@ -141,32 +142,49 @@ def sides() -> Iterator[TwoSides]:
         pytest.skip(str(error))
 
 
-def copy_inside(
-    sides: TwoSides, topic: str, partitions: int, folder: Path, properties: dict[str, str]
-) -> Pace:
-    """Copy a whole topic from the far side of the line."""
-    records = sum(ends(sides.source, topic).values())
-    flow = write_flow(
-        folder, sides.source, sides.target, topic, sides.bootstrap(far=sides.source) | properties
+def times_one_connection(
+    sides: TwoSides, far: Region, partitions: int, topics: list[str], folder: Path
+) -> float:
+    """Copy one topic over one connection and another one as it is by default; return the ratio of their paces."""
+    paces: list[Pace] = []
+    for topic, records, properties in zip(
+        topics, (12_000, 80_000), (ONE_CONNECTION, {}), strict=True
+    ):
+        write_backlog(sides.source, topic, records, partitions)
+        flow = write_flow(
+            folder, sides.source, sides.target, topic, sides.bootstrap(far=far) | properties
+        )
+        with Mirror(flow.file, program=(*sides.inside, COMMAND)) as mirror:
+            mirror.wait_ready(60)
+            pace = pace_of_copy(mirror, sides.target, flow.remote(topic), records, partitions)
+            assert_equal(*wait_for_copy(mirror, flow, topic))
+            assert mirror.stop() == 0
+        paces.append(pace)
+    one, several = paces
+    log.warning(
+        "T7 %s, default brokers, %d partitions: %s; one connection %s",
+        far.name,
+        partitions,
+        several,
+        one,
     )
-    with Mirror(flow.file, program=(*sides.inside, COMMAND)) as mirror:
-        mirror.wait_ready(60)
-        pace = pace_of_copy(mirror, sides.target, flow.remote(topic), records, partitions)
-        assert_equal(*wait_for_copy(mirror, flow, topic))
-        assert mirror.stop() == 0
-    return pace
+    return several.bytes_per_s / one.bytes_per_s
 
 
 @pytest.mark.parametrize("partitions", [1, 8])
 def test_a_far_source_with_default_brokers_is_read_over_several_connections(
     sides: TwoSides, partitions: int, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
-    paces: list[Pace] = []
-    for records, properties in ((12_000, ONE_CONNECTION), (80_000, {})):
-        topic = unique("wan")
+    topics = [unique("wan"), unique("wan")]
+    for topic in topics:
         create_topic(sides.source, topic, partitions)
-        write_backlog(sides.source, topic, records, partitions)
-        paces.append(copy_inside(sides, topic, partitions, tmp_path, properties))
-    log.warning("T7 source, default brokers, %d partitions: %s, now %s", partitions, *paces)
-    one, several = paces
-    assert several.bytes_per_s >= SEVERAL * one.bytes_per_s
+    assert times_one_connection(sides, sides.source, partitions, topics, tmp_path) >= 4
+
+
+def test_a_far_target_with_default_brokers_is_sent_each_partition_over_a_connection(
+    sides: TwoSides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topics = [unique("wan"), unique("wan")]
+    for topic in topics:
+        create_topic(sides.source, topic, 8)
+    assert times_one_connection(sides, sides.target, 8, topics, tmp_path) >= 3

@@ -8,7 +8,7 @@ from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import FETCH_CONNECTIONS, ConnectionSettings, ConsumerSettings
+from mm2py.config.clients import CONNECTIONS, ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy
@@ -104,7 +104,7 @@ async def fetching(
     buffer_bytes: int = BUFFER_BYTES,
     reconnect_ms: int = 1,
     line: DelayProxy | None = None,
-    connections: int = FETCH_CONNECTIONS,
+    connections: int = CONNECTIONS,
     partition_bytes_set: bool = False,
 ) -> AsyncGenerator[Rig]:
     """A Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""

@@ -185,6 +185,17 @@ async def test_one_connection_that_dies_leaves_its_range_to_the_others() -> None
         assert (rig.gaps, rig.failed) == ([], [])
 
 
+async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> None:
+    async with distant() as rig:
+        backlog(rig, FIRST, 0, 2 * BACKLOG)
+        rig.broker.most_connections = rig.broker.connections + 3
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
+        assert rig.broker.connections == rig.broker.most_connections
+        assert rig.read[FIRST] == list(range(2 * BACKLOG))
+        assert (rig.gaps, rig.failed, rig.stalled) == ([], [], [])
+
+
 @pytest.mark.parametrize("code", [NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE])
 async def test_an_error_ahead_of_the_position_is_asked_again(code: int) -> None:
     async with distant() as rig:
