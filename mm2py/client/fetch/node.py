@@ -19,7 +19,7 @@ from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.session import FetchSession, Plan
 from mm2py.client.fetch.share import shares
-from mm2py.client.fetch.stripes import StripeEvents, Stripes
+from mm2py.client.fetch.stripes import PlainLease, StripeEvents, Stripes
 from mm2py.client.pacing import ByteRate, LongPoll, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
@@ -73,19 +73,6 @@ class NodeEvents:
     on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
     on_lost: Callable[[list[Cursor], Exception], None]
     spawn: Callable[[Coroutine[None, None, None]], object]
-
-
-@final
-class PlainLease:
-    """Stands in for a pooled buffer where a short answer was copied out of the head buffer."""
-
-    __slots__ = ()
-
-    def retain(self) -> None:
-        """Nothing is shared."""
-
-    def release(self) -> None:
-        """Nothing to give back."""
 
 
 @final

@@ -22,7 +22,7 @@ from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.pacing import ByteRate, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.fetch import (
     FETCH_KEY,
@@ -34,7 +34,7 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["StripeEvents", "Stripes"]
+__all__ = ["PlainLease", "StripeEvents", "Stripes"]
 
 _MARGIN_BYTES: Final = 8 * 1024
 """Left for an answer's framing: receive buffers are powers of two, one byte more costs double."""
@@ -70,6 +70,22 @@ class StripeEvents:
     on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
     on_caught_up: Callable[[Cursor], None]
     spawn: Callable[[Coroutine[None, None, None]], object]
+
+
+@final
+class PlainLease:
+    """Stands in for a pooled buffer where a short answer was copied out of the head buffer."""
+
+    __slots__ = ()
+
+    def retain(self) -> None:
+        """Nothing is shared."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+
+_NO_LEASE: Final = PlainLease()
 
 
 @final
@@ -109,7 +125,10 @@ class _Reading:
         self.density = found if not self.density else (self.density + found) / 2
 
     def next(self, log_end: int, limit_bytes: int) -> _Stripe | None:
-        """Return the stripe to be asked for next, None while there is none."""
+        """Return the stripe to be asked for next, None while there is none.
+
+        With a ``log_end`` of 0 only what has its turn, which never waits when it has come.
+        """
         for stripe in self.stripes:
             if stripe.asked_at is None and stripe.part is None:
                 return stripe  # its connection was lost
@@ -180,7 +199,7 @@ class Stripes:
         lag = self._end(cursor) - cursor.position
         if cursor in self._readings or lag <= 0 or (density and lag * density < _STRIPE_BYTES):
             return
-        if self._free_channel() is None:
+        if self._all_rest():
             return
         cursor.spread(over_several=True)
         self._readings[cursor] = _Reading(cursor, density)
@@ -210,7 +229,7 @@ class Stripes:
             self._resting = True
             self._events.spawn(self._rest(pause_s))
             return
-        while len(self._asked) < self._width and self._may_ask():
+        while len(self._asked) < self._width:
             channel = self._free_channel()
             found = None if channel is None else self._next()
             if channel is None or found is None:
@@ -222,13 +241,6 @@ class Stripes:
             self._events.spawn(self._read(reading, stripe, channel))
 
     # -- what is asked ----------------------------------------------------------------------------
-
-    def _may_ask(self) -> bool:
-        under_way = sum(stripe.size for stripe in self._asked)
-        room = min(self._events.room() - under_way, self._events.most() - self._held_bytes)
-        if self._rate is not None:
-            room = min(room, self._rate.room_bytes() - under_way)
-        return room > 0
 
     async def _rest(self, pause_s: float) -> None:
         await self._clock.sleep(pause_s)
@@ -245,16 +257,32 @@ class Stripes:
         return min(free, key=lambda channel: channel.under_way) if free else None
 
     def _next(self) -> tuple[_Reading, _Stripe] | None:
+        """Return the next stripe that there is room for: of the partition with the fewest, in turn.
+
+        What waits for its turn must never use up the room of what it waits for.
+        """
+        most, under_way = self._events.most(), sum(stripe.size for stripe in self._asked)
+        room = min(self._events.room(), most)
+        if self._rate is not None:
+            room = min(room, self._rate.room_bytes())
+        if room <= under_way:
+            return None
+        is_room_ahead = self._held_bytes < most
         for reading in sorted(self._readings.values(), key=lambda it: len(it.stripes)):
-            if reading.cursor.paused:
+            cursor, known = reading.cursor, len(reading.stripes)
+            if cursor.paused:
                 continue
-            known = len(reading.stripes)
-            stripe = reading.next(self._end(reading.cursor), self._limit_bytes)
+            stripe = reading.next(self._end(cursor) if is_room_ahead else 0, self._limit_bytes)
             if stripe is not None:
                 if len(reading.stripes) > known:
                     self._held_bytes += stripe.size
+                self._readings[cursor] = self._readings.pop(cursor)
                 return reading, stripe
         return None
+
+    def _all_rest(self) -> bool:
+        now = self._clock.monotonic()
+        return all(channel.not_before > now for channel in self._channels)
 
     def _end(self, cursor: Cursor) -> int:
         return cursor.last_stable_offset if self._isolation else cursor.high_watermark
@@ -271,9 +299,7 @@ class Stripes:
         finally:
             channel.under_way -= 1
             self._asked.pop(stripe, None)
-        if self._waits_for(reading, stripe):
-            self._apply(reading)
-        if all(it.not_before > self._clock.monotonic() for it in self._channels):
+        if self._all_rest():
             for cursor in list(self._readings):  # the first connection finds out what is the matter
                 self._hand_back(cursor)
         self.wake()
@@ -319,6 +345,7 @@ class Stripes:
                 if lease is not None:
                     lease.retain()
                     stripe.lease = lease
+                self._apply(reading)
             if self._rate is not None:
                 self._rate.spend(len(body))
             return answer.error_code
@@ -327,6 +354,8 @@ class Stripes:
         code = await connection.exchange([frame], correlation_id, take)
         if code:
             raise server_error(code, f"Fetch to broker {self._node_id}")
+        if stripe.part is None and self._waits_for(reading, stripe):
+            raise ProtocolError(f"broker {self._node_id} left {cursor.tp} out of its answer")
         took_s = self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip_s
         is_slow = took_s > _TOO_LONG_S
         width = self._width // 2 if is_slow else self._width + 1
@@ -345,9 +374,11 @@ class Stripes:
             while stripes and (part := stripes[0].part) and stripes[0].start <= cursor.position:
                 stripe = stripes.popleft()
                 before = cursor.position
-                if part.records or (stripe.first and stripe.start == before):
-                    self._events.on_fetched(cursor, part, stripe.lease or _NO_LEASE)
-                self._drop(stripe)
+                try:
+                    if part.records or (stripe.first and stripe.start == before):
+                        self._events.on_fetched(cursor, part, stripe.lease or _NO_LEASE)
+                finally:
+                    self._drop(stripe)
                 if self._readings.get(cursor) is not reading:
                     return
                 if cursor.position > before:
@@ -367,19 +398,3 @@ class Stripes:
     def _drop(self, stripe: _Stripe) -> None:
         self._held_bytes -= stripe.size
         stripe.release()
-
-
-@final
-class _NoLease:
-    """Stands in for a pooled buffer where a short answer was copied out of the head buffer."""
-
-    __slots__ = ()
-
-    def retain(self) -> None:
-        """Nothing is shared."""
-
-    def release(self) -> None:
-        """Nothing to give back."""
-
-
-_NO_LEASE: Final = _NoLease()

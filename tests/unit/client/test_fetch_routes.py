@@ -8,7 +8,8 @@ import pytest
 
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch.losses import FetchLosses
-from mm2py.client.fetch.node import FetchNode, NodeEvents, PlainLease
+from mm2py.client.fetch.node import FetchNode, NodeEvents
+from mm2py.client.fetch.stripes import PlainLease
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol.fetch import FetchedPartition, FetchResponse

@@ -1,13 +1,19 @@
 """Partitions that lag on a distant broker are read over several connections, complete and in order."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
-from mm2py.protocol.error_codes import NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE
+from mm2py.client.fetch.fetcher import BUFFER_BYTES
+from mm2py.protocol.error_codes import (
+    KAFKA_STORAGE_ERROR,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+)
 from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.types import TopicPartition
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, eventually, fetching
@@ -29,6 +35,7 @@ async def distant(
     partition_bytes: int = 1 << 20,
     set_in_file: bool = False,
     bytes_per_s: int = 0,
+    buffer_bytes: int = BUFFER_BYTES,
 ) -> AsyncGenerator[Rig]:
     """A Fetcher and a broker with a long way between them."""
     with DelayProxy() as line:
@@ -42,6 +49,7 @@ async def distant(
             partition_bytes=partition_bytes,
             partition_bytes_set=set_in_file,
             bytes_per_s=bytes_per_s,
+            buffer_bytes=buffer_bytes,
         ) as rig:
             yield rig
 
@@ -137,6 +145,60 @@ async def test_an_open_transaction_ends_the_stripes_before_it() -> None:
         rig.broker.cluster.wake()
         await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
         assert rig.read[FIRST] == list(range(BACKLOG))
+
+
+async def test_many_partitions_that_lag_share_small_buffers_and_none_waits_for_ever() -> None:
+    tps = [TopicPartition("t", number) for number in range(20)]
+    async with distant(partitions=len(tps), buffer_bytes=2 << 20) as rig:
+        for tp in tps:
+            for number in range(0, 400, 20):
+                # Stripe borders are guessed from what was read before, so sizes that change leave holes.
+                rig.fill(
+                    tp, range(number, number + 20), pad=100 + 97 * (number * tp.partition % 53)
+                )
+        await rig.fetcher.assign(dict.fromkeys(tps, 0))
+        await rig.until(lambda: all(rig.fetcher.position(tp) == 400 for tp in tps))
+        assert rig.read == {tp: list(range(400)) for tp in tps}
+        assert (rig.gaps, rig.failed) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_no_fault_in_the_middle_loses_doubles_or_reorders(seed: int) -> None:
+    chance = random.Random(seed)
+    codes = (NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR)
+    async with distant(round_trip_s=0.015) as rig:
+        wanted: dict[TopicPartition, list[int]] = {}
+        for tp in (FIRST, SECOND):
+            number = 0
+            while number < BACKLOG:
+                size = chance.choice((1, 5, 20, 100))
+                rig.fill(tp, range(number, number + size), pad=chance.choice((20, 500, 3_000)))
+                number += size
+            log = rig.broker.partition(tp)
+            log.batches[:-1] = [batch for batch in log.batches[:-1] if chance.random() > 0.2]
+            wanted[tp] = [
+                n for it in log.batches for n in range(it.base_offset, it.last_offset + 1)
+            ]
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        for _ in range(40):
+            await rig.take()
+            match chance.randrange(12):
+                case 0:
+                    await rig.broker.disconnect()
+                case 1:
+                    rig.broker.fail_next(FETCH, "disconnect", times=chance.randint(1, 3))
+                case 2:
+                    rig.broker.fail_next(FETCH, chance.choice(codes), times=chance.randint(1, 6))
+                case 3:
+                    rig.fetcher.pause([FIRST])
+                case 4:
+                    rig.broker.cluster.move_leader(SECOND, 1)
+                case _:
+                    rig.fetcher.resume([FIRST])
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: all(rig.read.get(tp, [])[-1:] == wanted[tp][-1:] for tp in wanted))
+        assert rig.read == wanted
+        assert (rig.gaps, rig.failed) == ([], [])
 
 
 async def test_a_byte_rate_holds_for_all_connections_together() -> None:
