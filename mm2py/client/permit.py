@@ -12,7 +12,6 @@ Invariants (tests of the same names):
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from math import inf
@@ -21,8 +20,6 @@ from typing import Final, final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["UNLIMITED", "Permit", "check_all"]
-
-log = logging.getLogger(__name__)
 
 _ending: Final[set["Permit"]] = set()
 """Those that are valid until an instant."""
@@ -109,11 +106,14 @@ class Permit:
         self._notify()
 
     def _notify(self) -> None:
+        errors: list[Exception] = []
         for changed, context in tuple(self._watchers):
             try:
                 context.copy().run(changed)  # a copy: a change may be made by a watcher
-            except Exception:  # a defect of one must not leave the others writing
-                log.exception("a watcher of the permit failed")
+            except Exception as error:  # noqa: BLE001 - a defect of one must not leave the others writing
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def _run_out(self) -> None:
         """Look when the granted instant is reached, later if it was moved meanwhile."""

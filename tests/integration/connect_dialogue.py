@@ -8,6 +8,7 @@ docs/compatibility.md.
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,7 @@ def plain(got: httpx.Response, words: dict[str, str]) -> Json:
 
 
 def _replaced(text: str, words: dict[str, str]) -> str:
+    text = re.sub(r"column: \d+", "column: 0", text)  # depends on the length of this run's names
     for value, word in words.items():
         text = text.replace(value, word)
     return text
@@ -112,7 +114,10 @@ def _body(body: object) -> object:
         return {**found, "configs": _noteworthy(cast("list[Json]", found["configs"]))}
     for name in ("offsets", "tasks"):
         if name in found:
-            entries = cast("list[object]", found[name])
+            entries = cast("list[Json]", found[name])
+            for entry in entries:
+                # Stored beside it by us alone: docs/compatibility.md, "stored position".
+                cast("Json", entry.get("offset") or {}).pop("epoch", None)
             found[name] = sorted(entries, key=lambda it: json.dumps(it, sort_keys=True))
     if found.get("last_modified") is not None:
         return {**found, "last_modified": 0}

@@ -14,6 +14,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress
 from mm2py.protocol.records import decode_batches
+from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
 
 __all__ = ["Reading", "produce", "reading"]
@@ -52,7 +53,7 @@ class Reading:
         for tp, batches in await self.fetcher.fetch(max_wait_ms=100, max_bytes=1 << 24):
             values, offsets = self.values.setdefault(tp, []), self.offsets.setdefault(tp, [])
             for batch in batches:
-                for decoded in decode_batches(batch.data):
+                for decoded in decode_batches(sealed(batch.data)):
                     values += [(record.value or b"").decode() for record in decoded.records]
                 for first, count in batch.runs:
                     offsets += range(first, first + count)

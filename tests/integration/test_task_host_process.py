@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,37 @@ async def test_a_starter_that_does_not_answer_is_replaced(
     await second.greeted()
     await second.leave()
     starter.close()
+
+
+async def test_a_host_whose_end_is_not_reported_is_given_up_with_its_starter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starter = host_starter(SYSTEM_CLOCK)
+    link = await starter.spawn()
+    await link.greeted()
+    monkeypatch.setattr("mm2py.runtime.hosts.process.EXIT_WITHIN_S", 0.5)
+    os.kill(parent_of(link.pid), signal.SIGSTOP)
+    os.kill(link.pid, signal.SIGKILL)
+    async with asyncio.timeout(20):
+        await link.gone()
+    another = await starter.spawn()
+    await another.greeted()
+    monkeypatch.undo()
+    await another.leave()
+    starter.close()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_worker_starts_without_standard_streams(tmp_path: Path, closed: str) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA->B.enabled = true\n")  # no addresses: refused
+    command = f'"{sys.executable}" -m mm2py_workers.connect_mirror_maker "{file}" {closed}'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert "2>" in closed or "bootstrap.servers" in ended.stderr
 
 
 async def test_another_program_is_no_task_host() -> None:

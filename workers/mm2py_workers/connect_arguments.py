@@ -7,8 +7,10 @@ usage. One clear line on stderr per problem, a stack trace only with ``--debug``
 import argparse
 import asyncio
 import logging
+import resource
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Final, NoReturn, TypeVar, final
 
 from mm2py.clock import SYSTEM_CLOCK
@@ -83,6 +85,7 @@ def run_program(
         _complain(program, error, mask)
         sys.exit(2)
     configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
+    _raise_descriptor_limit()
     starter = host_starter(SYSTEM_CLOCK)
     starter.fork_now(run_host)  # while this process has no thread and no loop
     try:
@@ -102,6 +105,14 @@ def run_program(
     finally:
         starter.close()
     sys.exit(code)
+
+
+def _raise_descriptor_limit() -> None:
+    """Use as many open files as may be, as Java does: a task needs about nine, and the usual limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # some systems refuse what they allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _complain(program: str, error: Exception, mask: SecretMask, *, debug: bool = False) -> None:

@@ -212,7 +212,11 @@ def _print_tables(out: Console, ledgers: Sequence[Ledger]) -> None:
     records = [record for ledger in ledgers for record in ledger.records]
     unknown = [(ledger.flow, *found) for ledger in ledgers for found in ledger.unknown]
     if not records and not unknown:
-        out.print(Text("the ledger is empty: nothing was lost, refused or doubled"))
+        out.print(
+            Text(
+                "the ledger is empty: nothing was lost or refused (after a crash the last second may be there twice)"
+            )
+        )
         return
     events = _table(
         "time (UTC)", "flow", "partition", "kind", "offsets", "count", "policy", "cause"

@@ -1,6 +1,7 @@
 """A tuned TCP socket to a broker, whichever address of its name answers; reading and writing it is ``wire``'s."""
 
 import asyncio
+import errno
 import os
 import socket
 from contextlib import suppress
@@ -72,6 +73,11 @@ async def connect_socket(
         except TimeoutError:
             problem = f"no answer within {1000 * (part_s or 0):.0f} ms"
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ConnectionFailedError(
+                    f"no connection to {host}:{port}: this process has too many open files",
+                    remedy="raise its limit (ulimit -n), or use fewer tasks (tasks.max)",
+                ) from None
             problem = reason_of(error)
         turn.pass_on()
     raise ConnectionFailedError(

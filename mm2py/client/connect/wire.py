@@ -26,8 +26,8 @@ _IOVEC_PARTS: Final = 512
 _RECORD_BYTES: Final = 16 * 1024
 """Content of one TLS record; shorter parts are joined, for each one would become a record of its own."""
 
-_READS: Final = 64
-"""TLS records per wake-up, then others get their turn."""
+_READ_BYTES: Final = 1024 * 1024
+"""Read under TLS per wake-up, then others get their turn."""
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -143,12 +143,13 @@ class Wire:
 
     def _read_records(self, tls: ssl.SSLSocket) -> None:
         """Take what is there to its end: what stays inside of OpenSSL wakes nobody up."""
-        peer = self._peer
-        for _ in range(_READS):
+        peer, left = self._peer, _READ_BYTES
+        while left > 0:
             if self._closed:
                 return
-            buffer = peer.get_buffer()
+            buffer = peer.get_buffer()[:left]
             size, count = len(buffer), 0
+            left -= size
             try:
                 while count < size:
                     more = tls.recv_into(buffer[count:])

@@ -184,7 +184,8 @@ class WorkerConnector:
             self._resolved = self._resolve(self._config)
             self._connector = self._build(self._resolved)
             if await self._start(self._connector):
-                self._unpublished = "the connector has just started"
+                if not self._facts.published():
+                    self._unpublished = "the connector has just started"
                 self._lifecycle.to(State.RUNNING)
                 self._wanted.set()
                 await self._reconfigure(self._connector)

@@ -56,10 +56,10 @@ _ENDED: Final = 1
 
 @final
 class ChildProcess:
-    """A host as ``HostLink`` sees it."""
+    """A host as ``HostLink`` sees it; ``unreported`` is called when its starter does not report its end."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, unreported: Callable[[], None]) -> None:
+        self._pid, self._unreported = pid, unreported
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     @property
@@ -80,14 +80,15 @@ class ChildProcess:
 
     async def ended(self) -> str:
         """Wait for its end and return what kind it was; called when it closed its pipe."""
-        try:
-            async with asyncio.timeout(EXIT_WITHIN_S):
-                code = await asyncio.shield(self._code)
-        except TimeoutError:
-            self.kill()
-            await self._code
-            return f"signal 9: it did not exit within {EXIT_WITHIN_S:g} s"
-        return f"signal {-code}" if code < 0 else f"code {code}"
+        for beyond in (self.kill, self._unreported):
+            try:
+                async with asyncio.timeout(EXIT_WITHIN_S):
+                    code = await asyncio.shield(self._code)
+            except TimeoutError:
+                beyond()
+            else:
+                return f"signal {-code}" if code < 0 else f"code {code}"
+        return f"signal 9: its end was not seen within {2 * EXIT_WITHIN_S:g} s"
 
 
 @final
@@ -113,8 +114,10 @@ class HostStarter:
 
         ``run`` serves one host, given the descriptor of its pipe.
         """
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush_output()
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # ignored, as some parents leave it, nothing can be waited for
         here, there = socket.socketpair()
         with _ends_held_back():
             pid = os.fork()
@@ -194,7 +197,7 @@ class HostStarter:
             else:
                 answer = self._asked.popleft()
                 if pid:
-                    self._children[pid] = ChildProcess(pid)
+                    self._children[pid] = ChildProcess(pid, self._silent)
                 if answer.cancelled():
                     continue
                 if pid:
@@ -202,13 +205,19 @@ class HostStarter:
                 else:
                     answer.set_exception(OSError(code, os.strerror(code)))
 
+    def _silent(self) -> None:
+        if self._control is not None:
+            log.error("the process that starts task hosts does not answer, it is replaced")
+            self._lost(self._control)
+
     def _lost(self, control: socket.socket) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(control)
         control.close()
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
         self._control, self._loop, self._received = None, None, b""
+        with suppress(ProcessLookupError, ChildProcessError):  # somebody else waited for it
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
         for answer in self._asked:
             if not answer.done():
                 answer.set_exception(OSError("the process that starts task hosts has ended"))
@@ -217,6 +226,12 @@ class HostStarter:
             child.kill()
             child.exited(-signal.SIGKILL)
         self._children.clear()
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or never opened: None
+            stream.flush()
 
 
 @contextmanager
@@ -303,7 +318,7 @@ def _run_host(descriptor: int, run: Callable[[int], None]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - the process's edge
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
-        sys.stderr.flush()
+        _flush_output()
         os._exit(code)
 
 
