@@ -18,6 +18,7 @@ from typing import Final, final
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.round_trip import is_distant
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.pacing import ByteRate, Throttle
 from mm2py.clock import Clock
@@ -360,6 +361,8 @@ class Stripes:
         is_slow = took_s > _TOO_LONG_S
         width = self._width // 2 if is_slow else self._width + 1
         self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))
+        if not is_distant(connection) and self._readings.get(cursor) is reading:
+            self._hand_back(cursor)  # it was only slow to answer when it seemed distant
 
     def _waits_for(self, reading: _Reading, stripe: _Stripe) -> bool:
         return self._readings.get(reading.cursor) is reading and stripe in reading.stripes

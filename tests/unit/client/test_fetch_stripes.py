@@ -98,6 +98,22 @@ async def test_nearby_one_connection_is_enough() -> None:
         assert rig.broker.connections - before == 1
 
 
+async def test_a_broker_that_only_seemed_distant_is_read_over_one_connection_again() -> None:
+    with DelayProxy(round_trip_s=ROUND_TRIP_S) as line:
+        async with fetching(line=line, connections=5) as rig:
+            backlog(rig, FIRST, 0, 2 * BACKLOG)
+            await rig.fetcher.assign({FIRST: 0})
+            await rig.until(partial(passed, rig, 500))
+            line.set_round_trip(0.0)
+            await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
+            rounds = rig.broker.cluster.fetches
+            rounds.clear()
+            backlog(rig, FIRST, 2 * BACKLOG, 3 * BACKLOG)
+            await rig.until(lambda: rig.fetcher.position(FIRST) == 3 * BACKLOG)
+            assert all(epoch >= 0 for epoch, _, _ in rounds)
+            assert rig.read[FIRST] == list(range(3 * BACKLOG))
+
+
 async def test_what_comes_after_the_backlog_is_read_in_the_session_again() -> None:
     async with distant() as rig:
         backlog(rig, FIRST, 0, BACKLOG)
