@@ -75,7 +75,7 @@ class StripeEvents:
 
 @final
 class PlainLease:
-    """Stands in for a pooled buffer where a short answer was copied out of the head buffer."""
+    """Takes the place of a pooled buffer where a short answer was copied out of the head buffer."""
 
     __slots__ = ()
 
@@ -301,7 +301,7 @@ class Stripes:
             channel.under_way -= 1
             self._asked.pop(stripe, None)
         if self._all_rest():
-            for cursor in list(self._readings):  # the first connection finds out what is the matter
+            for cursor in list(self._readings):  # the first connection shows the cause
                 self._hand_back(cursor)
         self.wake()
 
