@@ -132,9 +132,21 @@ _add(_H, "consumer", "fetch.min.bytes", "bytes a broker waits for", JavaType.INT
 _add(_H, "consumer", "fetch.max.bytes", "bytes of one answer", JavaType.INT, _NATURAL)
 _add(
     _H, "consumer", "max.partition.fetch.bytes", "bytes of one partition in one answer; the first "
-    "batch is always returned whole. Where it is not set, a source 10 ms away or more is asked for up to "
-    "8 MiB while the line is fast enough (answers up to 16 MiB, never above fetch.max.bytes)",
+    "batch is always returned whole. A source 10 ms away or more is asked for less at a time, over several "
+    "connections (fetch.connections.max)",
     JavaType.INT, _NATURAL,
+)  # fmt: skip
+_add(
+    _H, "consumer", "fetch.connections.max", "ours, default 24: connections of a task to a broker that is "
+    "10 ms away or more, over which partitions that lag are read side by side and in stripes; each carries only "
+    "what the broker's socket.send.buffer.bytes allows per round trip (100 KiB by default). 1: one, as in Java",
+    JavaType.INT, _POSITIVE,
+)  # fmt: skip
+_add(
+    _H, "producer", "produce.connections.max", "ours, default 24: connections of a task to a broker that is "
+    "10 ms away or more, over which partitions that lag are dealt; each partition stays on one, which carries only "
+    "what the broker's socket.receive.buffer.bytes allows per round trip (100 KiB by default). 1: one, as in Java",
+    JavaType.INT, _POSITIVE,
 )  # fmt: skip
 _add(_H, "consumer", "fetch.max.wait.ms", "longest wait of a broker", JavaType.INT, _NATURAL)
 _add(

@@ -95,7 +95,8 @@ class Region:
     def listener_servers(self, name: str) -> str:
         """Return the addresses of one of the added listeners."""
         index = [listener.name for listener in self._listeners].index(name)
-        return ",".join(f"{HOST}:{ports.more[index]}" for ports in self._ports)
+        host = self._listeners[index].host
+        return ",".join(f"{host}:{ports.more[index]}" for ports in self._ports)
 
     @property
     def nodes(self) -> list[Broker]:

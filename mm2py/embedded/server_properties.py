@@ -21,6 +21,7 @@ class Listener:
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     advertise: Callable[[int], int] = int
     """From the port it listens on to the one that clients are told, which is a proxy's in front of it."""
+    host: str = HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,11 @@ def server_properties(
     """Return the file's text; ``extra`` wins over our values."""
     replicas = str(min(len(nodes), 3))
     more = [
-        f",{each.name}://{HOST}:{port}" for each, port in zip(listeners, node.more, strict=True)
+        f",{each.name}://{each.host}:{port}"
+        for each, port in zip(listeners, node.more, strict=True)
     ]
     told = [
-        f",{each.name}://{HOST}:{each.advertise(port)}"
+        f",{each.name}://{each.host}:{each.advertise(port)}"
         for each, port in zip(listeners, node.more, strict=True)
     ]
     protocols = [f",{each.name}:{each.protocol}" for each in listeners]

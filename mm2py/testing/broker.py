@@ -67,6 +67,8 @@ class FakeBroker:
         self.port = 0
         self.requests: list[tuple[int, int]] = []
         """(api key, version) of each request, in order of arrival."""
+        self.most_connections = 0
+        """How many are served at once, as ``max.connections``; later ones are cut. 0: any number."""
         self._versions = {key: (api.oldest, api.newest) for key, api in APIS.items()}
         self._versions.update(versions or {})
         self._script: dict[int, deque[_Scripted]] = {}
@@ -171,6 +173,9 @@ class FakeBroker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if 0 < self.most_connections <= len(self._serving):
+            writer.transport.abort()
+            return
         self._serving[task] = writer
         try:
             while True:

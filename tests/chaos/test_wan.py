@@ -1,18 +1,23 @@
-"""T7: one partition with a backlog over a long round trip, to the target and from the source.
+"""T7: partitions with a backlog over a long round trip, to the target and from the source.
 
 On a busy machine 80 ms is not all that limits a copy, so there what the same copy reaches without delay
-counts too (``permitted``); over 400 ms the window is the limit on any machine.
+counts too (``permitted``); over 400 ms the window is the limit on any machine. Where the brokers' socket buffers are the limit the line is
+one of packets, not a proxy, and one connection on the same line is what counts (``FarLine``).
 """
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mm2py.embedded.region import Region
+from mm2py.testing.far_line import LineUnavailableError
 from tests.chaos.census import Census
 from tests.chaos.conftest import CreateTopic, Far, Rig, Unique
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
-from tests.integration.mirror_process import Mirror, write_flow
+from tests.integration.far_regions import TwoSides, two_sides
+from tests.integration.mirror_process import COMMAND, Mirror, write_flow
 from tests.integration.traffic import assert_equal, wait_for_copy
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -28,8 +33,11 @@ MEMORY_MB = 250
 """Java's ``buffer.memory`` for receive buffers, half of it again for answers under way, and the rest of the
 process; without a limit the whole backlog of 80 MB would be added."""
 
-JAVAS = {"{source}.consumer.max.partition.fetch.bytes": "1048576"}
-"""What Java asks for by default; set in the file it holds whatever the round trip."""
+ONE_CONNECTION = {
+    "{source}.consumer.fetch.connections.max": "1",
+    "{target}.producer.produce.connections.max": "1",
+}
+"""As Java reads and sends: one answer per round trip."""
 
 
 def copy_once(rig: Rig, topic: str, folder: Path, properties: dict[str, str] | None = None) -> Pace:
@@ -108,11 +116,11 @@ def test_one_partition_from_80_ms_away_reaches_four_fifths_of_the_window_or_of_t
     assert share >= GOAL
 
 
-def test_a_partition_limit_that_was_set_holds_over_any_round_trip(
+def test_over_one_connection_a_partition_gets_one_answer_per_round_trip(
     rig: Rig, backlog: str, tmp_path: Path
 ) -> None:
     rig.source.line.set_round_trip(0.08)
-    pace = copy_once(rig, backlog, tmp_path, JAVAS)
+    pace = copy_once(rig, backlog, tmp_path, ONE_CONNECTION)
     log.warning("T7 source, 80 ms, 1 MiB per answer: %s", pace)
     assert pace.bytes_per_s <= LARGEST_BATCH / 0.08
 
@@ -123,3 +131,60 @@ def test_one_partition_over_80_ms_reaches_four_fifths_of_its_window_or_of_this_m
     share = share_over_80_ms(rig, rig.target, backlog, tmp_path)
     log.warning("T7 target, 80 ms: %.0f %%", share * 100)
     assert share >= GOAL
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[TwoSides]:
+    try:
+        with two_sides(0.04) as sides:
+            yield sides
+    except LineUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def times_one_connection(
+    sides: TwoSides, far: Region, partitions: int, topics: list[str], folder: Path
+) -> float:
+    """Copy one topic over one connection and another one as it is by default; return the ratio of their paces."""
+    paces: list[Pace] = []
+    for topic, records, properties in zip(
+        topics, (12_000, 80_000), (ONE_CONNECTION, {}), strict=True
+    ):
+        write_backlog(sides.source, topic, records, partitions)
+        flow = write_flow(
+            folder, sides.source, sides.target, topic, sides.bootstrap(far=far) | properties
+        )
+        with Mirror(flow.file, program=(*sides.inside, COMMAND)) as mirror:
+            mirror.wait_ready(60)
+            pace = pace_of_copy(mirror, sides.target, flow.remote(topic), records, partitions)
+            assert_equal(*wait_for_copy(mirror, flow, topic))
+            assert mirror.stop() == 0
+        paces.append(pace)
+    one, several = paces
+    log.warning(
+        "T7 %s, default brokers, %d partitions: %s; one connection %s",
+        far.name,
+        partitions,
+        several,
+        one,
+    )
+    return several.bytes_per_s / one.bytes_per_s
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_a_far_source_with_default_brokers_is_read_over_several_connections(
+    sides: TwoSides, partitions: int, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topics = [unique("wan"), unique("wan")]
+    for topic in topics:
+        create_topic(sides.source, topic, partitions)
+    assert times_one_connection(sides, sides.source, partitions, topics, tmp_path) >= 4
+
+
+def test_a_far_target_with_default_brokers_is_sent_each_partition_over_a_connection(
+    sides: TwoSides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topics = [unique("wan"), unique("wan")]
+    for topic in topics:
+        create_topic(sides.source, topic, 8)
+    assert times_one_connection(sides, sides.target, 8, topics, tmp_path) >= 3

@@ -32,28 +32,30 @@ class Pace:
         return f"{self.bytes_per_s / 1e6:.1f} MB/s, {self.cpu_s:.1f} s CPU"
 
 
-def write_backlog(region: KafkaAddress, topic: str, records: int) -> None:
-    """Write records of 1 KiB that do not compress, in batches of 16 KiB, to partition 0."""
-    write(region, topic, _records(records), batch_size=16_384, linger_ms=50)
+def write_backlog(region: KafkaAddress, topic: str, records: int, partitions: int = 1) -> None:
+    """Write records of 1 KiB that do not compress, in batches of 16 KiB."""
+    write(region, topic, _records(records, partitions), batch_size=16_384, linger_ms=50)
 
 
-def _records(count: int) -> Iterator[Sent]:
+def _records(count: int, partitions: int) -> Iterator[Sent]:
     padding = os.urandom(RECORD_BYTES)
     for number in range(count):
         mark = b"%d:" % number
-        yield Sent(0, mark + padding[len(mark) :])
+        yield Sent(number % partitions, mark + padding[len(mark) :])
 
 
-def pace_of_copy(mirror: Mirror, region: KafkaAddress, topic: str, records: int) -> Pace:
-    """Wait until so many records are in partition 0 of ``topic`` and return the pace of the middle part."""
+def pace_of_copy(
+    mirror: Mirror, region: KafkaAddress, topic: str, records: int, partitions: int = 1
+) -> Pace:
+    """Wait until so many records are in the partitions of ``topic`` and return the pace of the middle part."""
     samples: list[tuple[float, int]] = []
-    place = TopicPartition(topic, 0)
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
     settings = {"bootstrap.servers": region.bootstrap_servers, "group.id": "pace", "log_level": 0}
     consumer = Consumer(settings)
     try:
 
         def complete() -> bool:
-            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            end = sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
             samples.append((time.monotonic(), end))
             return end >= records
 

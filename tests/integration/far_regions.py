@@ -1,6 +1,7 @@
-"""Two clusters, each behind a line that a test can delay, stall and cut.
+"""Two clusters, each behind a line that a test can delay, stall and cut, or both behind one of real delay.
 
 Flow: ``far_pair`` -> tests give a flow ``Rig.bootstrap`` and break ``Far.line``; ``heal`` afterwards.
+``two_sides`` -> a flow runs ``TwoSides.inside`` the line, with one of the two clusters at its far end.
 """
 
 from collections.abc import Generator
@@ -10,10 +11,12 @@ from typing import Final
 
 from mm2py.embedded.region import Listener, Region, start_regions
 from mm2py.testing.delay_proxy import DelayProxy
+from mm2py.testing.far_line import FarLine
 
-__all__ = ["Far", "Rig", "far_pair"]
+__all__ = ["Far", "Rig", "TwoSides", "far_pair", "two_sides"]
 
 LISTENER: Final = "FAR"
+NEAR_LISTENER: Final = "NEAR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,43 @@ def far_pair() -> Generator[Rig]:
             found.append(Far(region, line))
         start_regions(*(far.region for far in found))
         yield Rig(*found)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSides:
+    """Source and target with default brokers, and a line whose delay their sockets feel."""
+
+    source: Region
+    target: Region
+    inside: tuple[str, ...]
+
+    def bootstrap(self, *, far: Region) -> dict[str, str]:
+        """Properties for ``write_flow`` by which a flow inside reaches one cluster over the line."""
+        sides = {"source": self.source, "target": self.target}
+        return {
+            f"{{{name}}}.bootstrap.servers": side.listener_servers(
+                LISTENER if side is far else NEAR_LISTENER
+            )
+            for name, side in sides.items()
+        }
+
+
+@contextmanager
+def two_sides(one_way_s: float) -> Generator[TwoSides]:
+    """Start the two clusters and the line.
+
+    Raises:
+        LineUnavailableError: this machine does not allow it.
+    """
+    with FarLine(one_way_s) as line, ExitStack() as stack:
+        listeners = [
+            Listener(LISTENER, "PLAINTEXT", host=line.far_host),
+            Listener(NEAR_LISTENER, "PLAINTEXT", host=line.near_host),
+        ]
+        source, target = (
+            Region(name, listeners=listeners) for name in ("wan-source", "wan-target")
+        )
+        for region in (source, target):
+            stack.callback(region.close)
+        start_regions(source, target)
+        yield TwoSides(source, target, line.inside)

@@ -95,6 +95,7 @@ class Cursor:
         "replica",
         "replica_until",
         "share_bytes",
+        "spread_out",
         "started_at",
         "suspect",
         "topic_id",
@@ -132,6 +133,7 @@ class Cursor:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.paused = False
+        self.spread_out = False  # read in stripes over several connections
         self.failed = False  # failed or replaced, for good
         self.attempts = 0  # refusals and lost brokers since the last good answer
         self.filled = False  # its last answer had data and did not reach the end
@@ -147,10 +149,11 @@ class Cursor:
 
     @property
     def fetchable(self) -> bool:
-        """Whether it belongs into the next Fetch of its broker."""
+        """Whether it belongs into the next Fetch of its broker's session."""
         return (
             not self.paused
             and not self.failed
+            and not self.spread_out
             and self.position >= 0
             and self.lookup is Lookup.NONE
         )
@@ -168,6 +171,10 @@ class Cursor:
     def resume(self) -> None:
         """Fetch it again."""
         self.paused = False
+
+    def spread(self, *, over_several: bool) -> None:
+        """Read it over several connections, or in the session of the first one again."""
+        self.spread_out = over_several
 
     def refused(self) -> None:
         """Count an answer or a connection that did not serve it; the next pause grows."""

@@ -271,6 +271,8 @@ class Fetcher:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._cluster.pool.on_release.discard(self._routes.wake)
+        for cursor in self._cursors.values():
+            self._routes.leave(cursor)
         self._discard(self._cursors)
 
     # -- answers ----------------------------------------------------------------------------------
@@ -377,7 +379,9 @@ class Fetcher:
             self._cluster,
             self._settings,
             clock=self._clock,
-            events=NodeEvents(self._free, self._most, self._fetched, self._routes.lost),
+            events=NodeEvents(
+                self._free, self._most, self._fetched, self._routes.lost, self._spawn
+            ),
             losses=self._losses,
             rate=self._rate,
         )

@@ -1,4 +1,4 @@
-"""One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time.
+"""One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time, stripes beside it.
 
 Flow: cursors of this broker -> look-ups of those that need one, all with one request -> ``FetchSession`` ->
 Fetch -> answer -> ``on_fetched`` for each partition. The next Fetch leaves only while receive buffers are
@@ -6,20 +6,20 @@ within the budget, and neither the broker's quota nor our own byte rate forbids 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.round_trip import ping
+from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.session import FetchSession, Plan
 from mm2py.client.fetch.share import shares
-from mm2py.client.fetch.window import FetchWindow
+from mm2py.client.fetch.stripes import PlainLease, StripeEvents, Stripes
 from mm2py.client.pacing import ByteRate, LongPoll, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
@@ -42,6 +42,15 @@ DIVERGING_VERSION: Final = 12
 """From here on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
+
+ANSWER_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
+"""Nearby: with its framing it fills a 4 MiB buffer; larger answers gain nothing (real-broker.md 8)
+and push the data out of the CPU's cache before it is sent on."""
+
+FAR_ANSWER_BYTES: Final = 1024 * 1024 - 64 * 1024
+FAR_PARTITION_BYTES: Final = 256 * 1024
+"""Distant: what lags is read in stripes, so that little waits behind an answer that one connection takes long for."""
+
 SESSION_CODES: Final = frozenset(
     {
         codes.FETCH_SESSION_ID_NOT_FOUND,
@@ -63,19 +72,7 @@ class NodeEvents:
     most: Callable[[], int]
     on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
     on_lost: Callable[[list[Cursor], Exception], None]
-
-
-@final
-class PlainLease:
-    """Stands in for a pooled buffer where a short answer was copied out of the head buffer."""
-
-    __slots__ = ()
-
-    def retain(self) -> None:
-        """Nothing is shared."""
-
-    def release(self) -> None:
-        """Nothing to give back."""
+    spawn: Callable[[Coroutine[None, None, None]], object]
 
 
 @final
@@ -111,7 +108,17 @@ class FetchNode:
         self._connection: BrokerConnection | None = None
         self._full: dict[Cursor, None] = {}
         self._long_poll = LongPoll(clock)
-        self._window = FetchWindow(settings)
+        self._stripes = Stripes(
+            node_id,
+            cluster,
+            settings,
+            clock=clock,
+            events=StripeEvents(
+                events.room, events.most, events.on_fetched, self.touch, events.spawn
+            ),
+            throttle=self.throttle,
+            rate=rate,
+        )
 
     @property
     def cursors(self) -> Mapping[Cursor, None]:
@@ -131,6 +138,7 @@ class FetchNode:
             self._unready.pop(cursor, None)
             self._full.pop(cursor, None)
             self._long_poll.release(cursor)
+            self._stripes.remove(cursor)
             self._session.touch(cursor)
 
     def touch(self, cursor: Cursor) -> None:
@@ -146,17 +154,19 @@ class FetchNode:
             self._long_poll.hold(cursor)
         else:
             self._long_poll.release(cursor)
-        self._wake.set()
+        self.wake()
 
     def wake(self) -> None:
         """There may be memory again."""
         self._wake.set()
+        self._stripes.wake()
 
     def silent_s(self, now: float) -> float:
         """Return for how long the broker has owed us an answer or a connection; ``now`` is monotonic."""
-        if self._asking_since is None:
+        asked = [it for it in (self._asking_since, self._stripes.owed_since()) if it is not None]
+        if not asked:
             return 0.0
-        return now - self._asking_since - self._settings.fetch_max_wait_ms / 1000
+        return now - min(asked) - self._settings.fetch_max_wait_ms / 1000
 
     async def run(self) -> None:
         """Fetch for ever; ends by cancellation."""
@@ -185,7 +195,7 @@ class FetchNode:
     async def _room(self) -> int:
         """Wait until something may be asked; return the most bytes that the next answer may have."""
         while not self._unready:
-            room = min(self._events.room(), self._window.answer_bytes(self._events.most()))
+            room = min(self._events.room(), self._answer_bytes())
             if room <= 0 or not self._anything():
                 self._wake.clear()
                 await self._wake.wait()
@@ -227,25 +237,39 @@ class FetchNode:
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
         if connection is not self._connection:
             await ping(connection)
-            self._window.opened()
         newest = TOPIC_ID_VERSION - 1 if self._by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
         if self._full:
             self._share()
-        plan = session.plan(self._cursors, self._window.partition_bytes)
-        began = self._clock.monotonic()
+        plan = session.plan(self._cursors, self._partition_bytes())
         correlation_id = connection.next_correlation_id()
+        max_bytes = min(max_bytes, self._answer_bytes())
         frame = self._frame(version, correlation_id, plan, max_bytes)
 
         def take(body: memoryview, lease: BufferLease | None) -> None:
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
-            took_s = self._clock.monotonic() - began
-            self._window.answered(len(body), took_s, connection.round_trip_s)
             self._take(decode_fetch(version, body), lease)
 
         await connection.exchange((frame,), correlation_id, take)
+
+    def _reads_in_stripes(self) -> bool:
+        """Whether what lags is read over several connections, beside the session."""
+        connection = self._connection
+        return (
+            self._settings.fetch_connections_max > 1
+            and connection is not None
+            and is_distant(connection)
+        )
+
+    def _partition_bytes(self) -> int:
+        most = self._settings.max_partition_fetch_bytes
+        return min(most, FAR_PARTITION_BYTES) if self._reads_in_stripes() else most
+
+    def _answer_bytes(self) -> int:
+        most = FAR_ANSWER_BYTES if self._reads_in_stripes() else ANSWER_BYTES
+        return min(most, self._settings.fetch_max_bytes)
 
     def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
         """A session lives and dies with its connection, and names topics one way."""
@@ -283,6 +307,7 @@ class FetchNode:
         session.opened(response.session_id)
         asked_for, touch = session.asked, session.touch
         cursors, on_fetched = self._cursors, self._events.on_fetched
+        in_stripes = self._reads_in_stripes()
         for part in response.partitions:
             asked = asked_for(part.topic or part.topic_id, part.partition)
             if asked is None:
@@ -302,6 +327,9 @@ class FetchNode:
             ):
                 continue
             on_fetched(cursor, part, lease)
+            if in_stripes and cursor in cursors and cursor.fetchable:
+                read = cursor.position - asked.wanted.position
+                self._stripes.add(cursor, len(part.records or b""), read)
             if cursor.filled:
                 full[cursor] = None
             elif cursor in full:
@@ -310,7 +338,7 @@ class FetchNode:
 
     def _share(self) -> None:
         """Divide the next answer among partitions that have more to give than fits."""
-        limit, room = self._window.partition_bytes, self._window.answer_bytes(self._events.most())
+        limit, room = self._partition_bytes(), self._answer_bytes()
         for cursor in [c for c in self._full if not c.filled]:
             del self._full[cursor]
         for cursor, share in shares(self._full, limit, room, self._clock.now_ms()):

@@ -175,6 +175,7 @@ class SenderLane:
         "_was_full",
         "acked_end",
         "bump_wanted",
+        "channel",
         "connection",
         "epoch",
         "error",
@@ -211,6 +212,7 @@ class SenderLane:
         self.error: tuple[int, str] = (0, "")
         self.bump_wanted = False
         self.connection: object = None
+        self.channel = 0  # which of the connections to its leader it is dealt to
         self.queue: deque[tuple[TopicPartition, RecordBatch]] = deque()
         self.queued_bytes = 0
         self.unsettled: deque[Sent] = deque()
@@ -255,6 +257,10 @@ class SenderLane:
         if connection is not self.connection:
             self.connection = connection
             self._confirmed = False
+
+    def deal(self, channel: int) -> None:
+        """Leave by another connection to its leader, once what is under way by the present one is answered."""
+        self.channel = channel
 
     def offer(self, source: TopicPartition, batches: Sequence[RecordBatch]) -> int:
         """Queue batches behind the others; return their size in bytes."""

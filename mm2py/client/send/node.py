@@ -1,4 +1,4 @@
-"""One target broker as the Sender sees it: its connection, the lanes that can send, the open requests.
+"""One connection to a target broker as the Sender sees it: the lanes that can send, the open requests.
 
 Flow: ready lanes -> one Produce request with one batch per partition -> answers -> ``LaneOwner.answered`` per batch.
 A lost connection reports every batch under way as lost, oldest request first.
@@ -51,6 +51,9 @@ joins batches of 16 KiB for a tenth of what sending them one by one costs; in Py
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
 
+REST_S: Final = 60.0
+"""For how long no partition is dealt to a connection beside the first one that could not be opened."""
+
 QUIET_FAILURES: Final = 3
 """Failed connects before it is worth a word: brokers restart."""
 
@@ -60,11 +63,12 @@ Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 
 @final
 class ProduceNode:
-    """Sends what the lanes of one leader have; lives as long as the Sender."""
+    """Sends what the lanes of one leader have that are dealt to one connection; lives as long as the Sender."""
 
     def __init__(
         self,
         node_id: int,
+        channel: int,
         cluster: Cluster,
         *,
         clock: Clock,
@@ -72,7 +76,8 @@ class ProduceNode:
         merges: bool,
         most_bytes: int,
     ) -> None:
-        self._node_id = node_id
+        self._node_id, self._channel = node_id, channel
+        self._purpose = f"produce-{channel}" if channel else "produce"
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -85,7 +90,21 @@ class ProduceNode:
         self._merges = merges
         self._pinging = False
         self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
-        self._throttled_until = 0.0
+        self._throttled_until = self._rests_until = 0.0
+
+    @property
+    def is_distant(self) -> bool:
+        """Whether the broker is so far away that one connection may be too few; False while unknown."""
+        return self._connection is not None and is_distant(self._connection)
+
+    @property
+    def rests(self) -> bool:
+        """Whether the connection could not be opened lately."""
+        return self._rests_until > self._loop.time()
+
+    def carries(self, lane: SenderLane) -> bool:
+        """Whether what is under way of ``lane`` left from here."""
+        return self._connection is not None and lane.connection is self._connection
 
     def permitted(self) -> None:
         """Sending is allowed again: send what became ready meanwhile."""
@@ -149,18 +168,18 @@ class ProduceNode:
         entries: Entries = {}
         size = 0
         ready = self._ready
-        node_id, limit = self._node_id, self._most_bytes
+        node_id, channel, limit = self._node_id, self._channel, self._most_bytes
         plan = None
         if self._merges:
             plan = DISTANT if is_distant(connection) else LOCAL
         for lane in list(ready):
-            if lane.leader != node_id:
+            if lane.leader != node_id or lane.channel != channel:
                 del ready[lane]
                 self._owner.ready(lane)
                 continue
-            if lane.connection is not connection:
+            if lane.connection is not connection and not lane.under_way:
                 lane.travels_by(connection)
-            if not lane.can_send():
+            if lane.connection is not connection or not lane.can_send():
                 del ready[lane]  # it comes back with its next answer or batch
                 continue
             if limit:
@@ -261,11 +280,14 @@ class ProduceNode:
         try:
             while self._ready:
                 try:
-                    connection = await self._cluster.connection(self._node_id, "produce")
+                    connection = await self._cluster.connection(self._node_id, self._purpose)
                     self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
                     if self._merges:
                         await ping(connection)
                 except Mm2pyError as error:
+                    if self._channel:
+                        self._hand_back()
+                        return
                     if backoff.failures >= QUIET_FAILURES:
                         for lane in self._ready:
                             self._owner.stalled(lane, error)
@@ -277,6 +299,14 @@ class ProduceNode:
         finally:
             self._connecting = False
         self._pump()
+
+    def _hand_back(self) -> None:
+        """Without this connection the lanes go back to the first one: a broker may limit their number."""
+        self._rests_until = self._loop.time() + REST_S
+        waiting, self._ready = self._ready, {}
+        for lane in waiting:
+            lane.deal(0)
+            self._owner.ready(lane)
 
     async def _move_lanes(self) -> None:
         """The broker cannot be reached: lanes whose leader is elsewhere by now go there."""

@@ -1,7 +1,8 @@
 """Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without doubling.
 
 Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> answer -> ``on_delivered``.
-One batch per partition per request, many partitions per request. What lanes ask for is done beside it:
+One batch per partition per request, many partitions per request; what lags on a distant broker is dealt over several
+connections, each partition to one. What lanes ask for is done beside it:
 opening.py finds leaders and log ends, recovery.py pauses, reads the target's log and splits, limits.py knows what a topic takes. It never decodes records.
 """
 
@@ -31,6 +32,10 @@ __all__ = ["Sender"]
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
+
+DEAL_BYTES: Final = 256 * 1024
+"""What waits of a partition from which on its broker's socket buffers are too small for a long round trip: the
+default of ``socket.receive.buffer.bytes`` is 100 KiB."""
 
 CODECS: Final = {
     "none": Codec.NONE,
@@ -98,7 +103,8 @@ class Sender:
         self._end_watch = permit.watch(self._permit_changed)
         self._lanes: dict[TopicPartition, SenderLane] = {}
         self._last_epochs: dict[TopicPartition, tuple[int, int]] = {}
-        self._nodes: dict[int, ProduceNode] = {}
+        self._nodes: dict[tuple[int, int], ProduceNode] = {}
+        self._dealt = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = LaneLimits(
             self._lanes,
@@ -190,7 +196,9 @@ class Sender:
             return
         self._last_epochs[target] = (lane.producer_id, lane.epoch)
         if lane.under_way:
-            self._nodes[lane.leader].reset(f"what was sent to {target} is taken back")
+            for node in self._nodes.values():
+                if node.carries(lane):
+                    node.reset(f"what was sent to {target} is taken back")
         self._drop(lane)
 
     def renew(self) -> None:
@@ -216,17 +224,18 @@ class Sender:
 
     def ready(self, lane: SenderLane) -> None:
         """Send what the lane has at the end of this loop iteration."""
-        node = self._nodes.get(lane.leader)
+        key = lane.leader, lane.channel
+        node = self._nodes.get(key)
         if node is None:
             node = ProduceNode(
-                lane.leader,
+                *key,
                 self._cluster,
                 clock=self._clock,
                 owner=self,
                 merges=not self._whole_batches,
                 most_bytes=self._settings.max_request_size,
             )
-            self._nodes[lane.leader] = node
+            self._nodes[key] = node
         node.ready(lane)
 
     def answered(
@@ -385,10 +394,24 @@ class Sender:
             await self._clock.sleep(LOOK_S)
             for lane in self._lanes.values():
                 lane.look_after()
+                self._deal(lane)
             for node in self._nodes.values():
                 node.look_after()
             if all(lane.resting for lane in self._lanes.values()):
                 self._stirred.clear()
+
+    def _deal(self, lane: SenderLane) -> None:
+        """Let a partition that lags on a distant broker have a connection beside the first one."""
+        first = self._nodes.get((lane.leader, 0))
+        most = self._settings.produce_connections_max
+        if first is None or not first.is_distant or most == 1:
+            lane.deal(0)
+        elif not lane.channel and lane.queued_bytes >= DEAL_BYTES:
+            channel = 1 + self._dealt % (most - 1)
+            self._dealt += 1
+            found = self._nodes.get((lane.leader, channel))
+            if found is None or not found.rests:
+                lane.deal(channel)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A defect in the Sender itself must not leave partitions waiting for ever."""

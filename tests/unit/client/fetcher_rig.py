@@ -8,7 +8,7 @@ from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ConsumerSettings
+from mm2py.config.clients import CONNECTIONS, ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy
@@ -104,6 +104,8 @@ async def fetching(
     buffer_bytes: int = BUFFER_BYTES,
     reconnect_ms: int = 1,
     line: DelayProxy | None = None,
+    connections: int = CONNECTIONS,
+    partition_bytes_set: bool = False,
 ) -> AsyncGenerator[Rig]:
     """A Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
     async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
@@ -127,6 +129,8 @@ async def fetching(
             auto_offset_reset=reset,
             isolation_level=isolation,
             max_partition_fetch_bytes=partition_bytes,
+            fetch_connections_max=connections,
+            max_partition_fetch_bytes_set=partition_bytes_set,
         )
         rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s, buffer_bytes=buffer_bytes)
         try:

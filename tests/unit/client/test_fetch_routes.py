@@ -1,5 +1,6 @@
 """Dead, silent and new leaders, and positions that are looked up: many partitions at once."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -7,7 +8,8 @@ import pytest
 
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch.losses import FetchLosses
-from mm2py.client.fetch.node import FetchNode, NodeEvents, PlainLease
+from mm2py.client.fetch.node import FetchNode, NodeEvents
+from mm2py.client.fetch.stripes import PlainLease
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol.fetch import FetchedPartition, FetchResponse
@@ -175,6 +177,7 @@ async def test_an_answer_about_another_incarnation_is_ignored() -> None:
                 most=lambda: 1,
                 on_fetched=lambda cursor, _part, _lease: taken.append(cursor),
                 on_lost=lambda _cursors, _error: None,
+                spawn=asyncio.ensure_future,
             ),
             losses=FetchLosses(
                 auto_offset_reset="earliest",

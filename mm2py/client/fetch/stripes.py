@@ -1,0 +1,403 @@
+"""Partitions of a distant broker that lag, read in stripes over several connections and put back in order.
+
+A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries over a long round trip,
+whatever is asked for. Flow: ``add`` -> ranges of offsets asked ahead, dealt over the connections -> answers wait for
+those before them -> ``on_fetched`` in order -> ``on_caught_up``: the ``FetchNode`` reads it on in its session.
+
+Stripe borders are guesses from the bytes per offset read last. They need not be borders of batches: a broker
+answers from the batch that holds the offset, and ``Cursor.take`` leaves out what it has. An answer that ends early
+leaves a hole, which is asked for when its turn comes; an answer is applied only when the position has reached the
+offset that it was asked for, so nothing is passed over. Errors count only where the position itself was asked for.
+"""
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.round_trip import is_distant
+from mm2py.client.fetch.cursor import Cursor
+from mm2py.client.pacing import ByteRate, Throttle
+from mm2py.clock import Clock
+from mm2py.config.clients import ConsumerSettings
+from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.fetch import (
+    FETCH_KEY,
+    FETCH_VERSIONS,
+    FetchedPartition,
+    FetchPartition,
+    decode_fetch,
+    encode_fetch,
+)
+from mm2py.protocol.record_batch import BufferLease
+
+__all__ = ["PlainLease", "StripeEvents", "Stripes"]
+
+_MARGIN_BYTES: Final = 8 * 1024
+"""Left for an answer's framing: receive buffers are powers of two, one byte more costs double."""
+
+_STRIPE_BYTES: Final = 512 * 1024 - _MARGIN_BYTES
+"""At the 1.5 MB/s that a default send buffer allows over 80 ms it takes a third of a second."""
+
+_LARGEST_STRIPE_BYTES: Final = 4 * 1024 * 1024 - _MARGIN_BYTES
+_BATCHES: Final = 4
+"""A stripe has room for so many batches: each may bring one that the stripe before it brought too."""
+
+_PER_CONNECTION: Final = 2
+"""While one answer is on its way the broker has the next request already."""
+
+_FIRST_WIDTH: Final = 4
+_TOO_LONG_S: Final = 2.0
+"""From here on fewer stripes are asked for together: the line is full, and others wait behind them."""
+
+_REST_MS: Final = 1_000
+_LONGEST_REST_MS: Final = 60_000
+"""A connection that failed rests, so that a broker's limit of connections is not tried all the time."""
+
+_LAST_BY_NAME: Final = 12
+_OUTSIDE_SESSIONS: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StripeEvents:
+    """Callbacks of Stripes; ``room`` and ``most`` are bytes, as those of the FetchNode."""
+
+    room: Callable[[], int]
+    most: Callable[[], int]
+    on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
+    on_caught_up: Callable[[Cursor], None]
+    spawn: Callable[[Coroutine[None, None, None]], object]
+
+
+@final
+class PlainLease:
+    """Takes the place of a pooled buffer where a short answer was copied out of the head buffer."""
+
+    __slots__ = ()
+
+    def retain(self) -> None:
+        """Nothing is shared."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+
+_NO_LEASE: Final = PlainLease()
+
+
+@final
+class _Stripe:
+    """One range of offsets, from the question to its turn."""
+
+    __slots__ = ("asked_at", "end", "first", "lease", "part", "size", "start")
+
+    def __init__(self, start: int, end: int, size: int, *, first: bool) -> None:
+        self.start, self.end, self.size = start, end, size
+        self.first = first  # begins at the position: its errors count
+        self.asked_at: float | None = None
+        self.part: FetchedPartition | None = None
+        self.lease: BufferLease | None = None
+
+    def release(self) -> None:
+        """Give its buffer back."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.release()
+
+
+@final
+class _Reading:
+    """One partition: its stripes by offset, and what an offset takes."""
+
+    __slots__ = ("cursor", "density", "stripes")
+
+    def __init__(self, cursor: Cursor, density: float) -> None:
+        self.cursor = cursor
+        self.density = density  # bytes per offset, 0 while unknown
+        self.stripes: deque[_Stripe] = deque()
+
+    def learn(self, size_bytes: int, offsets: int) -> None:
+        """Take what an answer held."""
+        found = size_bytes / offsets
+        self.density = found if not self.density else (self.density + found) / 2
+
+    def next(self, log_end: int, limit_bytes: int) -> _Stripe | None:
+        """Return the stripe to be asked for next, None while there is none.
+
+        With a ``log_end`` of 0 only what has its turn, which never waits when it has come.
+        """
+        for stripe in self.stripes:
+            if stripe.asked_at is None and stripe.part is None:
+                return stripe  # its connection was lost
+        position, batch = self.cursor.position, self.cursor.batch_bytes
+        size = min(limit_bytes, max(_STRIPE_BYTES, _BATCHES * batch), _LARGEST_STRIPE_BYTES)
+        # The last batch of an answer may be cut, and the first one may begin before the stripe.
+        span = int(max(size - 2 * batch, batch, 1) / self.density) + 1 if self.density else 1
+        hole = self.stripes[0].start - position if self.stripes else span
+        if hole > 0:
+            span = min(hole, span)
+            size = min(size, int(span * self.density) + 2 * batch) if self.density else size
+            made = _Stripe(position, position + span, size, first=True)
+            self.stripes.appendleft(made)
+            return made
+        start = self.stripes[-1].end
+        if not self.density or start >= log_end or size < (_BATCHES - 1) * batch:
+            return None
+        made = _Stripe(start, start + span, size, first=False)
+        self.stripes.append(made)
+        return made
+
+
+@final
+class _Channel:
+    """One connection and what is asked over it."""
+
+    __slots__ = ("backoff", "not_before", "purpose", "under_way")
+
+    def __init__(self, number: int) -> None:
+        self.purpose = f"fetch-{number}"
+        self.under_way = 0
+        self.backoff = Backoff(_REST_MS, _LONGEST_REST_MS)
+        self.not_before = 0.0
+
+
+@final
+class Stripes:
+    """Reads partitions of one broker over ``fetch.connections.max`` - 1 connections beside the first one."""
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        clock: Clock,
+        events: StripeEvents,
+        throttle: Throttle,
+        rate: ByteRate | None,
+    ) -> None:
+        self._node_id, self._cluster, self._settings = node_id, cluster, settings
+        self._clock, self._events, self._throttle, self._rate = clock, events, throttle, rate
+        self._isolation = 1 if settings.isolation_level == "read_committed" else 0
+        limit = _LARGEST_STRIPE_BYTES
+        if settings.max_partition_fetch_bytes_set:
+            limit = settings.max_partition_fetch_bytes
+        self._limit_bytes = min(limit, settings.fetch_max_bytes)
+        self._channels = [_Channel(n) for n in range(1, settings.fetch_connections_max)]
+        self._readings: dict[Cursor, _Reading] = {}
+        self._asked: dict[_Stripe, None] = {}
+        self._held_bytes = 0  # of stripes that were asked for and not applied
+        self._width = _FIRST_WIDTH
+        self._applying = self._resting = False
+
+    def add(self, cursor: Cursor, size_bytes: int, offsets: int) -> None:
+        """Read it here, if it lags by more than one stripe as far as the last answer shows."""
+        density = size_bytes / offsets if offsets > 0 else 0.0
+        lag = self._end(cursor) - cursor.position
+        if cursor in self._readings or lag <= 0 or (density and lag * density < _STRIPE_BYTES):
+            return
+        if self._all_rest():
+            return
+        cursor.spread(over_several=True)
+        self._readings[cursor] = _Reading(cursor, density)
+        self.wake()
+
+    def remove(self, cursor: Cursor) -> None:
+        """Read it here no more; what is under way for it is ignored."""
+        reading = self._readings.pop(cursor, None)
+        if reading is not None:
+            cursor.spread(over_several=False)
+            for stripe in reading.stripes:
+                self._drop(stripe)
+            reading.stripes.clear()
+
+    def owed_since(self) -> float | None:
+        """Return since when the oldest answer is owed."""
+        return next(iter(self._asked)).asked_at if self._asked else None
+
+    def wake(self) -> None:
+        """Ask for what may be asked for: there may be memory, a partition or a connection again."""
+        if self._applying or self._resting or not self._readings:
+            return
+        pause_s = self._throttle.remaining_s()
+        if self._rate is not None:
+            pause_s = max(pause_s, self._rate.delay_s())
+        if pause_s > 0:
+            self._resting = True
+            self._events.spawn(self._rest(pause_s))
+            return
+        while len(self._asked) < self._width:
+            channel = self._free_channel()
+            found = None if channel is None else self._next()
+            if channel is None or found is None:
+                return
+            reading, stripe = found
+            stripe.asked_at = self._clock.monotonic()
+            self._asked[stripe] = None
+            channel.under_way += 1
+            self._events.spawn(self._read(reading, stripe, channel))
+
+    # -- what is asked ----------------------------------------------------------------------------
+
+    async def _rest(self, pause_s: float) -> None:
+        await self._clock.sleep(pause_s)
+        self._resting = False
+        self.wake()
+
+    def _free_channel(self) -> _Channel | None:
+        now = self._clock.monotonic()
+        free = [
+            channel
+            for channel in self._channels
+            if channel.under_way < _PER_CONNECTION and channel.not_before <= now
+        ]
+        return min(free, key=lambda channel: channel.under_way) if free else None
+
+    def _next(self) -> tuple[_Reading, _Stripe] | None:
+        """Return the next stripe that there is room for: of the partition with the fewest, in turn.
+
+        What waits for its turn must never use up the room of what it waits for.
+        """
+        most, under_way = self._events.most(), sum(stripe.size for stripe in self._asked)
+        room = min(self._events.room(), most)
+        if self._rate is not None:
+            room = min(room, self._rate.room_bytes())
+        if room <= under_way:
+            return None
+        is_room_ahead = self._held_bytes < most
+        for reading in sorted(self._readings.values(), key=lambda it: len(it.stripes)):
+            cursor, known = reading.cursor, len(reading.stripes)
+            if cursor.paused:
+                continue
+            stripe = reading.next(self._end(cursor) if is_room_ahead else 0, self._limit_bytes)
+            if stripe is not None:
+                if len(reading.stripes) > known:
+                    self._held_bytes += stripe.size
+                self._readings[cursor] = self._readings.pop(cursor)
+                return reading, stripe
+        return None
+
+    def _all_rest(self) -> bool:
+        now = self._clock.monotonic()
+        return all(channel.not_before > now for channel in self._channels)
+
+    def _end(self, cursor: Cursor) -> int:
+        return cursor.last_stable_offset if self._isolation else cursor.high_watermark
+
+    async def _read(self, reading: _Reading, stripe: _Stripe, channel: _Channel) -> None:
+        try:
+            connection = await self._cluster.connection(self._node_id, channel.purpose)
+            if self._waits_for(reading, stripe):
+                await self._exchange(connection, reading, stripe)
+            channel.backoff.reset()
+        except Mm2pyError:
+            channel.not_before = self._clock.monotonic() + channel.backoff.next_s()
+            stripe.asked_at = None
+        finally:
+            channel.under_way -= 1
+            self._asked.pop(stripe, None)
+        if self._all_rest():
+            for cursor in list(self._readings):  # the first connection shows the cause
+                self._hand_back(cursor)
+        self.wake()
+
+    async def _exchange(
+        self, connection: BrokerConnection, reading: _Reading, stripe: _Stripe
+    ) -> None:
+        cursor, settings = reading.cursor, self._settings
+        newest = _LAST_BY_NAME if cursor.by_name else FETCH_VERSIONS[1]
+        version = connection.negotiated(FETCH_KEY, FETCH_VERSIONS[0], newest, "Fetch")
+        correlation_id = connection.next_correlation_id()
+        wanted = FetchPartition(
+            topic=cursor.tp.topic,
+            topic_id=cursor.topic_id,
+            partition=cursor.tp.partition,
+            position=stripe.start,
+            current_leader_epoch=cursor.leader_epoch,
+            # Ahead of the position nothing can be said of the record before.
+            last_fetched_epoch=cursor.last_epoch if stripe.start == cursor.position else -1,
+            max_bytes=stripe.size,
+        )
+        frame = encode_fetch(
+            version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            partitions=[wanted],
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=1,
+            max_bytes=stripe.size,
+            isolation_level=self._isolation,
+            session_id=0,
+            session_epoch=_OUTSIDE_SESSIONS,
+            rack_id=self._cluster.settings.client_rack,
+        )
+
+        def take(body: memoryview, lease: BufferLease | None) -> int:
+            if lease is None:
+                body = memoryview(bytearray(body))
+            answer = decode_fetch(version, body)
+            self._throttle.honour(answer.throttle_ms)
+            if not answer.error_code and answer.partitions and self._waits_for(reading, stripe):
+                stripe.part = answer.partitions[0]
+                if lease is not None:
+                    lease.retain()
+                    stripe.lease = lease
+                self._apply(reading)
+            if self._rate is not None:
+                self._rate.spend(len(body))
+            return answer.error_code
+
+        asked_at = self._clock.monotonic()
+        code = await connection.exchange([frame], correlation_id, take)
+        if code:
+            raise server_error(code, f"Fetch to broker {self._node_id}")
+        if stripe.part is None and self._waits_for(reading, stripe):
+            raise ProtocolError(f"broker {self._node_id} left {cursor.tp} out of its answer")
+        took_s = self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip_s
+        is_slow = took_s > _TOO_LONG_S
+        width = self._width // 2 if is_slow else self._width + 1
+        self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))
+        if not is_distant(connection) and self._readings.get(cursor) is reading:
+            self._hand_back(cursor)  # it was only slow to answer when it seemed distant
+
+    def _waits_for(self, reading: _Reading, stripe: _Stripe) -> bool:
+        return self._readings.get(reading.cursor) is reading and stripe in reading.stripes
+
+    # -- what has come ----------------------------------------------------------------------------
+
+    def _apply(self, reading: _Reading) -> None:
+        """Hand on what has its turn."""
+        cursor, stripes = reading.cursor, reading.stripes
+        self._applying = True
+        try:
+            while stripes and (part := stripes[0].part) and stripes[0].start <= cursor.position:
+                stripe = stripes.popleft()
+                before = cursor.position
+                try:
+                    if part.records or (stripe.first and stripe.start == before):
+                        self._events.on_fetched(cursor, part, stripe.lease or _NO_LEASE)
+                finally:
+                    self._drop(stripe)
+                if self._readings.get(cursor) is not reading:
+                    return
+                if cursor.position > before:
+                    reading.learn(len(part.records or b""), cursor.position - stripe.start)
+                elif cursor.position < before or stripe.start == before:
+                    self._hand_back(cursor)  # cut back, held, damaged or refused
+                    return
+            if cursor.position >= self._end(cursor) and not stripes:
+                self._hand_back(cursor)
+        finally:
+            self._applying = False
+
+    def _hand_back(self, cursor: Cursor) -> None:
+        self.remove(cursor)
+        self._events.on_caught_up(cursor)
+
+    def _drop(self, stripe: _Stripe) -> None:
+        self._held_bytes -= stripe.size
+        stripe.release()

@@ -1,0 +1,156 @@
+"""Partitions that lag on a distant target are dealt over several connections; each keeps its order."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.send import sender
+from mm2py.client.send.sender import Sender
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.testing.broker import FakeBroker
+from mm2py.testing.delay_proxy import DelayProxy
+from mm2py.testing.waiting import eventually
+from mm2py.types import TopicPartition
+
+SOURCE = TopicPartition("t", 0)
+TARGETS = [TopicPartition("copy", number) for number in range(6)]
+BATCHES = 120
+RECORDS = 10
+PAD = 1_000
+
+
+class Rig:
+    """A Sender with a long way to one fake broker."""
+
+    def __init__(self, broker: FakeBroker, cluster: Cluster, connections: int) -> None:
+        self.broker, self.cluster = broker, cluster
+        self.delivered: dict[TopicPartition, list[int]] = {target: [] for target in TARGETS}
+        self.failed: list[Exception] = []
+        self.stalled: list[Exception] = []
+        self.sender = Sender(
+            cluster,
+            ProducerSettings(connection=cluster.settings, produce_connections_max=connections),
+            clock=SYSTEM_CLOCK,
+            on_delivered=self._on_delivered,
+            on_failed=lambda _source, _target, error: self.failed.append(error),
+            on_stalled=lambda _target, error: self.stalled.append(error) if error else None,
+        )
+
+    def _on_delivered(
+        self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, _offset: int
+    ) -> None:
+        for first, count in batch.runs:
+            self.delivered[target] += range(first, first + count)
+
+    def enqueue(self, target: TopicPartition, first: int = 0) -> None:
+        stamp = SYSTEM_CLOCK.now_ms()
+        for start in range(first, first + BATCHES * RECORDS, RECORDS):
+            values = (b"%d" % number for number in range(start, start + RECORDS))
+            data = encode_batch([NewRecord(None, it.ljust(PAD), (), stamp) for it in values])
+            runs = ((start, RECORDS),)
+            batch = RecordBatch(data, start, start + RECORDS - 1, RECORDS, stamp, 0, 0, runs, None)
+            self.sender.enqueue(SOURCE, target, [batch])
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are to send by."""
+        open_now = self.cluster._connections._open  # pyright: ignore[reportPrivateUsage]
+        return sum(1 for _, purpose in open_now if purpose.startswith("produce"))
+
+    def stored(self, target: TopicPartition) -> list[int]:
+        """Return the numbers of the records in the target's log, in order."""
+        return [
+            int(record.value or b"")
+            for data in self.broker.log(target)
+            for batch in decode_batches(data)
+            for record in batch.records
+        ]
+
+    def is_complete(self, rounds: int = 1) -> bool:
+        wanted = list(range(rounds * BATCHES * RECORDS))
+        return all(self.stored(target) == wanted == self.delivered[target] for target in TARGETS)
+
+
+@asynccontextmanager
+async def distant(*, connections: int = 5, round_trip_s: float = 0.03) -> AsyncGenerator[Rig]:
+    with DelayProxy(round_trip_s=round_trip_s) as line:
+        async with FakeBroker(topics={"copy": len(TARGETS)}) as broker:
+            port = line.front(broker.port)
+            broker.cluster.brokers[broker.node_id] = ("127.0.0.1", port)
+            settings = ConnectionSettings(
+                bootstrap_servers=(("127.0.0.1", port),),
+                reconnect_backoff_ms=1,
+                reconnect_backoff_max_ms=5,
+                retry_backoff_ms=1,
+                retry_backoff_max_ms=5,
+            )
+            cluster = Cluster(settings, alias="B")
+            await cluster.connect()
+            rig = Rig(broker, cluster, connections)
+            await rig.sender.start()
+            try:
+                yield rig
+            finally:
+                await rig.sender.close()
+                await cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look after lanes ten times a round trip, and let them lag with little."""
+    monkeypatch.setattr(sender, "LOOK_S", 0.003)
+    monkeypatch.setattr(sender, "DEAL_BYTES", 1)
+
+
+async def test_partitions_that_lag_are_dealt_over_several_connections_each_in_order() -> None:
+    async with distant() as rig:
+        for target in TARGETS:
+            rig.enqueue(target)
+        await eventually(lambda: rig.connections == 5)
+        for target in TARGETS:
+            rig.enqueue(target, BATCHES * RECORDS)
+        assert await rig.sender.flush(20)
+        assert rig.is_complete(2)
+        assert (rig.failed, rig.stalled) == ([], [])
+
+
+@pytest.mark.parametrize(("connections", "round_trip_s"), [(1, 0.03), (5, 0.0)])
+async def test_nearby_or_where_the_user_says_so_one_connection_is_enough(
+    connections: int, round_trip_s: float
+) -> None:
+    async with distant(connections=connections, round_trip_s=round_trip_s) as rig:
+        for target in TARGETS:
+            rig.enqueue(target)
+        assert await rig.sender.flush(20)
+        assert rig.is_complete()
+        assert rig.connections == 1
+
+
+async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
+    async with distant() as rig:
+        for number in range(3):
+            for target in TARGETS:
+                rig.enqueue(target, number * BATCHES * RECORDS)
+            await eventually(lambda: rig.connections >= 3)
+            await rig.broker.disconnect()
+        assert await rig.sender.flush(20)
+        assert rig.is_complete(3)
+        assert rig.failed == []
+
+
+async def test_a_broker_that_accepts_few_connections_is_sent_everything_over_those() -> None:
+    async with distant() as rig:
+        rig.broker.most_connections = rig.broker.connections + 2
+        for target in TARGETS:
+            rig.enqueue(target)
+        await eventually(lambda: rig.broker.connections == rig.broker.most_connections)
+        for target in TARGETS:
+            rig.enqueue(target, BATCHES * RECORDS)
+        assert await rig.sender.flush(20)
+        assert rig.is_complete(2)
+        assert (rig.failed, rig.stalled) == ([], [])
