@@ -80,7 +80,9 @@ class RestServer:
             ConfigError: an address cannot be used.
         """
         # Below ERROR it logs its start, and each request of a stranger that is no HTTP.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        uvicorn_log = logging.getLogger("uvicorn.error")
+        uvicorn_log.setLevel(logging.ERROR)
+        uvicorn_log.addFilter(_is_worth_a_line)
         self._guard = ConnectionGuard(self._connections or connection_limit())
         bound: list[BoundListener] = []
         try:
@@ -134,6 +136,11 @@ class RestServer:
                 await task
                 raise ConfigError(f"REST cannot listen at {bound.url}")
             await asyncio.sleep(0)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Leave out that no request was cut off at the end, which uvicorn logs as an error."""
+    return not (str(record.msg).startswith("Cancel %s running task") and record.args == (0,))
 
 
 def _certified() -> type[asyncio.Protocol]:
