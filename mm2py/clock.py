@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Final, Protocol, final
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "set_within"]
 
 
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
@@ -46,3 +46,13 @@ class SystemClock:
 
 
 SYSTEM_CLOCK: Final = SystemClock()
+
+
+async def set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for ``event``; False when that takes longer than ``timeout_s`` of real time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -81,7 +81,7 @@ class ConnectionSettings:
 class ConsumerSettings:
     """How to read from a cluster; the fetch limits have Java's meaning and defaults.
 
-    ``max_partition_fetch_bytes_set``: the file names it, so it is not raised over a long round trip.
+    ``max_partition_fetch_bytes_set``: the file names it, so no stripe over a long round trip is larger.
     """
 
     connection: ConnectionSettings

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent
 from mm2py.client.backoff import Backoff
-from mm2py.clock import Clock
+from mm2py.clock import Clock, set_within
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import (
     IncarnationRecord,
@@ -117,12 +117,7 @@ class LedgerStore(EventSink):
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until every event is acknowledged; False when time ran out."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await set_within(self._idle, timeout_s)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
         """Return which topic id stored positions belong to; what is known if the ledger cannot be read."""

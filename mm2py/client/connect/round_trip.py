@@ -1,8 +1,8 @@
 """How far away a broker is: the shortest round trip that its connection has seen.
 
 Flow: a new connection -> ``ping`` a few times; later each answer -> ``BrokerConnection.round_trip_s`` ->
-``is_distant`` decides what may be in flight to or from it. On a busy machine the first answers are late; a broker that
-seems distant is asked again each second, so that it does not stay so for the life of its connection.
+``is_distant`` decides what may be in flight to or from it. On a busy machine the first answers are late; any quick answer
+corrects that, and the Sender, whose requests are large, asks a broker that seems distant again each second.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.protocol.messages import api_versions
 
-__all__ = ["DISTANT_S", "is_distant", "ping"]
+__all__ = ["is_distant", "ping"]
 
 DISTANT_S: Final = 0.01
 """Round trip from which a broker counts as distant, for the Sender and the Fetcher alike."""

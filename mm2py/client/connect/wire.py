@@ -142,7 +142,7 @@ class Wire:
             self.close(error)
 
     def _read_records(self, tls: ssl.SSLSocket) -> None:
-        """Take what is there to its end: what stays inside of OpenSSL wakes nobody up."""
+        """Take what is there to its end: for what stays inside of OpenSSL the loop gets no event."""
         peer, left = self._peer, _READ_BYTES
         while left > 0:
             if self._closed:
@@ -162,11 +162,7 @@ class Wire:
             if count < size:  # the end of the stream
                 self.close()
                 return
-        self._loop.call_soon(self._read_again)
-
-    def _read_again(self) -> None:
-        if not self._closed:
-            self._read()
+        self._loop.call_soon(self._read)  # which looks whether it was closed meanwhile
 
     # ---- writing
 

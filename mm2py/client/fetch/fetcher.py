@@ -18,6 +18,7 @@ from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor, Verdict
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.node import FetchNode, NodeEvents
 from mm2py.client.fetch.open_transactions import OpenTransactions
+from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
@@ -76,7 +77,7 @@ class Fetcher:
         self._settings = settings
         self._clock = clock
         self._on_stalled = on_stalled
-        self._read_committed = settings.isolation_level == "read_committed"
+        self._read_committed = isolation_of(settings) == READ_COMMITTED
         self._losses = FetchLosses(
             auto_offset_reset=settings.auto_offset_reset, on_gap=on_gap, on_failed=on_failed
         )

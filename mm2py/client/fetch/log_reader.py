@@ -14,6 +14,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.fetch.partition_fetch import READ_COMMITTED
 from mm2py.client.stall_log import LEADER_CHANGE_S, is_leader_change
 from mm2py.clock import Clock
 from mm2py.errors import (
@@ -46,7 +47,6 @@ _PURPOSE: Final = "log-reader"
 _BY_NAME: Final = 12
 """Newest Fetch version that names topics; ids (v13) matter to the mirror, not here."""
 
-_READ_COMMITTED: Final = 1
 _MAX_WAIT_MS: Final = 500
 _TAIL_WAIT_MS: Final = 10_000
 """Longest wait of the broker for something new; it answers at once when there is something, or when it leads no longer."""
@@ -297,7 +297,7 @@ class LogReader:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=_MAX_BYTES,
-            isolation_level=_READ_COMMITTED,
+            isolation_level=READ_COMMITTED,
         )
         return await connection.exchange(
             (frame,),

@@ -17,6 +17,7 @@ from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
+from mm2py.client.fetch.partition_fetch import isolation_of
 from mm2py.client.fetch.session import FetchSession, Plan
 from mm2py.client.fetch.share import shares
 from mm2py.client.fetch.stripes import PlainLease, StripeEvents, Stripes
@@ -103,7 +104,7 @@ class FetchNode:
         self._losses = losses
         self._rate = rate
         self._wake = asyncio.Event()
-        self._isolation = 1 if settings.isolation_level == "read_committed" else 0
+        self._isolation = isolation_of(settings)
         self._session = FetchSession(enabled=False, by_name=True)
         self._connection: BrokerConnection | None = None
         self._full: dict[Cursor, None] = {}

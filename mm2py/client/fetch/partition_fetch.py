@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from mm2py.client.connect.cluster import Cluster
+from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import RequestTimedOutError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import (
@@ -19,9 +20,15 @@ from mm2py.protocol.fetch import (
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.types import TopicPartition
 
-__all__ = ["fetch_partition"]
+__all__ = ["READ_COMMITTED", "fetch_partition", "isolation_of"]
 
 READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+
+def isolation_of(settings: ConsumerSettings) -> int:
+    """Return ``isolation.level`` as requests have it."""
+    return READ_COMMITTED if settings.isolation_level == "read_committed" else READ_UNCOMMITTED
 
 
 async def fetch_partition(

@@ -20,6 +20,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import is_distant
 from mm2py.client.fetch.cursor import Cursor
+from mm2py.client.fetch.partition_fetch import isolation_of
 from mm2py.client.pacing import ByteRate, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
@@ -182,7 +183,7 @@ class Stripes:
     ) -> None:
         self._node_id, self._cluster, self._settings = node_id, cluster, settings
         self._clock, self._events, self._throttle, self._rate = clock, events, throttle, rate
-        self._isolation = 1 if settings.isolation_level == "read_committed" else 0
+        self._isolation = isolation_of(settings)
         limit = _LARGEST_STRIPE_BYTES
         if settings.max_partition_fetch_bytes_set:
             limit = settings.max_partition_fetch_bytes

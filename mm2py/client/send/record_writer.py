@@ -21,7 +21,7 @@ from typing import final
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.sender import Sender
-from mm2py.clock import Clock
+from mm2py.clock import Clock, set_within
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, RetriableError
 from mm2py.protocol.record_batch import RecordBatch
@@ -144,12 +144,7 @@ class RecordWriter:
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until every post is answered; False when that takes longer than ``timeout_s``."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await set_within(self._idle, timeout_s)
 
     async def close(self) -> None:
         """Stop at once; what is not acknowledged fails. Safe twice."""

@@ -19,7 +19,7 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.clock import Clock
+from mm2py.clock import Clock, set_within
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import messages
@@ -168,12 +168,7 @@ class Sender:
 
         Without a permit it does not wait: nothing moves, and no position may be written either.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return self.buffered_bytes == 0
+        return await set_within(self._idle, timeout_s) and self.buffered_bytes == 0
 
     def drop_unopened(self) -> None:
         """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.

@@ -215,7 +215,7 @@ class HostStarter:
             self._loop.remove_reader(control)
         control.close()
         self._control, self._loop, self._received = None, None, b""
-        with suppress(ProcessLookupError, ChildProcessError):  # somebody else waited for it
+        with suppress(ProcessLookupError, ChildProcessError):  # it was waited for elsewhere
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
         for answer in self._asked:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol, final
 
 from mm2py.api.context import EventSink, LossEvent
-from mm2py.clock import Clock
+from mm2py.clock import Clock, set_within
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
@@ -122,12 +122,7 @@ class LedgerRelay(EventSink):
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until the worker wrote every event; False when time ran out."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await set_within(self._idle, timeout_s)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
         """Ask the worker which topic ids stored positions belong to."""

@@ -267,7 +267,7 @@ class WorkerTask:
             and not await wait_or_stop(self._clock, FULL_FOR_S, self._room)
             and self._permit.was_valid
         ):
-            # Those that fill the memory are held, so that the others can go on.
+            # Those that fill the memory are held, so that the others continue.
             self._holds.hold_above_share({s: target for target, s in self._sources.items()})
         self._starved = False
 

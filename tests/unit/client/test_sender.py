@@ -195,9 +195,8 @@ async def test_a_lost_connection_neither_loses_nor_doubles(rig: Rig) -> None:
     assert rig.stored(SECOND) == list(range(15))
 
 
-async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent(
-    rig: Rig,
-) -> None:
+async def answer_lost_and_forgotten(rig: Rig) -> None:
+    """The second of two old batches is stored, its answer is lost, and the broker forgets their producer."""
     rig.enqueue(FIRST, stamp=LONG_AGO_MS)
     await rig.flushed()
     hold = rig.broker.hold(PRODUCE)
@@ -208,6 +207,12 @@ async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_th
     while len(rig.broker.log(FIRST)) < 2:
         await rig.broker.cluster.wait_for_data(5)
     rig.broker.partition(FIRST).expire_producers()
+
+
+async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent(
+    rig: Rig,
+) -> None:
+    await answer_lost_and_forgotten(rig)
     await rig.flushed()
     assert rig.stored(FIRST) == [0, 1, 2, 3]
     assert rig.delivered[-1] == (FIRST, 1, 1)
@@ -589,16 +594,7 @@ async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadat
 async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_passed_our_last_record(
     rig: Rig,
 ) -> None:
-    rig.enqueue(FIRST, stamp=LONG_AGO_MS)
-    await rig.flushed()
-    hold = rig.broker.hold(PRODUCE)
-    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
-    rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
-    await hold.arrived.wait()
-    hold.release()
-    while len(rig.broker.log(FIRST)) < 2:
-        await rig.broker.cluster.wait_for_data(5)
-    rig.broker.partition(FIRST).expire_producers()
+    await answer_lost_and_forgotten(rig)
     rig.broker.partition(FIRST).delete_before(2)
     await rig.flushed()
     assert rig.doubts == []
