@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Final, Protocol, final
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "set_within"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "set_within", "tick", "until_tick_s"]
 
 
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
@@ -46,6 +46,21 @@ class SystemClock:
 
 
 SYSTEM_CLOCK: Final = SystemClock()
+
+
+def until_tick_s(clock: Clock, period_s: float) -> float:
+    """Return the seconds until the next whole multiple of ``period_s`` that is not just about now.
+
+    What looks at something every second does it at the same instant everywhere on the machine: an idle process
+    wakes up once a second for all of it.
+    """
+    left_s = period_s - clock.monotonic() % period_s
+    return left_s if left_s > period_s / 10 else left_s + period_s
+
+
+async def tick(clock: Clock, period_s: float) -> None:
+    """Wait for the next whole multiple of ``period_s``, see ``until_tick_s``."""
+    await clock.sleep(until_tick_s(clock, period_s))
 
 
 async def set_within(event: asyncio.Event, timeout_s: float) -> bool:

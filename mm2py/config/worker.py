@@ -71,7 +71,7 @@ class WorkerConfig(ConfigModel):
         Option(
             _LONG,
             "How often source offsets are written; what was copied since is copied again after a "
-            "kill.",
+            "kill. Fewer than 100 records of a task wait for up to five intervals, at most 5 s.",
             low=1,
             unit="ms",
             java_default="60000",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, tick
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.states import read_flow
@@ -175,7 +175,7 @@ class FlowFleet:
             except Exception:  # the edge: the flows run on, and the next look may go well
                 log.exception("looking for flows that people added or deleted failed")
             looks += 1
-            await self._clock.sleep(LOOK_S)
+            await tick(self._clock, LOOK_S)
 
     async def _take_added(self) -> None:
         absent = [flow for flow in self._parts.pairs if flow not in self.nodes]

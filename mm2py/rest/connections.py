@@ -13,6 +13,7 @@ import resource
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from typing import Final, cast, final
 
 import h11
@@ -182,7 +183,8 @@ class GuardedProtocol(H11Protocol):
         self._await_head()
 
     def handle_events(self) -> None:
-        """Serve what has arrived."""
+        """Serve what has arrived; uvicorn's own ``Date`` would be renewed ten times a second, asked or not."""
+        self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().handle_events()
         if self._head_timer is not None and self.conn.our_state in _ANSWERING:
             self._end_wait()

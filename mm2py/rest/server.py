@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Final, final
+from typing import final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,9 +25,6 @@ from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
 
 __all__ = ["RestServer"]
 
-DATE_PERIOD_S: Final = 1.0
-"""uvicorn's own loop wakes up ten times a second; it only keeps the ``Date`` header."""
-
 
 @final
 class _Server(uvicorn.Server):
@@ -42,12 +39,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        while not self.ended.is_set():
-            await self.on_tick(0)
-            try:
-                await asyncio.wait_for(self.ended.wait(), DATE_PERIOD_S)
-            except TimeoutError:
-                continue
+        await self.ended.wait()
 
 
 @final
@@ -121,6 +113,7 @@ class RestServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            date_header=False,  # the protocol adds it
             proxy_headers=False,
             backlog=BACKLOG,
         )

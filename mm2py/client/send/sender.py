@@ -19,7 +19,7 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.clock import Clock, set_within
+from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import messages
@@ -386,7 +386,7 @@ class Sender:
     async def _look_after(self) -> None:
         while True:
             await self._stirred.wait()
-            await self._clock.sleep(LOOK_S)
+            await tick(self._clock, LOOK_S)
             for lane in self._lanes.values():
                 lane.look_after()
                 self._deal(lane)

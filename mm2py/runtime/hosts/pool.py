@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, tick
 from mm2py.errors import FatalError, Mm2pyError, ProtocolError
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import HostReports, write_line
@@ -179,7 +179,7 @@ class HostLink(HostReports):
     async def _watch(self) -> None:
         silent = received = 0
         while True:
-            await self._clock.sleep(LOOK_EVERY_S)
+            await tick(self._clock, LOOK_EVERY_S)
             silent = 0 if self._pipe.received != received else silent + 1
             received = self._pipe.received
             if silent >= SILENT_LOOKS:

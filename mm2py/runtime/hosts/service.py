@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from mm2py.client.permit import Permit
-from mm2py.clock import Clock
+from mm2py.clock import Clock, tick
 from mm2py.errors import ProtocolError
 from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import FlowMeter
@@ -204,7 +204,7 @@ class HostService:
     async def _tick(self) -> None:
         silent = 0
         while True:
-            await self._clock.sleep(METERS_EVERY_S)
+            await tick(self._clock, METERS_EVERY_S)
             if self._pipe.clogged:
                 continue
             sent = [opened.meters.send() for opened in self._flows.values()]

@@ -4,7 +4,7 @@ Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow'
 Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where the
 task says that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
 fails loses nothing: its positions are pending again unless newer ones are; 4 an unchanged position is
-not written again; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged.
+not written again, nor is a value that is the stored one; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged.
 """
 
 import asyncio
@@ -70,6 +70,7 @@ class OffsetCommitter:
         self._withheld = withheld
         self._pending: dict[TopicPartition, int] = {}
         self._keys: dict[TopicPartition, bytes] = {}
+        self._written: dict[TopicPartition, tuple[int, bytes | None]] = {}
         self._failed: set[TopicPartition] = set()
         self._then: dict[TopicPartition, Callable[[], None]] = {}
         self._failing = False
@@ -79,6 +80,16 @@ class OffsetCommitter:
     def pending(self) -> Mapping[TopicPartition, int]:
         """Positions that are acknowledged and not yet written."""
         return self._pending
+
+    def has_few(self, records: int) -> bool:
+        """Whether fewer than so many would be copied again after a kill; a first position is many."""
+        total = 0
+        for partition, position in self._pending.items():
+            written = self._written.get(partition)
+            if written is None or partition in self._then:
+                return False
+            total += position - written[0]
+        return 0 <= total < records
 
     def acknowledged(self, partition: TopicPartition, position: int) -> None:
         """Note the last acknowledged record; called in source order per partition. Hot path."""
@@ -104,10 +115,12 @@ class OffsetCommitter:
                 return True
             # Taken now as well: what is asked for while the write is under way is about later positions.
             then = {p: self._then.pop(p) for p in tuple(self._then) if p in taken}
-            written = False
+            written, values = False, self._encoded(taken)
+            new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._store.set(self._encoded(taken))
+                if new:
+                    async with asyncio.timeout(self._timeout_s):
+                        await self._store.set(new)
                 written = True
             except (Mm2pyError, TimeoutError) as error:
                 self._note_failure(error)
@@ -117,6 +130,7 @@ class OffsetCommitter:
                         self._pending.setdefault(partition, position)
                     self._then = then | self._then
             if written:
+                self._written |= {it: (taken[it], value) for it, value in values.items()}
                 for done in then.values():
                     done()
             if written and self._failing:
@@ -132,16 +146,20 @@ class OffsetCommitter:
                 self._pending[partition] = position
         return taken
 
-    def _encoded(self, positions: Mapping[TopicPartition, int]) -> dict[bytes, bytes | None]:
-        keys = self._keys
-        values: dict[bytes, bytes | None] = {}
-        for partition, position in positions.items():
-            key = keys.get(partition)
-            if key is None:
-                key = source_offset_key(self._connector, self._source_partition(partition))
-                keys[partition] = key
-            values[key] = source_offset_value(self._source_offset(partition, position))
-        return values
+    def _encoded(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, bytes | None]:
+        for partition in positions.keys() - self._keys.keys():
+            partition_of_task = self._source_partition(partition)
+            self._keys[partition] = source_offset_key(self._connector, partition_of_task)
+        return {
+            partition: source_offset_value(self._source_offset(partition, position))
+            for partition, position in positions.items()
+        }
+
+    def _is_new(self, partition: TopicPartition, value: bytes | None) -> bool:
+        written = self._written.get(partition)
+        return written is None or written[1] != value
 
     def _note_failure(self, error: Exception) -> None:
         if self._failing:

@@ -16,7 +16,7 @@ from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
-from mm2py.clock import Clock
+from mm2py.clock import Clock, until_tick_s
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
@@ -54,6 +54,11 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long a cancelled task may take to close its connections."""
 
+
+FEW_RECORDS: Final = 100
+FEW_WAIT_INTERVALS: Final = 5
+FEW_WAIT_S: Final = 5.0
+"""While a kill would copy few records again, positions are written at each fifth interval, at most so late."""
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held for it; a target that takes batches makes room sooner."""
@@ -389,11 +394,20 @@ class WorkerTask:
     # ---------------------------------------------------------------- positions and the end
 
     async def _commit_forever(self) -> None:
-        pause_s = self._settings.offset_flush_interval_ms / 1000
+        interval_s = self._settings.offset_flush_interval_ms / 1000
+        longest_s = max(interval_s, min(FEW_WAIT_INTERVALS * interval_s, FEW_WAIT_S))
+        committed_at = self._clock.monotonic()
         try:
-            while not await wait_or_stop(self._clock, pause_s, self._stop):
-                if self._permit.valid:
-                    await self._commit()
+            while not await wait_or_stop(
+                self._clock, until_tick_s(self._clock, interval_s), self._stop
+            ):
+                late_s = self._clock.monotonic() - committed_at
+                if not self._permit.valid or (
+                    late_s < longest_s - interval_s / 2 and self._committer.has_few(FEW_RECORDS)
+                ):
+                    continue
+                await self._commit()
+                committed_at = self._clock.monotonic()
         except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
             self._crash(error)
 

@@ -112,7 +112,7 @@ async def test_a_broker_that_only_seemed_distant_is_read_over_one_connection_aga
                 rounds.clear()
                 end += BACKLOG
                 backlog(rig, FIRST, end - BACKLOG, end)
-                await rig.until(lambda end=end: rig.fetcher.position(FIRST) == end)
+                await rig.until(partial(passed, rig, end - 1))
             assert rig.read[FIRST] == list(range(end))
 
 

@@ -85,6 +85,38 @@ async def test_invariant_4_an_unchanged_position_is_not_written_again() -> None:
     assert len(store.writes) == 1
 
 
+async def test_invariant_4_a_value_that_is_stored_is_not_written_again() -> None:
+    store = FakeStore()
+    committer = OffsetCommitter(
+        store,
+        "MirrorHeartbeatConnector",
+        source_partition=_source_partition,
+        source_offset=lambda _partition, _position: source_offset(0),
+        timeout_ms=5_000,
+    )
+    written: list[int] = []
+    for position in (1, 2, 3):
+        committer.acknowledged(ORDERS, position)
+        committer.after_commit(ORDERS, lambda position=position: written.append(position))
+        assert await committer.commit()
+    assert (len(store.writes), written, committer.pending) == (1, [1, 2, 3], {})
+
+
+async def test_few_records_are_counted_from_what_is_written() -> None:
+    store = FakeStore()
+    committer = _committer(store)
+    assert committer.has_few(100)
+    committer.acknowledged(ORDERS, 5)
+    assert not committer.has_few(100), "a first position is written at once"
+    await committer.commit()
+    committer.acknowledged(ORDERS, 104)
+    assert committer.has_few(100)
+    committer.acknowledged(ORDERS, 105)
+    assert not committer.has_few(100)
+    committer.acknowledged(ORDERS, 4)
+    assert not committer.has_few(100), "a position that goes back is written at once"
+
+
 async def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
     store = FakeStore()
     store.hangs = True

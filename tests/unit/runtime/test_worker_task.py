@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -130,6 +131,29 @@ async def test_nothing_is_committed_before_it_is_acknowledged() -> None:
     bench.sender.flush_result = False
     await bench.running.stop(1.0)
     assert bench.store.writes == []
+
+
+@pytest.mark.parametrize(("step", "shortest_s", "longest_s"), [(1, 3.9, 5.1), (1_000, 0, 1.1)])
+async def test_few_records_are_committed_at_each_fifth_interval(
+    step: int, shortest_s: float, longest_s: float
+) -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 1)]))
+    bench.running.start()
+    at: list[float] = []
+    position = 0
+
+    def written() -> bool:
+        nonlocal position
+        position += step
+        bench.committer.acknowledged(ORDERS, position)
+        while len(at) < len(bench.store.writes):
+            at.append(bench.clock.monotonic())
+        return len(at) > 4
+
+    await until(written)
+    await bench.running.stop(1.0)
+    pauses = [later - earlier for earlier, later in pairwise(at[1:])]
+    assert shortest_s <= min(pauses) <= max(pauses) <= longest_s
 
 
 async def test_stop_flushes_and_commits_what_was_in_flight() -> None:
