@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 import pytest
 
@@ -97,7 +98,7 @@ async def test_invariant_4_a_value_that_is_stored_is_not_written_again() -> None
     written: list[int] = []
     for position in (1, 2, 3):
         committer.acknowledged(ORDERS, position)
-        committer.after_commit(ORDERS, lambda position=position: written.append(position))
+        committer.after_commit(ORDERS, partial(written.append, position))
         assert await committer.commit()
     assert (len(store.writes), written, committer.pending) == (1, [1, 2, 3], {})
 
