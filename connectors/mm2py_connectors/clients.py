@@ -11,7 +11,9 @@ from typing import Final, Protocol
 from mm2py.api.context import SourceGap
 from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.fetch.fetcher import Fetcher
+from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
@@ -19,6 +21,7 @@ from mm2py.errors import ServerError
 from mm2py.mirror.offset_syncs import SyncWriter
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.groups import OffsetToCommit
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
@@ -27,16 +30,24 @@ __all__ = [
     "BYTE_RATE",
     "AdminFactory",
     "AdminSession",
+    "GroupFactory",
+    "GroupSession",
+    "LogFactory",
+    "LogSession",
     "MirrorAdmin",
+    "MirrorGroups",
     "ReaderEvents",
     "ReaderFactory",
     "ReaderSession",
     "Session",
     "SourceReader",
     "StartableSyncWriter",
+    "TopicLog",
     "WriterFactory",
     "WriterSession",
     "open_admin",
+    "open_groups",
+    "open_log",
     "open_reader",
     "open_writer",
 ]
@@ -89,6 +100,40 @@ class MirrorAdmin(Protocol):
 
     async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]:
         """Create ACLs; None or the refusal for each."""
+        ...
+
+
+class MirrorGroups(Protocol):
+    """The group administration that checkpoints need (``GroupAdmin``)."""
+
+    async def list_groups(self) -> GroupCatalog:
+        """Return the consumer groups with coordinator and state."""
+        ...
+
+    async def committed(self, coordinators: Mapping[str, int]) -> Mapping[str, Committed]:
+        """Return committed offsets of groups, or what went wrong with a group."""
+        ...
+
+    async def commit(
+        self, group_id: str, offsets: Sequence[OffsetToCommit]
+    ) -> Mapping[TopicPartition, ServerError | None]:
+        """Commit offsets of a group without members; None or the refusal per partition."""
+        ...
+
+
+class TopicLog(Protocol):
+    """A small topic that is read whole (``LogReader``)."""
+
+    async def read_to_end(self, handle: RecordHandler) -> None:
+        """Hand on every record up to the present end; ``Mm2pyError`` where it cannot be read."""
+        ...
+
+    async def tail(self, handle: RecordHandler) -> None:
+        """Hand on every record as soon as it is there, until cancelled."""
+        ...
+
+    async def close(self) -> None:
+        """End a read that is under way."""
         ...
 
 
@@ -193,6 +238,22 @@ class AdminSession:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSession:
+    """Group administration with its connections."""
+
+    session: Session
+    groups: MirrorGroups
+
+
+@dataclass(frozen=True, slots=True)
+class LogSession:
+    """A reader of one small topic with its connections."""
+
+    session: Session
+    log: TopicLog
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderSession:
     """A reader with its connections."""
 
@@ -215,6 +276,11 @@ ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents], ReaderSe
 
 WriterFactory = Callable[[Mapping[str, str], str, Clock], WriterSession]
 
+GroupFactory = Callable[[Mapping[str, str], str, Clock], GroupSession]
+
+LogFactory = Callable[[Mapping[str, str], str, str, Clock], LogSession]
+"""Effective client properties, cluster alias, topic, time -> session."""
+
 READER_BUFFER_BYTES: Final = 32 << 20
 """Receive buffers of one task; Java bounds the same data by the producer's ``buffer.memory``."""
 
@@ -227,6 +293,18 @@ def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSessi
     """Build an admin client; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(connection_settings(props), alias=alias, clock=clock)
     return AdminSession(cluster, Admin(cluster))
+
+
+def open_groups(props: Mapping[str, str], alias: str, clock: Clock) -> GroupSession:
+    """Build a group administration; ``ConfigError`` when its properties are wrong."""
+    cluster = Cluster(connection_settings(props), alias=alias, clock=clock)
+    return GroupSession(cluster, GroupAdmin(cluster))
+
+
+def open_log(props: Mapping[str, str], alias: str, topic: str, clock: Clock) -> LogSession:
+    """Build a reader of one small topic; ``ConfigError`` when its properties are wrong."""
+    cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
+    return LogSession(cluster, LogReader(cluster, topic, clock=clock))
 
 
 def open_reader(

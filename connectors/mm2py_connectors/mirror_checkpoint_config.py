@@ -1,6 +1,6 @@
-"""Options of MirrorCheckpointConnector: accepted and checked now, the connector comes with part 4.
+"""Options of MirrorCheckpointConnector and its tasks: Java's names and defaults (``MirrorCheckpointConfig``).
 
-Flow: config texts -> ``parse_config`` -> lint and explain.
+Flow: config texts -> ``parse_config`` -> connector and tasks.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,12 @@ from mm2py_connectors.mirror_connector_config import (
     seconds,
 )
 
-__all__ = ["MirrorCheckpointConfig"]
+__all__ = ["MirrorCheckpointConfig", "MirrorCheckpointTaskConfig"]
 
-_BOOLEAN, _STRING, _PATTERNS, _CLASS = (
+_BOOLEAN, _INT, _LIST, _STRING, _PATTERNS, _CLASS = (
     JavaType.BOOLEAN,
+    JavaType.INT,
+    JavaType.LIST,
     JavaType.STRING,
     JavaType.PATTERNS,
     JavaType.CLASS,
@@ -47,38 +49,35 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
             "Consumer groups: names or Java patterns that match the whole name.",
             group="groups",
             importance="high",
-            part=4,
         ),
     ] = (".*",)
     groups_exclude: Annotated[
         tuple[str, ...],
-        Option(_PATTERNS, "Groups left out; wins over groups.", group="groups", part=4),
+        Option(_PATTERNS, "Groups left out; wins over groups.", group="groups"),
     ] = ("console-consumer-.*", "connect-.*", "__.*")
     group_filter_class: Annotated[
-        str, Option(_CLASS, "What decides by groups and groups.exclude.", group="groups", part=4)
+        str, Option(_CLASS, "What decides by groups and groups.exclude.", group="groups")
     ] = DEFAULT_GROUP_FILTER
     refresh_groups_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Look for new groups.", group="groups", part=4)
+        bool, Option(_BOOLEAN, "Look for new groups.", group="groups")
     ] = True
     refresh_groups_interval_seconds: Annotated[
-        int, seconds("How often to look for new groups.", "groups", "600", part=4)
+        int, seconds("How often to look for new groups.", "groups", "600")
     ] = 5
     emit_checkpoints_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Write checkpoints.", group="groups", part=4)
+        bool, Option(_BOOLEAN, "Write checkpoints.", group="groups")
     ] = True
     emit_checkpoints_interval_seconds: Annotated[
-        int, seconds("How often to write checkpoints.", "groups", part=4)
+        int, seconds("How often to write checkpoints.", "groups")
     ] = 60
     sync_group_offsets_enabled: Annotated[
         bool,
-        Option(_BOOLEAN, "Write translated offsets of idle groups.", group="groups", part=4),
+        Option(_BOOLEAN, "Write translated offsets of idle groups.", group="groups"),
     ] = False
     sync_group_offsets_interval_seconds: Annotated[
-        int, seconds("How often to write group offsets.", "groups", part=4)
+        int, seconds("How often to write group offsets.", "groups")
     ] = 60
-    checkpoints_topic_replication_factor: Annotated[
-        int, replicas("the checkpoints topic", part=4)
-    ] = 3
+    checkpoints_topic_replication_factor: Annotated[int, replicas("the checkpoints topic")] = 3
     offset_syncs_topic_location: Annotated[
         str,
         Option(
@@ -109,3 +108,12 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
             for name in ("emit.checkpoints.enabled", "emit.offset-syncs.enabled")
             if props.get(name) == "false"
         ]
+
+
+class MirrorCheckpointTaskConfig(MirrorCheckpointConfig):
+    """Options of one MirrorCheckpoint task: the connector's and the part that is its own."""
+
+    task_index: Annotated[int | None, Option(_INT, "Number of the task.", low=0)] = None
+    task_assigned_groups: Annotated[
+        tuple[str, ...], Option(_LIST, "Groups of the task.", importance="high")
+    ]

@@ -24,6 +24,7 @@ from mm2py.mirror.source_offsets import heartbeat_source_partition, source_offse
 from mm2py_connectors.clients import AdminFactory, AdminSession, open_admin
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
+from mm2py_connectors.pause import pause
 from mm2py_connectors.scheduler import Scheduler
 
 __all__ = ["MirrorHeartbeatConnector", "MirrorHeartbeatTask"]
@@ -144,7 +145,7 @@ class MirrorHeartbeatTask(SourceTask):
         """Wait for the next beat, at most a second at a time."""
         wait_s = self._due - self._clock.monotonic()
         if wait_s > 0:
-            await self._wait(min(wait_s, LONGEST_POLL_S))
+            await pause(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
         now = self._clock.monotonic()
         if self._stopping.is_set() or now < self._due:
             return ()
@@ -172,12 +173,3 @@ class MirrorHeartbeatTask(SourceTask):
     async def stop(self) -> None:
         """Wake the poll."""
         self._stopping.set()
-
-    async def _wait(self, seconds: float) -> None:
-        sleep = asyncio.ensure_future(self._clock.sleep(seconds))
-        stop = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({sleep, stop}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in (sleep, stop):
-                waiter.cancel()

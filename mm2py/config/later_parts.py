@@ -7,9 +7,8 @@ from mm2py.config.java_values import parse_boolean_leniently, parse_list
 
 __all__ = ["later_connector", "later_parts"]
 
-_CHECKPOINT: Final = "MirrorCheckpointConnector"
 _SOURCE: Final = "MirrorSourceConnector"
-_LATER: Final = (_CHECKPOINT, "MirrorSinkConnector")
+_LATER: Final = ("MirrorSinkConnector",)
 _Configs = Mapping[str, Mapping[str, str]]
 
 
@@ -27,23 +26,6 @@ def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
 
 def _is_true(config: Mapping[str, str], key: str, *, absent: bool) -> bool:
     return parse_boolean_leniently(config.get(key), absent=absent)
-
-
-def _groups(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
-    del worker
-    config = connectors.get(_CHECKPOINT, {})
-    if not _is_true(config, "enabled", absent=False):
-        return []
-    lines: list[str] = []
-    if _is_true(config, "emit.checkpoints.enabled", absent=True):
-        lines.append(
-            f"checkpoints of consumer groups ({_CHECKPOINT}) come with part 4: none are written"
-        )
-    if _is_true(config, "sync.group.offsets.enabled", absent=False):
-        lines.append(
-            "sync.group.offsets.enabled=true comes with part 4: group offsets are not written"
-        )
-    return lines
 
 
 def _exactly_once(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
@@ -67,7 +49,6 @@ def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
 
 
 _CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] = (
-    _groups,
     _exactly_once,
     _transforms,
 )

@@ -1,16 +1,17 @@
-"""Which topics and topic configs are replicated: Java's default filters, and third parties'.
+"""Which topics, topic configs and groups are replicated: Java's default filters, and third parties'.
 
-Flow: connector config -> ``topic_filter_from_config`` / ``config_property_filter_from_config`` -> yes
-or no per name. Excludes win; patterns match whole names. The complete decision on a topic is
+Flow: connector config -> ``topic_filter_from_config`` / ``group_filter_from_config`` /
+``config_property_filter_from_config`` -> yes or no per name. Excludes win; patterns match whole names. The complete decision on a topic is
 ``TopicSelection``.
 """
 
 from collections.abc import Mapping
 from typing import Final, cast
 
-from mm2py.api.policies import ConfigPropertyFilter, TopicFilter
+from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, TopicFilter
 from mm2py.config.class_names import (
     DEFAULT_CONFIG_PROPERTY_FILTER,
+    DEFAULT_GROUP_FILTER,
     DEFAULT_TOPIC_FILTER,
     canonical_class,
 )
@@ -20,16 +21,21 @@ from mm2py.mirror.plugin_class import build_plugin
 
 __all__ = [
     "DEFAULT_CONFIG_PROPERTIES_EXCLUDE",
+    "DEFAULT_GROUPS_EXCLUDE",
     "DEFAULT_TOPICS",
     "DEFAULT_TOPICS_EXCLUDE",
     "DefaultConfigPropertyFilter",
+    "DefaultGroupFilter",
     "DefaultTopicFilter",
     "config_property_filter_from_config",
+    "group_filter_from_config",
     "topic_filter_from_config",
 ]
 
 DEFAULT_TOPICS: Final = ".*"
 DEFAULT_TOPICS_EXCLUDE: Final = r"mm2.*\.internal, .*\.replica, __.*"
+DEFAULT_GROUPS: Final = ".*"
+DEFAULT_GROUPS_EXCLUDE: Final = "console-consumer-.*, connect-.*, __.*"
 DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     "follower.replication.throttled.replicas, leader.replication.throttled.replicas, "
     "message.timestamp.difference.max.ms, log.message.timestamp.before.max.ms, "
@@ -39,6 +45,7 @@ DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
 """As 4.3.1; a value of the user replaces the list."""
 
 TOPIC_FILTER_CLASS: Final = "topic.filter.class"
+GROUP_FILTER_CLASS: Final = "group.filter.class"
 CONFIG_PROPERTY_FILTER_CLASS: Final = "config.property.filter.class"
 
 
@@ -52,6 +59,18 @@ class DefaultTopicFilter:
     def should_replicate_topic(self, topic: str) -> bool:
         """Whether the lists choose ``topic``."""
         return self._include.matches(topic) and not self._exclude.matches(topic)
+
+
+class DefaultGroupFilter:
+    """``groups`` without ``groups.exclude``."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._include = _patterns(config, "groups", DEFAULT_GROUPS)
+        self._exclude = _patterns(config, "groups.exclude", DEFAULT_GROUPS_EXCLUDE)
+
+    def should_replicate_group(self, group: str) -> bool:
+        """Whether the lists choose ``group``."""
+        return self._include.matches(group) and not self._exclude.matches(group)
 
 
 class DefaultConfigPropertyFilter:
@@ -86,6 +105,21 @@ def topic_filter_from_config(config: Mapping[str, str]) -> TopicFilter:
         built_in=(DefaultTopicFilter.__name__,),
     )
     return cast("TopicFilter", plugin)
+
+
+def group_filter_from_config(config: Mapping[str, str]) -> GroupFilter:
+    """Build the filter that ``group.filter.class`` names; ``ConfigError`` if there is none."""
+    name = canonical_class(config.get(GROUP_FILTER_CLASS, DEFAULT_GROUP_FILTER))
+    if name == DEFAULT_GROUP_FILTER:
+        return DefaultGroupFilter(config)
+    plugin = build_plugin(
+        name,
+        GROUP_FILTER_CLASS,
+        config,
+        members=("should_replicate_group",),
+        built_in=(DefaultGroupFilter.__name__,),
+    )
+    return cast("GroupFilter", plugin)
 
 
 def config_property_filter_from_config(config: Mapping[str, str]) -> ConfigPropertyFilter:

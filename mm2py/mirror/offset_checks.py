@@ -10,7 +10,12 @@ from typing import Final
 from mm2py.errors import ConfigError
 from mm2py.mirror.java_maps import java_text
 
-__all__ = ["Positions", "check_heartbeat_offsets", "check_mirror_offsets"]
+__all__ = [
+    "Positions",
+    "check_checkpoint_offsets",
+    "check_heartbeat_offsets",
+    "check_mirror_offsets",
+]
 
 Positions = Sequence[tuple[Mapping[str, object] | None, Mapping[str, object] | None]]
 """Source partitions with the offsets to be stored; no offset removes one."""
@@ -29,6 +34,20 @@ def check_mirror_offsets(positions: Positions) -> bool:
         _check_text(partition, "topic")
         _check_partition_number(partition)
         _check_offset(partition, offset, only_zero=False)
+    return True
+
+
+def check_checkpoint_offsets(positions: Positions) -> bool:
+    """Check positions of a MirrorCheckpointConnector, whose offset is always 0.
+
+    Raises:
+        ConfigError: one has the wrong form.
+    """
+    for partition, offset in _to_store(positions):
+        _check_text(partition, "group")
+        _check_text(partition, "topic")
+        _check_partition_number(partition)
+        _check_offset(partition, offset, only_zero=True)
     return True
 
 

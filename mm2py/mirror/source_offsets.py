@@ -17,6 +17,7 @@ __all__ = [
     "NO_EPOCH",
     "PartitionIdentity",
     "begins_at_start",
+    "checkpoint_source_partition",
     "committed_epoch",
     "committed_offset",
     "heartbeat_source_partition",
@@ -39,6 +40,11 @@ PartitionIdentity = frozenset[tuple[str, str | int]]
 def mirror_source_partition(source_alias: str, partition: TopicPartition) -> SourcePartition:
     """Return the source partition of a mirrored partition, in Java's member order."""
     return {"cluster": source_alias, "partition": partition.partition, "topic": partition.topic}
+
+
+def checkpoint_source_partition(group: str, partition: TopicPartition) -> SourcePartition:
+    """Return the source partition of the checkpoints of a group; ``partition`` as the target names it."""
+    return {"partition": partition.partition, "topic": partition.topic, "group": group}
 
 
 def heartbeat_source_partition(source_alias: str, target_alias: str) -> SourcePartition:

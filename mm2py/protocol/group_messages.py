@@ -37,6 +37,7 @@ from mm2py.types import TopicPartition
 __all__ = [
     "describe_groups",
     "find_coordinator",
+    "group_offsets",
     "heartbeat",
     "join_group",
     "leave_group",
@@ -303,21 +304,52 @@ def offset_fetch(
 
 def _fetched_offsets(answer: consumer_schema.OffsetFetchResponse) -> FetchedOffsets:
     found = answer.groups[0] if answer.groups else answer
-    return FetchedOffsets(
-        found.error_code,
-        tuple(
-            FetchedOffset(
-                topic.name,
-                part.partition_index,
-                part.committed_offset,
-                part.committed_leader_epoch,
-                part.metadata or "",
-                part.error_code,
-            )
-            for topic in found.topics
-            for part in topic.partitions
-        ),
+    return FetchedOffsets(found.error_code, _partition_offsets(found))
+
+
+def _partition_offsets(
+    found: consumer_schema.OffsetFetchResponse
+    | consumer_schema.OffsetFetchResponse.OffsetFetchResponseGroup,
+) -> tuple[FetchedOffset, ...]:
+    return tuple(
+        FetchedOffset(
+            topic.name,
+            part.partition_index,
+            part.committed_offset,
+            part.committed_leader_epoch,
+            part.metadata or "",
+            part.error_code,
+        )
+        for topic in found.topics
+        for part in topic.partitions
     )
+
+
+def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
+    """Read all committed offsets of several groups of one coordinator (KIP-709, brokers from 3.0 on)."""
+    names = [required(group, "group") for group in group_ids]
+
+    def request() -> consumer_schema.OffsetFetchRequest:
+        kind = consumer_schema.OffsetFetchRequest
+        return kind(
+            group_id=names[0],
+            topics=None,
+            groups=[
+                kind.OffsetFetchRequestGroup(
+                    group_id=name, member_id=None, member_epoch=-1, topics=None
+                )
+                for name in names
+            ],
+            require_stable=False,
+        )
+
+    def convert(answer: consumer_schema.OffsetFetchResponse) -> dict[str, FetchedOffsets]:
+        return {
+            group.group_id: FetchedOffsets(group.error_code, _partition_offsets(group))
+            for group in answer.groups
+        }
+
+    return schema_call(request, consumer_schema.OffsetFetchResponse, convert, (8, 9))
 
 
 def offset_commit(

@@ -1,0 +1,169 @@
+"""Consumer groups of one cluster: which there are, what they have committed, and commits on their behalf.
+
+Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) -> ``committed`` (OffsetFetch of
+many groups per coordinator) -> ``commit`` (OffsetCommit without a member, for groups that have none).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.client.connect.cluster import COORDINATOR, Cluster
+from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
+from mm2py.protocol.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    server_error,
+)
+from mm2py.protocol.group_messages import group_offsets, list_groups, offset_commit, offset_fetch
+from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
+from mm2py.protocol.outcomes import PartitionOutcome
+from mm2py.types import TopicPartition
+
+__all__ = ["Committed", "GroupAdmin", "GroupCatalog", "GroupListing"]
+
+EMPTY: Final = "Empty"
+GROUPS_PER_REQUEST: Final = 200
+"""Keeps one answer below a few megabytes, and the coordinator free for its members."""
+
+_CONSUMER_TYPES: Final = frozenset({"", "classic", "consumer"})
+"""Group types whose members commit offsets; brokers before 3.8 name none."""
+_CONSUMER_PROTOCOLS: Final = frozenset({"", "consumer"})
+"""``""``: offsets without members. Connect's workers are ``connect``."""
+
+_MOVED: Final = frozenset(
+    {NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS}
+)
+
+Committed = Mapping[TopicPartition, FetchedOffset] | Mm2pyError
+"""Committed offsets by partition, or why they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One consumer group; ``state`` is empty where the broker is older than 2.6."""
+
+    group_id: str
+    node_id: int
+    state: str
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no members, so that its offsets may be written from outside."""
+        return self.state == EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCatalog:
+    """Consumer groups by name; ``missing`` says why those of some brokers are not among them."""
+
+    groups: Mapping[str, GroupListing]
+    missing: str = ""
+
+
+@final
+class GroupAdmin:
+    """Group administration over the connections of a cluster; stateless."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    async def list_groups(self) -> GroupCatalog:
+        """Return the consumer groups of both protocols, all brokers being asked side by side.
+
+        Raises:
+            ServerError: groups may not be listed.
+            RetriableError: no broker answered.
+        """
+        await self.cluster.metadata([])
+        nodes = self.cluster.broker_ids
+        answers = await asyncio.gather(*map(self._list_at, nodes), return_exceptions=True)
+        found: dict[str, GroupListing] = {}
+        problems: list[RetriableError] = []
+        for answer in answers:
+            if isinstance(answer, RetriableError):
+                problems.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found |= {listing.group_id: listing for listing in answer}
+        if problems and len(problems) == len(nodes):
+            raise problems[0]
+        return GroupCatalog(found, str(problems[0]) if problems else "")
+
+    async def committed(self, coordinators: Mapping[str, int]) -> dict[str, Committed]:
+        """Return the committed offsets of groups, each asked at its coordinator; an error is the group's value."""
+        by_node: dict[int, list[str]] = {}
+        for group, node_id in coordinators.items():
+            by_node.setdefault(node_id, []).append(group)
+        parts = await asyncio.gather(*(self._committed_at(*item) for item in by_node.items()))
+        return {group: answer for part in parts for group, answer in part.items()}
+
+    async def commit(
+        self, group_id: str, offsets: Sequence[OffsetToCommit]
+    ) -> dict[TopicPartition, ServerError | None]:
+        """Commit offsets of a group that has no members; returns None or the refusal per partition.
+
+        Raises:
+            RetriableError: its coordinator did not answer.
+        """
+        answers = await self.cluster.call_coordinator(
+            group_id,
+            offset_commit(group_id, offsets),
+            code_of=_coordinator_code,
+        )
+        return {
+            TopicPartition(it.topic, it.partition): server_error(
+                it.error_code, f"offsets of group {group_id}"
+            )
+            if it.error_code
+            else None
+            for it in answers
+        }
+
+    async def _list_at(self, node_id: int) -> list[GroupListing]:
+        connection = await self.cluster.connection(node_id, COORDINATOR)
+        answer = await connection.call(list_groups())
+        if answer.error_code:
+            raise server_error(answer.error_code, f"groups of {connection.address}")
+        return [
+            GroupListing(it.group_id, node_id, it.state)
+            for it in answer.groups
+            if it.protocol_type in _CONSUMER_PROTOCOLS and it.group_type.lower() in _CONSUMER_TYPES
+        ]
+
+    async def _committed_at(self, node_id: int, groups: Sequence[str]) -> dict[str, Committed]:
+        found: dict[str, Committed] = {}
+        for start in range(0, len(groups), GROUPS_PER_REQUEST):
+            asked = groups[start : start + GROUPS_PER_REQUEST]
+            try:
+                answers = await self._fetch(node_id, asked)
+            except RetriableError as error:
+                found |= dict.fromkeys(asked, error)
+            else:
+                found |= {group: _committed(group, answer) for group, answer in answers.items()}
+        return found
+
+    async def _fetch(self, node_id: int, groups: Sequence[str]) -> dict[str, FetchedOffsets]:
+        connection = await self.cluster.connection(node_id, COORDINATOR)
+        try:
+            return await connection.call(group_offsets(groups))
+        except UnsupportedVersionError:
+            return {group: await connection.call(offset_fetch(group)) for group in groups}
+
+
+def _committed(group: str, answer: FetchedOffsets) -> Committed:
+    if answer.error_code:
+        return server_error(answer.error_code, f"committed offsets of group {group}")
+    return {
+        TopicPartition(it.topic, it.partition): it
+        for it in answer.offsets
+        if it.offset >= 0 and not it.error_code
+    }
+
+
+def _coordinator_code(parts: Sequence[PartitionOutcome]) -> int:
+    """Return what another coordinator may cure; anything else concerns one partition."""
+    return next((it.error_code for it in parts if it.error_code in _MOVED), 0)
