@@ -45,7 +45,7 @@ TOPIC_RETRY_S: Final = 10.0
 
 @final
 class MirrorCheckpointConnector(Connector):
-    """Checkpoints the chosen groups of one flow; does nothing where the flow or checkpoints are disabled."""
+    """Checkpoints the chosen groups of one flow; ``enabled=false`` makes it do nothing at all."""
 
     java_class: ClassVar[str] = MIRROR_CHECKPOINT_CONNECTOR
     plugin_version: ClassVar[str] = KAFKA_RELEASE
@@ -81,8 +81,8 @@ class MirrorCheckpointConnector(Connector):
     async def start(self, context: ConnectorContext) -> None:
         """Create the topic and find the groups; ``RetriableError`` while a cluster is away."""
         config = self._config
-        if not (config.enabled and config.emit_checkpoints_enabled):
-            log.info("checkpoints are off")
+        if not config.enabled:
+            log.info("flow is disabled, no group is checkpointed")
             return
         self._context = context
         try:

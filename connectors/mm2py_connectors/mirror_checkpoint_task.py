@@ -110,10 +110,13 @@ class MirrorCheckpointTask(SourceTask):
         if self._following is not None and self._following.done():
             self._following.result()
         wait_s = self._due - self._clock.monotonic()
-        if wait_s > 0 or self._syncs is None:
-            await pause(self._clock, min(max(wait_s, 0.1), LONGEST_POLL_S), self._stopping)
+        if wait_s > 0:
+            await pause(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
         now = self._clock.monotonic()
-        if self._stopping.is_set() or now < self._due or self._syncs is None:
+        if self._stopping.is_set() or now < self._due:
+            return ()
+        if self._syncs is None:
+            self._due = now + LONGEST_POLL_S
             return ()
         self._due = max(self._due + self._config.emit_checkpoints_interval_seconds, now)
         return await self._changes(self._syncs)

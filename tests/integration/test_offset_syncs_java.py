@@ -16,7 +16,9 @@ from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
 from mm2py.embedded.region import KafkaAddress
-from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.mirror.offset_sync_store import OffsetSyncStore
+from mm2py.mirror.offset_syncs import OffsetSync, decode_offset_sync
+from mm2py.types import TopicPartition as Partition
 from tests.integration.java_mm2 import eventually, read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(900)]
@@ -104,13 +106,17 @@ def is_synced(region: KafkaAddress, target_alias: str) -> bool:
     return all(found.get(partition, [0])[-1] == RECORDS - 1 for partition in range(PARTITIONS))
 
 
+def all_syncs(region: KafkaAddress, target_alias: str) -> list[OffsetSync]:
+    """Return the syncs in order, but for those of ``heartbeats``, which other tests left in the region."""
+    records = read_all(region, f"mm2-offset-syncs.{target_alias}.internal", 1)
+    found = [decode_offset_sync(it.key() or b"", it.value() or b"") for it in records]
+    return [sync for sync in found if sync.partition.topic != "heartbeats"]
+
+
 def syncs(region: KafkaAddress, target_alias: str) -> dict[int, list[int]]:
     """Return the upstream offsets of the syncs of each partition, in order."""
     found: dict[int, list[int]] = {}
-    for record in read_all(region, f"mm2-offset-syncs.{target_alias}.internal", 1):
-        sync = decode_offset_sync(record.key() or b"", record.value() or b"")
-        if sync.partition.topic == "heartbeats":
-            continue  # other tests left it in the region
+    for sync in all_syncs(region, target_alias):
         assert sync.upstream == sync.downstream
         found.setdefault(sync.partition.partition, []).append(sync.upstream)
     return found
@@ -164,6 +170,16 @@ def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(
             )
         found, expected = checkpoints(region_b, f"a{unique}"), checkpoints(region_b, f"c{unique}")
         java.stop()
+    store = OffsetSyncStore(keeps_backlog=True)
+    for sync in all_syncs(region_a, f"b{unique}"):
+        store.add(sync)
+    store.read_to_end()
+    translated = {
+        (f"{prefix}-{offset:03d}", number): store.translate(Partition(topic, number), offset)
+        for offset in STOPPED_AT
+        for number in range(PARTITIONS)
+    }
+    assert {key: translated[key] for key in found} == found, "our reader of syncs is not Java's"
     behind = {
         key: (found[key], offset)
         for key, offset in expected.items()

@@ -9,10 +9,14 @@ from mm2py.testing.reader import LogsReader, a_batch
 from mm2py.testing.task_contract import BatchTaskContract, RecordTaskContract
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import ReaderEvents, ReaderSession
+from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatTask
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from tests.plugins.counting_source import CountingSourceConnector
+from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.mirror_fakes import Region
+from tests.unit.connectors.test_mirror_checkpoint import CONFIG as CHECKPOINT
+from tests.unit.connectors.test_mirror_checkpoint import SYNCS
 from tests.unit.connectors.test_mirror_heartbeat import CONFIG as HEARTBEAT
 from tests.unit.connectors.test_mirror_source_task import CONFIG as SOURCE
 
@@ -42,6 +46,20 @@ class TestMirrorHeartbeat(RecordTaskContract):
 
     def open_task(self, context: FakeTaskContext) -> SourceTask:
         return MirrorHeartbeatTask(HEARTBEAT, context.clock)
+
+
+class TestMirrorCheckpoint(RecordTaskContract):
+    continues = False
+
+    def open_task(self, context: FakeTaskContext) -> SourceTask:
+        region = GroupRegion()
+        for partition in range(self.count):
+            region.log(*SYNCS).sync("t", partition, 0, 0)
+        region.at_source.put("g", t_0=1, t_1=1, t_2=1)
+        config = CHECKPOINT | {"task.assigned.groups": "g"}
+        return MirrorCheckpointTask(
+            config, context, groups=region.open_groups, logs=region.open_log
+        )
 
 
 class TestMirrorSource(BatchTaskContract):

@@ -62,7 +62,7 @@ def test_a_mirror_does_not_promise_to_drop_records() -> None:
 
 
 def test_a_connector_of_a_later_part_is_named_as_such() -> None:
-    name = "org.apache.kafka.connect.mirror.MirrorCheckpointConnector"
+    name = "org.apache.kafka.connect.mirror.MirrorSinkConnector"
     with pytest.raises(BadRequestError, match="comes with a later version of mm2py"):
         infos_of({"connector.class": name})
     with pytest.raises(BadRequestError) as caught:

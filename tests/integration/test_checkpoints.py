@@ -1,0 +1,168 @@
+"""Consumer groups move: checkpoints that Java's own tools read, and group offsets on the target."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.java_mm2 import formatted_by_java, read_all
+from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.integration.traffic import Sent, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+PARTITIONS, RECORDS = 2, 250
+OFTEN = {
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
+}
+
+
+def consumer(region: KafkaAddress, group: str, **more: object) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": region.bootstrap_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 2,
+            **more,
+        }
+    )
+
+
+def commit(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
+    client = consumer(region, group)
+    offsets = [TopicPartition(topic, number, offset) for number in range(PARTITIONS)]
+    client.commit(offsets=offsets, asynchronous=False)
+    client.close()
+
+
+def committed(region: KafkaAddress, topic: str, group: str) -> list[int]:
+    client = consumer(region, group)
+    wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found = [it.offset for it in client.committed(wanted, timeout=30)]
+    client.close()
+    return found
+
+
+def read(client: Consumer, topic: str, records: int) -> list[bytes]:
+    """Read so many records as a member of the group."""
+    client.subscribe([topic])
+    found: list[bytes] = []
+
+    def more() -> bool:
+        message = client.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append(message.value() or b"")
+        return len(found) >= records
+
+    until(more, 90, lambda: f"{len(found)} of {records} records")
+    return found
+
+
+def numbered(first: int, last: int) -> list[Sent]:
+    return [
+        Sent(partition, b"%d-%d" % (partition, number))
+        for partition in range(PARTITIONS)
+        for number in range(first, last)
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_at_the_other_side_without_skipping_a_record(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    protocol: str,
+) -> None:
+    topic, group = unique("orders"), unique("billing")
+    create_topic(region_a, topic, PARTITIONS)
+    write(region_a, topic, numbered(0, RECORDS))
+    flow = write_flow(tmp_path, region_a, region_b, topic, OFTEN)
+    with Mirror(flow.file) as worker:
+        first = consumer(region_a, group, **{"group.protocol": protocol})
+        seen = read(first, topic, PARTITIONS * RECORDS // 2)
+        first.commit(asynchronous=False)
+        first.close()
+        until(
+            lambda: -1001 not in committed(region_b, flow.remote(topic), group),
+            90,
+            lambda: f"{committed(region_b, flow.remote(topic), group)}",
+            alive=worker,
+        )
+        # A rest of the interval: what was translated early is corrected to where the group stands now.
+        write(region_a, topic, numbered(RECORDS, RECORDS + 10))
+        second = consumer(region_b, group, **{"group.protocol": protocol})
+        everything = {it.value for it in numbered(0, RECORDS + 10)}
+        left = everything - set(seen)
+        read_there: set[bytes] = set()
+
+        def is_complete() -> bool:
+            read_there.update(read(second, flow.remote(topic), 1))
+            return left <= read_there
+
+        until(is_complete, 90, lambda: f"{len(left - read_there)} records were skipped")
+        second.close()
+        assert worker.stop() == 0
+
+
+@pytest.mark.java
+def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, tip, ahead = unique("orders"), unique("tip"), unique("ahead")
+    create_topic(region_a, topic, PARTITIONS)
+    write(region_a, topic, numbered(0, RECORDS))
+    commit(region_a, topic, tip, RECORDS)
+    flow = write_flow(
+        tmp_path,
+        region_a,
+        region_b,
+        topic,
+        OFTEN | {"{source}->{target}.groups": f"{tip},{ahead}"},
+    )
+    remote = flow.remote(topic)
+    with Mirror(flow.file) as worker:
+        until(
+            lambda: committed(region_b, remote, tip) == [RECORDS] * PARTITIONS,
+            90,
+            lambda: f"{committed(region_b, remote, tip)}",
+            alive=worker,
+        )
+        # The group went on at the target; what it has left at the source is behind that.
+        commit(region_b, remote, ahead, RECORDS)
+        commit(region_a, topic, ahead, 1)
+        checkpoints = f"{flow.source_alias}.checkpoints.internal"
+        until(
+            lambda: len(read_all(region_b, checkpoints, 1)) >= 2 * PARTITIONS,
+            90,
+            "checkpoints of both groups",
+            alive=worker,
+        )
+        commit(region_a, topic, tip, RECORDS - 1)
+        until(
+            lambda: len(read_all(region_b, checkpoints, 1)) >= 3 * PARTITIONS,
+            90,
+            "a checkpoint that goes back with its group",
+            alive=worker,
+        )
+        assert worker.stop() == 0
+    assert committed(region_b, remote, tip) == [RECORDS] * PARTITIONS
+    assert committed(region_b, remote, ahead) == [RECORDS] * PARTITIONS
+    printed = "\n".join(
+        formatted_by_java(region_b, checkpoints, "CheckpointFormatter", 2 * PARTITIONS)
+    )
+    for group in (tip, ahead):
+        assert f"consumerGroupId={group}, topicPartition={remote}-0" in printed
+    assert f"upstreamOffset={RECORDS}, downstreamOffset={RECORDS}" in printed
