@@ -1,18 +1,19 @@
 """What a broker knows of our Fetch (KIP-227): only partitions that changed are sent again. No I/O.
 
-Flow: cursors of one broker -> ``plan`` -> request; answer -> ``opened`` / ``refused`` -> next ``plan``.
+Flow: cursors of one broker -> ``plan`` -> request; answer -> ``opened`` / ``refused`` -> next ``plan``. What each
+partition may fill of an answer while several have more to give than fits: their lag in seconds -> ``shares``.
 Without a session (old broker, no free slot) every plan is a full one. A partition is touched when
 something of it may have changed; an idle one costs nothing per round.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, final
 
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchPartition, ForgottenTopic
 
-__all__ = ["Asked", "FetchSession", "Key", "Plan"]
+__all__ = ["LEAST_BYTES", "Asked", "FetchSession", "Key", "Plan", "shares"]
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -20,6 +21,11 @@ FINAL_EPOCH: Final = -1
 """With id 0: a Fetch outside any session."""
 
 _MAX_EPOCH: Final = 0x7FFFFFFF
+
+LEAST_BYTES: Final = 128 * 1024
+"""Least share of an answer: smaller pieces cost more than the fairness is worth (real-broker.md 8)."""
+
+_LEAST_LAG_MS: Final = 1000
 
 Key: TypeAlias = tuple[str | bytes, int]
 """Topic name, or topic id from v13 on, and partition: as answers name it."""
@@ -186,3 +192,27 @@ def _by_topic(cursors: Iterable[Cursor]) -> list[Cursor]:
     for cursor in cursors:
         topics.setdefault(cursor.tp.topic, []).append(cursor)
     return [cursor for group in topics.values() for cursor in group]
+
+
+def shares(
+    backlogged: Collection[Cursor], limit: int, answer_bytes: int, now_ms: int
+) -> Iterator[tuple[Cursor, int]]:
+    """Yield the partitions whose share changes, with the new one; 0 is no share of its own.
+
+    While all fit side by side none is limited. Else each gets a part of the answer by its lag in seconds, a
+    quarter of it equally, so that a partition far behind catches up first but never alone. The broker serves
+    a session's partitions in turn, so none starves.
+    """
+    if len(backlogged) * limit <= answer_bytes:
+        yield from ((cursor, 0) for cursor in backlogged if cursor.share_bytes)
+        return
+    lags = [max(now_ms - cursor.newest_ms, _LEAST_LAG_MS) for cursor in backlogged]
+    equal = answer_bytes // 4 // len(backlogged)
+    rest, total = answer_bytes - answer_bytes // 4, sum(lags)
+    for cursor, lag in zip(backlogged, lags, strict=True):
+        # Room for two batches like the last: a broker leaves out what would be cut (KIP-74).
+        share = max(2 * cursor.batch_bytes, equal + rest * lag // total)
+        steps = -(-share // LEAST_BYTES)  # whole steps, so that it is not sent anew for every tick
+        share = min(limit, steps * LEAST_BYTES)
+        if share != cursor.share_bytes:
+            yield cursor, share
