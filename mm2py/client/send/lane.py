@@ -33,7 +33,8 @@ from typing import Final, NamedTuple, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch, sign
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch
 from mm2py.protocol.splice import merge
 from mm2py.types import TopicPartition
 
