@@ -35,6 +35,7 @@
 #define CONTROL_FLAG 0x20
 #define MIN_RECORD_BYTES 4 /* attributes, two deltas, key length; without its own length */
 #define RECORD_GROWTH 18   /* most that new deltas and a new length can add to one record */
+#define JOIN_SLACK 32      /* a part of a joined batch's size is left for deltas that become longer */
 #define TINY_BYTES 2048    /* batches below it are gathered where GATHER_LEAST or more follow each other, */
 #define GATHERED_BYTES (128 * 1024) /* up to this size; batch_stage has the same three numbers */
 #define GATHER_LEAST 4
@@ -643,6 +644,21 @@ done:
     return failed ? -1 : 0;
 }
 
+/* Returns about what the joined batch takes, so that it need not grow, -1 with an exception. */
+static Py_ssize_t joined_size(PyObject *batches)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(batches); i++) {
+        PyObject *data = PyObject_GetAttr(PyTuple_GET_ITEM(batches, i), name_data);
+        const Py_ssize_t size = data ? PyObject_Size(data) : -1;
+        Py_XDECREF(data);
+        if (size < 0)
+            return -1;
+        total += size < INT32_MAX - total ? size : INT32_MAX - total;
+    }
+    return total + total / JOIN_SLACK;
+}
+
 PyDoc_STRVAR(join_doc,
              "join(batches, open_payload, reserve, /)\n--\n\n"
              "Copy the records of all batches behind reserve zero bytes, with dense offset deltas and\n"
@@ -653,7 +669,7 @@ static PyObject *kernel_join(PyObject *Py_UNUSED(module), PyObject *const *args,
 {
     Join join = {.filled = 0};
     PyObject *batches, *tuple = NULL, *result = NULL;
-    Py_ssize_t reserve;
+    Py_ssize_t reserve, size;
     if (expect("join", nargs, 3) < 0 || read_size(args[2], &reserve) < 0)
         return NULL;
     /* A tuple of our own: open_payload is Python and might change a list. */
@@ -664,8 +680,8 @@ static PyObject *kernel_join(PyObject *Py_UNUSED(module), PyObject *const *args,
         PyErr_SetString(PyExc_ValueError, "there is no batch to join");
         goto done;
     }
-    if (!(join.runs.list = PyList_New(0)) ||
-        !(join.out = PyByteArray_FromStringAndSize(NULL, reserve)))
+    if ((size = joined_size(batches)) < 0 || !(join.runs.list = PyList_New(0)) ||
+        !(join.out = PyByteArray_FromStringAndSize(NULL, reserve + size)))
         goto done;
     memset(PyByteArray_AS_STRING(join.out), 0, (size_t)reserve);
     join.filled = reserve;
