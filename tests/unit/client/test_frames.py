@@ -137,3 +137,17 @@ def test_a_closed_pool_keeps_no_buffers_not_even_those_that_come_back_later() ->
     assert pool.free_bytes == 0
     kept.release()
     assert (pool.free_bytes, pool.leased_bytes) == (0, 0)
+
+
+class Failing(Inbox):
+    """Cannot take a frame."""
+
+    def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        raise ProtocolError(f"answer {correlation_id} cannot be read")
+
+
+def test_a_frame_that_cannot_be_handled_gives_its_buffer_back_at_once() -> None:
+    pool = BufferPool()
+    with pytest.raises(ProtocolError, match="answer 1"):
+        feed(FrameReceiver(pool), Failing(), frame(1, bytes(100_000)), 10**9)
+    assert pool.leased_bytes == 0
