@@ -95,7 +95,7 @@ class ProblemKind(Enum):
 
 
 class StageProblem(NamedTuple):
-    """The batch that the walk stopped at; ``offset`` is its base offset as the header says."""
+    """The batch that the walk stopped at; ``offset`` is its base offset as in the header."""
 
     kind: ProblemKind
     offset: int
@@ -390,7 +390,7 @@ class _Walk:
         if batches:
             result.next_offset = batches[-1].last_offset + 1
         if end < total:
-            # A log that was upgraded goes on with v2 batches.
+            # A log that was upgraded continues with v2 batches.
             self._append(
                 classify(record_set[end:], result.next_offset, self._lease, aborted=self._aborted)
             )

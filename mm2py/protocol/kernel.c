@@ -732,7 +732,7 @@ static const char *const slot_names[SLOTS] = {"data",          "base_offset",   
 static PyTypeObject *slotted; /* the class that `slots` belongs to */
 static PyObject *slots[SLOTS];
 
-/* Tells whether make is a plain class of exactly these slots; any other callable is called. */
+/* Whether make is a plain class of exactly these slots; any other callable is called. */
 static int learn_slots(PyObject *make)
 {
     if (make == (PyObject *)slotted)

@@ -178,7 +178,7 @@ class BrokerConnection:
     async def _negotiate(self) -> None:
         found = await self._call_at(api_versions(), api_versions().max_version)
         if found.error_code == UNSUPPORTED_VERSION:
-            # KIP-511: an older broker answers in version 0 and says what it knows.
+            # KIP-511: an older broker answers in version 0 with what it knows.
             found = await self._call_at(api_versions(), 0)
         if found.error_code:
             raise server_error(found.error_code, f"ApiVersions to {self.address}")
@@ -241,7 +241,7 @@ class BrokerConnection:
         correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
         the outcome is unknown; it follows ``on_response`` where that raised, and the connection ends.
         An answer that takes longer than ``timeout_ms`` (default ``request.timeout.ms``) closes the
-        connection. Everybody but the Sender, who has several requests under way, uses ``exchange``.
+        connection. All but the Sender, which has several requests under way, use ``exchange``.
 
         Raises:
             ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.

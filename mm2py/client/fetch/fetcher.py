@@ -1,4 +1,4 @@
-"""Fetcher: record batches from partition leaders, with positions, leader moves and losses told apart.
+"""Fetcher: record batches from partition leaders, with positions; leader moves and losses are distinguished.
 
 Flow: ``assign`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived.
 Per partition the batches are in offset order. Control, empty and aborted batches never leave here
@@ -55,8 +55,8 @@ def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
 class Fetcher:
     """Reads a set of partitions of one cluster.
 
-    ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)``
-    says that a partition cannot be read now but is tried again, ``None`` that it can. All on the loop.
+    ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
+    one that cannot be read now but is tried again, with ``None`` that it can. All on the loop.
     ``bytes_per_s`` limits what is read of all partitions together, 0 for no limit.
     """
 
@@ -213,7 +213,7 @@ class Fetcher:
         return max(0, end - position)
 
     async def refresh_ends(self) -> None:
-        """Ask where paused partitions end now, each leader once: no Fetch answer says it.
+        """Ask where paused partitions end now, each leader once: no Fetch answer has it.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -230,7 +230,7 @@ class Fetcher:
                 cursor.ends_at(answer.offset)
 
     def drop(self, tp: TopicPartition) -> None:
-        """Give one partition up; nothing of it is returned any more."""
+        """Stop reading one partition; nothing of it is returned any more."""
         cursor = self._cursors.pop(tp, None)
         if cursor is not None:
             cursor.fail()
@@ -240,7 +240,7 @@ class Fetcher:
     async def look_back(self) -> None:
         """Before the end: report what is gone because its topic is another one by now.
 
-        Who reads on later knows its position and the old id, but not how much there was behind it.
+        A later reader knows its position and the old id, but not how much there was behind it.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -304,7 +304,7 @@ class Fetcher:
             else:
                 self._batches.append((cursor.tp, result.batches))
                 self._arrived.set()
-            if cursor.failed:  # given up in answer to what was skipped
+            if cursor.failed:  # failed in answer to what was skipped
                 self._discard((cursor.tp,))
         if verdict is not Verdict.GO_ON and not cursor.failed:
             self._follow(cursor, verdict, part)
@@ -348,7 +348,7 @@ class Fetcher:
         routes = self._routes
         match verdict:
             case Verdict.MOVE | Verdict.RECREATED:
-                # Nobody is asked again and again without a pause.
+                # No broker is asked again and again without a pause.
                 cursor.refused()
                 routes.seek(cursor, part.current_leader, pause=cursor.attempts > 1)
             case Verdict.REPLICA:

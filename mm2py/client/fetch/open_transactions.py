@@ -1,4 +1,4 @@
-"""Transactions that never end and so hold back all who read committed data.
+"""Transactions that never end and so hold back all readers of committed data.
 
 Flow: last stable offset and high watermark of each cursor, once a second -> what changed, once per
 partition and cause. Never ends a transaction: that is for the operator.
@@ -15,7 +15,7 @@ __all__ = ["TRANSACTION_TIMEOUT_S", "OpenTransactions"]
 
 TRANSACTION_TIMEOUT_S: Final = 60.0
 """Java's ``transaction.timeout.ms``: a broker aborts an open transaction after that, so a stable offset
-that stands still for longer is either a producer with a longer timeout or a hanging transaction."""
+that does not move for longer is either a producer with a longer timeout or a hanging transaction."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ Key: TypeAlias = tuple[str | bytes, int]
 
 @final
 class Asked:
-    """One partition as the broker was told of it."""
+    """One partition as the broker knows it."""
 
     __slots__ = ("cursor", "key", "wanted")
 
@@ -140,7 +140,7 @@ class FetchSession:
         self._by_key.clear()
         fetchable = [cursor for cursor in cursors if cursor.fetchable]
         if fetchable:
-            # Within a session the broker rotates; outside nobody may be last for ever (KIP-74).
+            # Within a session the broker rotates; outside none may be last for ever (KIP-74).
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
         partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
@@ -156,7 +156,7 @@ class FetchSession:
     def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
         topics: dict[str | bytes, ForgottenTopic] = {}
         for asked in gone:
-            # A new cursor of the same partition took the key over: the broker was told to change it,
+            # A new cursor of the same partition took the key over: the broker was asked to change it,
             # and would drop it if it were named here too.
             if self._by_key.get(asked.key) is not asked:
                 continue
@@ -170,7 +170,7 @@ class FetchSession:
 
 
 def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
-    """Bring what the broker is told up to date; returns whether that changes anything."""
+    """Bring what the broker is sent up to date; returns whether that changes anything."""
     most = min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes
     if (
         wanted.position == cursor.position

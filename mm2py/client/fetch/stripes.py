@@ -307,7 +307,7 @@ class Stripes:
             partition=cursor.tp.partition,
             position=stripe.start,
             current_leader_epoch=cursor.leader_epoch,
-            # Ahead of the position nothing can be said of the record before.
+            # Ahead of the position nothing is known of the record before.
             last_fetched_epoch=cursor.last_epoch if stripe.start == cursor.position else -1,
             max_bytes=stripe.size,
         )
