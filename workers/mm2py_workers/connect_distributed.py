@@ -15,7 +15,7 @@ from mm2py.runtime.hosts.process import HostStarter
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.connect_wiring import build_distributed
 from mm2py_workers.connect_worker import ConnectWorker
-from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.process_memory import freeze_garbage_collector
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import WorkerFile, load_worker_file
 

@@ -22,7 +22,7 @@ from mm2py.runtime.hosts.process import HostStarter
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
-from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.process_memory import freeze_garbage_collector
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 from mm2py_workers.wiring import Node, build_node
 

@@ -16,7 +16,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_mirror_maker import announce
 from mm2py_workers.demo_table import FlowTable
-from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.process_memory import freeze_garbage_collector
 from mm2py_workers.signals import DRAIN_TIMEOUT_S
 from mm2py_workers.wiring import build_node
 

@@ -27,6 +27,7 @@ from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.process_memory import keep_freed_memory
 
 __all__ = [
     "PROCESSES",
@@ -70,6 +71,7 @@ def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
     if processes:
         return HostPool(processes, starter)
     starter.close()
+    keep_freed_memory()  # as each task host does
     return None
 
 
