@@ -13,6 +13,8 @@ from typing import Final
 
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
+from mm2py.config.definitions import parse_config
+from mm2py.config.driver_options import DriverOptions
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
@@ -49,15 +51,8 @@ def host_processes(props: Mapping[str, str]) -> int:
     Raises:
         ConfigError: the value is no such number.
     """
-    text = props.get(PROCESSES, "").strip()
-    if not text:
-        return len(os.sched_getaffinity(0))
-    if not (text.isascii() and text.isdigit() and int(text) <= 1_000):
-        raise ConfigError(
-            f"{PROCESSES}={text}: no such number of processes",
-            remedy="use 0 to run tasks in the worker's own process, or a number up to the cores",
-        )
-    return int(text)
+    given = parse_config(DriverOptions, props).task_host_processes
+    return len(os.sched_getaffinity(0)) if given is None else given
 
 
 def host_starter(clock: Clock) -> HostStarter:
