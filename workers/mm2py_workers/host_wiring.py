@@ -29,11 +29,13 @@ from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.task_host import run_host
 
 __all__ = [
     "PROCESSES",
     "STARTER_COMMAND",
     "child_host",
+    "forked_starter",
     "host_pool",
     "host_processes",
     "host_starter",
@@ -60,12 +62,17 @@ def host_starter(clock: Clock) -> HostStarter:
     return HostStarter(STARTER_COMMAND, version=version("mm2py"), clock=clock)
 
 
+def forked_starter(processes: int, clock: Clock) -> HostStarter:
+    """Return what starts task hosts, forked if there will be any; called without a thread or a loop."""
+    starter = host_starter(clock)
+    if processes:
+        starter.fork_now(run_host)
+    return starter
+
+
 def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
     """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from then on."""
-    if processes:
-        return HostPool(processes, starter)
-    starter.close()
-    return None
+    return HostPool(processes, starter) if processes else None
 
 
 def task_host(
