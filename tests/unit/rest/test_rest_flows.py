@@ -82,7 +82,9 @@ def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig
     herder = rig.herders[AB]
     herder.urls = ("http://worker:8083/", "http://n2:1/", "http://n3:1/")
     rig.peers.answers = {
-        "http://n2:1/": snapshot("n2:1", AB, partition("t", 1, 5), partition("u", 0, -1)),
+        "http://n2:1/": snapshot(
+            "n2:1", AB, partition("t", 1, 5), partition("u", 0, -1, state="FAILED")
+        ),
         "http://n3:1/": HerderError("away"),
     }
     found = rig.ask("GET", "/flows/A->B").json
