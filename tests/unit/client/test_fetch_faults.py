@@ -90,6 +90,10 @@ async def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_no
         await rig.until(lambda: rig.fetcher.position(SECOND) == 3)
         assert rig.read == {FIRST: list(range(100, 110)), SECOND: [200, 201, 202]}
         assert (len(rig.gaps), rig.failed) == (2, [])
+        # What it had by then can be lost as of any other.
+        rig.broker.create_topic("t", 1)
+        await rig.until(lambda: len(rig.gaps) == 4)
+        assert (SECOND, 3, 2, "recreated") in rig.gaps
 
 
 @pytest.mark.parametrize("handed_out", [True, False])
