@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn, TypeVar, final
 
+from mm2py.config.broker_addresses import broker_networks
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -87,6 +88,7 @@ def run_program(
     configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
     _raise_descriptor_limit()
     try:
+        broker_networks()  # refused at the start, not by each connection
         work = begin(options, mask)
         with asyncio.Runner(loop_factory=thawing_loop) as runner:
             code = runner.run(work)
