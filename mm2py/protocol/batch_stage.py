@@ -151,9 +151,26 @@ def classify(
 
     ``aborted`` is the answer's list of (producer id, first offset) under read_committed. Each
     returned batch that views the buffer takes one reference of ``lease``. A partial batch at the
-    end is normal and ignored; batches before a problem are returned with it.
+    end is normal and ignored; batches before a problem are returned with it. An error gives the references back.
     """
     result = StageResult(wanted_offset)
+    try:
+        _stage(record_set, wanted_offset, lease, aborted, result)
+    except BaseException:
+        for batch in result.batches:
+            if batch.lease is not None:
+                batch.lease.release()
+        raise
+    return result
+
+
+def _stage(
+    record_set: memoryview,
+    wanted_offset: int,
+    lease: BufferLease | None,
+    aborted: Sequence[tuple[int, int]],
+    result: "StageResult",
+) -> None:
     walker: _Walk | None = None  # most record sets need none
     position, total, floor = 0, len(record_set), -1
     while True:
@@ -169,12 +186,11 @@ def classify(
         walker = walker or _Walk(result, wanted_offset, lease, aborted)
         end = walker.step(record_set, position, floor)
         if end is None:
-            return result
+            return
         position, floor = end
     if position < total:
         walker = walker or _Walk(result, wanted_offset, lease, aborted)
         walker.foreign(record_set, position, floor)
-    return result
 
 
 def plain_scan(

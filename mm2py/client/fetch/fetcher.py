@@ -22,6 +22,7 @@ from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
+from mm2py.errors import ProtocolError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
@@ -295,7 +296,18 @@ class Fetcher:
         """Take the batches of one answer, and carry out what the cursor's verdict asks for."""
         if cursor.paused and not self._can_park(part):
             return  # it is read again
-        verdict, result = cursor.take(part, lease)
+        position, attempts = cursor.position, cursor.attempts
+        try:
+            verdict, result = cursor.take(part, lease)
+        except Exception as error:
+            # A defect, or too little memory: the others of the answer have nothing to do with it.
+            if not attempts:
+                log.exception("data cannot be handled, it is read again partition=%s", cursor.tp)
+            cursor.seek(position)
+            cursor.attempts = attempts
+            problem = ProtocolError(f"data of {cursor.tp} cannot be handled: {error!r}")
+            self._routes.lost([cursor], problem)
+            return
         if verdict is Verdict.LOST:
             self._losses.skipped(cursor)
         if result is not None and result.batches:
