@@ -105,9 +105,10 @@ def test_a_batch_that_is_damaged_on_the_disk_stops_its_partition_alone_until_it_
     # What an operator does about it: there is no way to read those records any more.
     delete_records(source, topic, ODD, last + 1)
     with Mirror(flow.file, name="cured") as mirror:
-        (entry,) = wait_for_entries(flow, 1, mirror)
-        assert (entry.kind, entry.partition) == ("retention", ODD)
-        assert (entry.first, entry.last) == (first, last)
+        damaged, gone = wait_for_entries(flow, 2, mirror)
+        assert (damaged.kind, damaged.partition, damaged.first) == ("poisoned", ODD, first)
+        assert (gone.kind, gone.partition) == ("retention", ODD)
+        assert (gone.first, gone.last) == (first, last)
         rest, copy = wait_for_copy(mirror, flow, topic)
         assert copy[ODD].records == before[ODD].records[:first] + rest[ODD].records
         del copy[ODD], rest[ODD]
