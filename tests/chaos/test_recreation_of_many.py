@@ -9,7 +9,14 @@ from types import TracebackType
 from typing import Final, Self, final
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from mm2py.embedded.region import KafkaAddress
 from tests.chaos.conftest import NewRegion, Rig, Unique
@@ -85,6 +92,14 @@ class Writer:
         self._stop.set()
 
 
+def end_of(consumer: Consumer, name: str) -> int:
+    """Return the log end of a copy; 0 while it has no leader."""
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)[1]
+    except KafkaException:
+        return 0
+
+
 def read_all(flow: Flow, topics: Sequence[str]) -> Values:
     """Return what the copies of topics of one partition hold now, by the topic's name on the source."""
     settings = {"bootstrap.servers": flow.target.bootstrap_servers, "group.id": "many"}
@@ -93,11 +108,8 @@ def read_all(flow: Flow, topics: Sequence[str]) -> Values:
     found: Values = {topic: [] for topic in topics}
     try:
         there = names.keys() & topics_of(flow.target).keys()
-        ends = {
-            name: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)[1]
-            for name in there
-        }
-        consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING) for name in there])
+        ends = {name: end for name in there if (end := end_of(consumer, name))}
+        consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING) for name in ends])
         deadline = time.monotonic() + FLOW_S
         while any(len(found[names[name]]) < end for name, end in ends.items()):
             assert time.monotonic() < deadline, "the copies were not read in time"

@@ -117,6 +117,7 @@ def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
             Load(source, stuck, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES) as refused,
             Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
         ):
+            refused.wait_acked(REFUSED // 2)
             wait_until_flowing(mirror, flow, stuck)
             forbid_creating(target)
             delete_topic(target, flow.remote(stuck))
@@ -140,6 +141,7 @@ def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
     for partition, copy in read(target, flow.remote(stuck)).items():
         records = truth[partition].records
         gone = len(records) - len(copy.records)
+        assert gone > 0
         assert copy.records == records[gone:]
         named = [
             entry for entry in reported if (entry.topic, entry.partition) == (stuck, partition)
