@@ -123,6 +123,7 @@ def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
             delete_topic(target, flow.remote(stuck))
             until(lambda: flow.remote(stuck) not in topics_of(target), 30, "the deletion")
             refused.wait_acked(REFUSED)
+            mirror.wait_for_log(f"cannot be created.* name={flow.remote(stuck)} ")
             waited = wait_until_flowing(mirror, flow, flowing)
             assert flow.remote(stuck) not in topics_of(target)
             permit_creating(target)
