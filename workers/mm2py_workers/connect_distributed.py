@@ -17,7 +17,7 @@ from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_pr
 from mm2py_workers.connect_wiring import build_distributed
 from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.host_wiring import forked_starter, host_processes
-from mm2py_workers.process_memory import freeze_garbage_collector
+from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import WorkerFile, load_worker_file
 
@@ -26,8 +26,6 @@ __all__ = ["announce", "main", "run_worker"]
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-distributed-py"
-SETTLE_S: Final = 5.0
-"""After this long what start-up made is there and the garbage collector is told to forget it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -76,17 +74,12 @@ async def run_worker(
     worker: ConnectWorker, begin: Callable[[], Awaitable[None]] | None = None
 ) -> int:
     """Run a worker until a signal asks for its end; ``begin`` is called when REST is served."""
-    settled = asyncio.create_task(_settle())
+    settled = asyncio.create_task(settle(SYSTEM_CLOCK))
     try:
         with StopSignal() as stop:
             return await worker.run(stop, begin)
     finally:
         settled.cancel()
-
-
-async def _settle() -> None:
-    await SYSTEM_CLOCK.sleep(SETTLE_S)
-    freeze_garbage_collector()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.host_wiring import forked_starter
-from mm2py_workers.process_memory import freeze_garbage_collector
+from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 from mm2py_workers.wiring import Node, build_node, processes_of
 
@@ -33,8 +33,6 @@ __all__ = ["announce", "main", "run_flows", "secrets_of"]
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-mirror-maker-py"
-SETTLE_S: Final = 5.0
-"""After this long what start-up made is there and the garbage collector is told to forget it."""
 
 
 class _Options(WorkerOptions):
@@ -90,7 +88,7 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
     """Run until a stop is asked for or every flow failed; return the exit code."""
     maker = node.maker
     node.start()
-    settled = asyncio.create_task(_settle(clock))
+    settled = asyncio.create_task(settle(clock))
     serving = asyncio.create_task(node.serve())
     asked = asyncio.create_task(stop.wait())
     ended = asyncio.create_task(maker.wait())
@@ -107,11 +105,6 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
         return 1
     log.info("stopped")
     return 0 if clean else 1
-
-
-async def _settle(clock: Clock) -> None:
-    await clock.sleep(SETTLE_S)
-    freeze_garbage_collector()
 
 
 def announce(

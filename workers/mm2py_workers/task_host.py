@@ -9,7 +9,7 @@ import logging
 import socket
 import sys
 from importlib.metadata import version
-from typing import Final, final
+from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.loggers import ProcessLoggers
@@ -23,11 +23,9 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py_workers.hosted_flow import open_flow
-from mm2py_workers.process_memory import freeze_garbage_collector, keep_freed_memory
+from mm2py_workers.process_memory import keep_freed_memory, settle
 
 __all__ = ["run_host"]
-
-SETTLE_S: Final = 5.0
 
 
 def run_host(descriptor: int) -> None:
@@ -51,7 +49,7 @@ async def _serve(descriptor: int) -> None:
     service = HostService(
         pipe, build, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
     )
-    settled = asyncio.create_task(_settle())
+    settled = asyncio.create_task(settle(SYSTEM_CLOCK))
     try:
         await service.run()
     finally:
@@ -83,11 +81,6 @@ class _Levels:
         """Follow a change."""
         self._begun = True
         self._loggers.set(namespace, level)
-
-
-async def _settle() -> None:
-    await SYSTEM_CLOCK.sleep(SETTLE_S)
-    freeze_garbage_collector()
 
 
 if __name__ == "__main__":

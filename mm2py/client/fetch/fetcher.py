@@ -306,7 +306,7 @@ class Fetcher:
             cursor.seek(position)
             cursor.attempts = attempts
             problem = ProtocolError(f"data of {cursor.tp} cannot be handled: {error!r}")
-            self._routes.lost([cursor], problem)
+            self.lost([cursor], problem)
             return
         if verdict is Verdict.LOST:
             self._losses.skipped(cursor)
