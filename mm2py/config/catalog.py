@@ -13,6 +13,7 @@ from mm2py.config.client_properties import CLIENT_KEYS
 from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
 from mm2py.config.definitions import ConnectorDefinition, OptionInfo, options_of
 from mm2py.config.derivation import PROVIDER_PREFIX, WORKER_PREFIXES
+from mm2py.config.driver_options import DriverOptions
 from mm2py.config.java_values import JavaType
 from mm2py.config.old_names import modern_name
 from mm2py.config.rest_options import RestOptions
@@ -20,7 +21,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.types import ClusterAlias, FlowName
 
 __all__ = [
-    "DRIVER_KEYS",
+    "DRIVER_OPTIONS",
     "NEVER_WORKED",
     "REMOVED",
     "REST_OPTIONS",
@@ -29,25 +30,8 @@ __all__ = [
     "client_part",
 ]
 
-DRIVER_KEYS: Final[Mapping[str, tuple[JavaType, str]]] = {
-    "clusters": (JavaType.LIST, "Aliases of the clusters."),
-    "dedicated.mode.enable.internal.rest": (
-        JavaType.BOOLEAN,
-        "Without effect: the nodes of one file always talk to each other, over internal.listener.",
-    ),
-    "ssl.client.auth": (
-        JavaType.STRING,
-        "Client certificates of https listeners: none, requested or required.",
-    ),
-    "task.host.processes": (
-        JavaType.INT,
-        "Processes (ours) that tasks are spread over, started on need; one per core by default, 0: they run"
-        " in the worker's own. They are forked by a process of ours that has loaded everything once (a third one"
-        " in `ps`). A flow of one task uses one; all together take 100 to 150 MB.",
-    ),
-    "config.providers": (JavaType.LIST, "Names of config providers for ${name:...}."),
-}
-"""Keys that the driver itself reads (``MirrorMakerConfig``), besides those of REST."""
+DRIVER_OPTIONS: Final[Mapping[str, OptionInfo]] = options_of(DriverOptions)
+"""Keys that the driver itself reads, at top level."""
 
 REST_OPTIONS: Final[Mapping[str, OptionInfo]] = options_of(RestOptions)
 """Keys of the REST server, at top level."""
@@ -143,7 +127,7 @@ class Catalog:
     def is_top_level(self, name: str) -> bool:
         """Whether the name has an effect at top level."""
         return (
-            name in DRIVER_KEYS
+            name in DRIVER_OPTIONS
             or name in REST_OPTIONS
             or name in CLIENT_KEYS
             or name in self.top_level_names
@@ -195,10 +179,9 @@ class Catalog:
         client = self.client_property(scope)
         if client is not None:
             return client.type
-        if scope.kind == "top" and name in DRIVER_KEYS:
-            return DRIVER_KEYS[name][0]
-        if scope.kind == "top" and name in REST_OPTIONS:
-            return REST_OPTIONS[name].option.type
+        top = DRIVER_OPTIONS.get(name) or REST_OPTIONS.get(name)
+        if scope.kind == "top" and top is not None:
+            return top.option.type
         info = None if scope.kind == "cluster" else self.connector_options.get(name)
         info = info or self.worker_options.get(name)
         return None if info is None else info.option.type
@@ -235,7 +218,7 @@ class Catalog:
     def _candidates(self, scope: Scope) -> list[str]:
         if scope.kind == "top":
             return [
-                *DRIVER_KEYS,
+                *DRIVER_OPTIONS,
                 *REST_OPTIONS,
                 *self.top_level_names,
                 *self.worker_options,

@@ -15,6 +15,7 @@ from mm2py.config.client_table import ClientProperty, Effect
 from mm2py.config.clients import MAX_IN_FLIGHT, client_value_problem
 from mm2py.config.definitions import ConfigModel, ConnectorDefinition, check_config
 from mm2py.config.derivation import Effective, Value, texts
+from mm2py.config.driver_options import DriverOptions
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint_keys import key_findings
 from mm2py.config.lint_security import security_findings
@@ -76,7 +77,7 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
     found += value_findings(config, catalog)
     found += _client_findings(config, catalog)
     found += security_findings(config)
-    found += _rest_findings(config)
+    found += _process_findings(config)
     told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
     for source in config.clusters:
         for target in config.clusters:
@@ -125,8 +126,9 @@ def _model_findings(
     return found
 
 
-def _rest_findings(config: MirrorMakerConfig) -> list[Finding]:
+def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
     props = config.providers.resolve(texts(config.raw))
+    problems = [*check_config(DriverOptions, props), *check_config(RestOptions, props)]
     return [
         Finding(
             Severity.ERROR,
@@ -135,7 +137,7 @@ def _rest_findings(config: MirrorMakerConfig) -> list[Finding]:
             problem.message,
             problem.remedy or f"correct {problem.name}",
         )
-        for problem in check_config(RestOptions, props)
+        for problem in problems
         if not placeholders(props[problem.name])
     ]
 

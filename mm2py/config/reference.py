@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from mm2py.config.catalog import DRIVER_KEYS, NEVER_WORKED, REMOVED, REST_OPTIONS
+from mm2py.config.catalog import DRIVER_OPTIONS, NEVER_WORKED, REMOVED, REST_OPTIONS
 from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
 from mm2py.config.definitions import ConfigModel, ConnectorDefinition, OptionInfo, options_of
 from mm2py.config.derivation import WORKER_PREFIXES
@@ -51,16 +51,7 @@ def render(definitions: Sequence[ConnectorDefinition]) -> str:
 
 
 def _driver() -> str:
-    rows = [[f"`{name}`", kind.value, doc] for name, (kind, doc) in DRIVER_KEYS.items()]
-    rows.append(
-        [
-            "`config.providers.<name>.class`, `.param.<key>`",
-            "",
-            "FileConfigProvider (`allowed.paths`), EnvVarConfigProvider (`allowlist.pattern`), "
-            "DirectoryConfigProvider (`allowed.paths`), by Java's class names.",
-        ]
-    )
-    return "## The file\n\n" + _table(["property", "type", "meaning"], rows)
+    return _section("The file", "Keys of the whole process, at top level.", DRIVER_OPTIONS.values())
 
 
 def _rest() -> str:
@@ -118,7 +109,7 @@ def _allowed(info: OptionInfo) -> str:
         return ", ".join(option.choices)
     if option.low is None:
         return option.unit
-    text = f">= {option.low}"
+    text = f">= {option.low}" if option.high is None else f"{option.low} to {option.high}"
     text += "".join(f", not {value}" for value in option.forbidden)
     return f"{text} {option.unit}".strip()
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Final
 
+from mm2py.config.broker_addresses import is_of_machine_services
 from mm2py.config.class_names import (
     DEFAULT_CONFIG_PROPERTY_FILTER,
     DEFAULT_GROUP_FILTER,
@@ -79,8 +80,6 @@ _OTHER_CLUSTER: Final = (
     "differs from the mirror maker file, which alone says where clusters are and how to reach them",
     "change the file on every node and restart, or leave the key out",
 )
-# Addresses where clouds hand out credentials; IPv4's are link-local.
-_METADATA: Final = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
 _METADATA_NAMES: Final = re.compile(r"(.*\.)?(metadata(\..*)?|instance-data(\..*)?)", re.IGNORECASE)
 # Services such as nip.io resolve a name to the address inside it, 169-254-169-254 or a9fea9fe.
 _LINK_LOCAL_INSIDE: Final = re.compile(
@@ -214,7 +213,7 @@ def _jaas(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _hands_out_secrets(server: str) -> bool:
-    # Names are not looked up here: a name may lead elsewhere a moment later.
+    # Names are not looked up here, they may lead elsewhere a moment later: each connection looks again.
     host = server.rpartition("://")[2].rpartition(":")[0].strip("[]").rstrip(".")
     try:
         address = ip_address(host)
@@ -225,8 +224,7 @@ def _hands_out_secrets(server: str) -> bool:
             or _METADATA_NAMES.fullmatch(host) is not None
             or _LINK_LOCAL_INSIDE.search(host) is not None
         )
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return bool(mapped.is_link_local) or str(address) in _METADATA
+    return is_of_machine_services(address)
 
 
 def _is_separator(char: str) -> bool:

@@ -14,7 +14,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import FlowNode
-from mm2py.flows.states import read_flow
+from mm2py.flows.states import assigned_now, read_flow
 from mm2py.flows.views import (
     ConfigView,
     CopyName,
@@ -126,8 +126,7 @@ class FlowService:
 
     def describe_here(self, flow: FlowName, missing: str) -> FlowView:
         """Return one flow with the numbers of this node alone, and why there are no others."""
-        own = self._node(flow).herder.node_snapshot()
-        return self._view(flow, Members(snapshots=(own,), incomplete=(missing,)))
+        return self._view(flow, replace(self._here(flow), incomplete=(missing,)))
 
     async def partitions(self, flow: FlowName) -> list[PartitionView]:
         """Return every partition; ``ForwardError`` where another worker leads the flow."""
@@ -140,8 +139,7 @@ class FlowService:
 
     def topics_here(self, flow: FlowName) -> list[TopicView]:
         """Return lag and rates by topic of this node alone."""
-        own = self._node(flow).herder.node_snapshot()
-        return topic_views(flow, Members(snapshots=(own,)), self._copy_name(flow))
+        return topic_views(flow, self._here(flow), self._copy_name(flow))
 
     def history(self, flow: FlowName) -> list[HistoryView]:
         """Return who changed what, newest first."""
@@ -218,15 +216,19 @@ class FlowService:
             return lambda _: None
         return lambda topic: policy.remote_topic(flow.source, topic)
 
+    def _here(self, flow: FlowName) -> Members:
+        herder = self._node(flow).herder
+        return Members(snapshots=(herder.node_snapshot(),), assigned=assigned_now(herder))
+
     async def _members(self, flow: FlowName) -> Members:
         herder, peers = self._node(flow).herder, self._node(flow).peers
+        here = self._here(flow)
         if herder.failure is not None:
-            return Members(snapshots=(herder.node_snapshot(),))
+            return here
         urls = [url for url in herder.member_urls() if urlsplit(url).netloc != herder.worker_id]
         key = herder.session_key()
-        own = herder.node_snapshot()
         if key is None:
-            return Members(snapshots=(own,), incomplete=tuple(urls))
+            return replace(here, incomplete=tuple(urls))
 
         async def ask(url: str) -> NodeSnapshot | str:
             try:
@@ -236,12 +238,15 @@ class FlowService:
                 return url
 
         answers = await asyncio.gather(*(ask(url) for url in urls))
-        found = {own.worker: own}
+        found = {it.worker: it for it in here.snapshots}
         for answer in answers:
             if not isinstance(answer, str):
                 found.setdefault(answer.worker, answer)
         missing = tuple(answer for answer in answers if isinstance(answer, str))
-        return Members(snapshots=tuple(found.values()), incomplete=missing)
+        # Read again: who answered may have measured what was assigned meanwhile.
+        return Members(
+            snapshots=tuple(found.values()), assigned=assigned_now(herder), incomplete=missing
+        )
 
     def _node(self, flow: FlowName) -> FlowNode:
         node = self.flows().get(flow)

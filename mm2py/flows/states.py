@@ -4,7 +4,7 @@ Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one wo
 wrong with it. Reads only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ __all__ = [
     "DEGRADED",
     "ConnectorWork",
     "FlowWork",
+    "assigned_now",
     "assigned_tasks",
     "enabled",
     "read_flow",
@@ -163,8 +164,22 @@ async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, T
     Raises:
         HerderError: the tasks are not known now.
     """
+    return _assigned(await herder.task_configs(name))
+
+
+def assigned_now(herder: Herder) -> Mapping[TopicPartition, TaskId]:
+    """Return which task of the flow has which source partition, as far as this node has read it."""
+    source = read_flow(herder).source
+    if source is None:
+        return {}
+    return _assigned((task, herder.task_config_now(task)) for task in source.info.tasks)
+
+
+def _assigned(
+    configs: Iterable[tuple[TaskId, Mapping[str, str | None]]],
+) -> Mapping[TopicPartition, TaskId]:
     found: dict[TopicPartition, TaskId] = {}
-    for task, config in await herder.task_configs(name):
+    for task, config in configs:
         for item in (config.get(_ASSIGNED) or "").split(","):
             topic, dash, number = item.strip().rpartition("-")
             if dash and number.isdigit():

@@ -4,8 +4,8 @@ Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, n
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -17,9 +17,9 @@ from mm2py.mirror.flow_overrides import (
     parse_override_key,
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
-from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import FlowName, State, TopicPartition
+from mm2py.types import FlowName, State, TaskId, TopicPartition
 
 __all__ = [
     "ChangeView",
@@ -51,10 +51,34 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """What the members of a flow copy, and which of them did not answer."""
+    """What the members of a flow copy, and which of them did not answer.
+
+    ``assigned``: the partitions that the flow's tasks are to copy.
+    """
 
     snapshots: Sequence[NodeSnapshot]
+    assigned: Mapping[TopicPartition, TaskId] = field(default_factory=dict[TopicPartition, TaskId])
     incomplete: tuple[str, ...] = ()
+
+    def partitions(self) -> list[tuple[str, PartitionSnapshot]]:
+        """Return each partition with its worker.
+
+        Without a worker and numbers: those that no worker measures, because their task's host or worker has just
+        ended, or the task has just been started.
+        """
+        found = [
+            (node.worker, part)
+            for node in self.snapshots
+            for part in node.partitions
+            if _is_of_topic(part)
+        ]
+        measured = {part.source for _, part in found}
+        found += [
+            ("", _not_measured(source, task))
+            for source, task in self.assigned.items()
+            if source not in measured
+        ]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +110,7 @@ class ConnectorView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowView:
-    """One flow; sums over its partitions, ``lag_ms`` is the largest.
+    """One flow; sums over its partitions, ``lag_ms`` is the largest; both lags are None while one is not known.
 
     ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
     ``enabled`` only heartbeats run. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
@@ -135,7 +159,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One source topic; sums over its partitions, ``lag_ms`` is the largest."""
+    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``."""
 
     flow: str
     topic: str
@@ -205,7 +229,7 @@ def flow_view(
 ) -> FlowView:
     """Return everything about one flow."""
     nodes = members.snapshots
-    partitions = [it for node in nodes for it in node.partitions if _is_of_topic(it)]
+    partitions = [it for _, it in members.partitions()]
     wrongs = dict.fromkeys(work.wrongs(nodes))
     workers = {it.worker_id for _, it in work.works() if it is not None}
     return FlowView(
@@ -220,7 +244,7 @@ def flow_view(
         partitions=len(partitions),
         failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),
-        lag_records=_sum(it.lag_records for it in partitions),
+        lag_records=_sum_of_lags(partitions),
         lag_ms=_largest_lag(partitions),
         records_per_s=_rate(it.records_per_s for it in partitions),
         bytes_per_s=_rate(it.bytes_per_s for it in partitions),
@@ -274,7 +298,7 @@ def partition_views(
             partition=it.source.partition,
             target_topic=copy_name(it.source.topic) if it.target is None else it.target.topic,
             task=it.task,
-            worker=node.worker,
+            worker=worker,
             state=it.state,
             cause=mask.apply(it.cause),
             lag_records=_known(it.lag_records),
@@ -282,9 +306,7 @@ def partition_views(
             records_per_s=_known_rate(it.records_per_s),
             bytes_per_s=_known_rate(it.bytes_per_s),
         )
-        for node in members.snapshots
-        for it in node.partitions
-        if _is_of_topic(it)
+        for worker, it in members.partitions()
     ]
     return sorted(found, key=lambda it: (it.topic, it.partition))
 
@@ -292,9 +314,8 @@ def partition_views(
 def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[TopicView]:
     """Return every topic of a flow, the largest lag in time first."""
     topics: dict[str, list[PartitionSnapshot]] = {}
-    for node in members.snapshots:
-        for it in filter(_is_of_topic, node.partitions):
-            topics.setdefault(it.source.topic, []).append(it)
+    for _, it in members.partitions():
+        topics.setdefault(it.source.topic, []).append(it)
     found = [
         TopicView(
             flow=str(flow),
@@ -305,7 +326,7 @@ def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[T
             partitions=len(parts),
             failed_partitions=sum(1 for it in parts if it.state == State.FAILED),
             paused_partitions=sum(1 for it in parts if it.state == State.PAUSED),
-            lag_records=_sum(it.lag_records for it in parts),
+            lag_records=_sum_of_lags(parts),
             lag_ms=_largest_lag(parts),
             records_per_s=_rate(it.records_per_s for it in parts),
             bytes_per_s=_rate(it.bytes_per_s for it in parts),
@@ -328,9 +349,25 @@ def _known_rate(rate: float) -> float | None:
     return round(rate, 1) if rate >= 0 else None
 
 
-def _sum(numbers: Iterable[int]) -> int | None:
-    known = [number for number in numbers if number >= 0]
-    return sum(known) if known else None
+def _not_measured(source: TopicPartition, task: TaskId) -> PartitionSnapshot:
+    return PartitionSnapshot(
+        source=source,
+        target=None,
+        task=str(task),
+        state=State.UNASSIGNED,
+        cause="",
+        records=0,
+        size_bytes=0,
+        lag_records=UNKNOWN,
+        lag_ms=0,
+        newest_ms=UNKNOWN,
+        records_per_s=UNKNOWN,
+        bytes_per_s=UNKNOWN,
+    )
+
+
+def _sum_of_lags(partitions: Sequence[PartitionSnapshot]) -> int | None:
+    return sum(it.lag_records for it in _measured(partitions)) if _knows(partitions) else None
 
 
 def _rate(rates: Iterable[float]) -> float | None:
@@ -338,8 +375,19 @@ def _rate(rates: Iterable[float]) -> float | None:
     return round(sum(known), 1) if known else None
 
 
-def _largest_lag(partitions: Iterable[PartitionSnapshot]) -> int | None:
-    return max((it.lag_ms for it in partitions if it.lag_records >= 0), default=None)
+def _largest_lag(partitions: Sequence[PartitionSnapshot]) -> int | None:
+    return max(it.lag_ms for it in _measured(partitions)) if _knows(partitions) else None
+
+
+def _knows(partitions: Sequence[PartitionSnapshot]) -> bool:
+    """Whether something is known of the lag, and no partition that works is left out of it."""
+    measured = _measured(partitions)
+    failed = sum(1 for it in partitions if it.lag_records < 0 and it.state == State.FAILED)
+    return bool(measured) and len(measured) + failed == len(partitions)
+
+
+def _measured(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
+    return [it for it in partitions if it.lag_records >= 0]
 
 
 # -- changes ----------------------------------------------------------------------------------------

@@ -230,8 +230,9 @@ class KnownEvents:
         first, last = event.first_offset, event.last_offset
         if event.kind is EventKind.RECREATED:
             kinds.clear()
-            # Found again with the stored position, whose end nobody knows any more, until that moves on.
-            again = known is not None and event.count == 0 and known[0] == first
+            # Nothing of a new incarnation was copied yet: the old one is found again with its stored position, or
+            # the new one has ended in turn, with nothing known to be in it.
+            again = known is not None and event.count == 0
             kinds[event.kind] = known if again and known is not None else (first, last)
             return () if again else (event,)
         if event.kind.may_repeat:

@@ -1,7 +1,8 @@
-"""Decides for each fetched batch: forward as it is, splice, or drop with a reason.
+"""Decides for each fetched batch: forward as it is, splice, or drop with a reason; and signs what is sent.
 
-Flow: one partition's record set -> ``classify`` -> batches to send, what was dropped, next offset.
-Every CRC is verified here, first. Only what the source's header decides is solved (data-plane.md 4,
+Flow: one partition's record set -> ``classify`` -> batches to send, what was dropped, next offset -> ``sign``.
+Verify, then sign: every CRC is verified here, first, so that a batch that was damaged on the source's disk or in
+memory never gets a fresh one. Only what the source's header decides is solved (data-plane.md 4,
 rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A problem stops the walk.
 """
 
@@ -18,6 +19,8 @@ from mm2py.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
     CODEC_MASK,
     CONTROL_FLAG,
+    CRC,
+    CRC_OFFSET,
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_FLAG,
@@ -38,7 +41,9 @@ __all__ = [
     "StageResult",
     "classify",
     "plain_scan",
+    "plain_sign",
     "scan",
+    "sign",
 ]
 
 Made = TypeVar("Made")
@@ -48,6 +53,11 @@ _MIN_LENGTH: Final = HEADER_BYTES - _LOG_OVERHEAD
 _SPECIAL: Final = LOG_APPEND_FLAG | CONTROL_FLAG
 _MARKER: Final = Struct(">hh")  # version, type
 _ABORT: Final = 0
+
+_ATTRIBUTES: Final = Struct(">h")
+_FRONT: Final = Struct(">qii")  # baseOffset, batchLength, partitionLeaderEpoch
+_PRODUCER: Final = Struct(">qhi")
+_PRODUCER_OFFSET: Final = 43
 
 _TINY_BYTES: Final = 2048
 """Uncompressed batches below it become one where ``_GATHER_LEAST`` or more follow each other: what sparse producers
@@ -85,7 +95,7 @@ class ProblemKind(Enum):
 
 
 class StageProblem(NamedTuple):
-    """The batch that the walk stopped at; ``offset`` is its base offset as the header says."""
+    """The batch that the walk stopped at; ``offset`` is its base offset as in the header."""
 
     kind: ProblemKind
     offset: int
@@ -141,9 +151,26 @@ def classify(
 
     ``aborted`` is the answer's list of (producer id, first offset) under read_committed. Each
     returned batch that views the buffer takes one reference of ``lease``. A partial batch at the
-    end is normal and ignored; batches before a problem are returned with it.
+    end is normal and ignored; batches before a problem are returned with it. An error gives the references back.
     """
     result = StageResult(wanted_offset)
+    try:
+        _stage(record_set, wanted_offset, lease, aborted, result)
+    except BaseException:
+        for batch in result.batches:
+            if batch.lease is not None:
+                batch.lease.release()
+        raise
+    return result
+
+
+def _stage(
+    record_set: memoryview,
+    wanted_offset: int,
+    lease: BufferLease | None,
+    aborted: Sequence[tuple[int, int]],
+    result: "StageResult",
+) -> None:
     walker: _Walk | None = None  # most record sets need none
     position, total, floor = 0, len(record_set), -1
     while True:
@@ -159,12 +186,11 @@ def classify(
         walker = walker or _Walk(result, wanted_offset, lease, aborted)
         end = walker.step(record_set, position, floor)
         if end is None:
-            return result
+            return
         position, floor = end
     if position < total:
         walker = walker or _Walk(result, wanted_offset, lease, aborted)
         walker.foreign(record_set, position, floor)
-    return result
 
 
 def plain_scan(
@@ -380,7 +406,7 @@ class _Walk:
         if batches:
             result.next_offset = batches[-1].last_offset + 1
         if end < total:
-            # A log that was upgraded goes on with v2 batches.
+            # A log that was upgraded continues with v2 batches.
             self._append(
                 classify(record_set[end:], result.next_offset, self._lease, aborted=self._aborted)
             )
@@ -410,3 +436,31 @@ def _marker_type(view: memoryview, count: int) -> int:
         raise damaged(f"a control record has a key of {size} bytes")
     kind: int = _MARKER.unpack_from(payload, position)[1]
     return kind
+
+
+def plain_sign(
+    data: memoryview | bytearray,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    transactional: bool = False,
+) -> None:
+    """Make a verified batch ours, in place: producer fields, clean attributes, new CRC.
+
+    Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, a
+    delete horizon would start the target's cleaner with the source's clock.
+    """
+    if transactional and producer_id < 0:
+        # A broker stores such a batch without any check (real-broker.md 1.6).
+        raise ValueError("a transactional batch needs a producer id")
+    _FRONT.pack_into(data, 0, 0, len(data) - 12, -1)
+    attributes = data[22] & CODEC_MASK
+    _ATTRIBUTES.pack_into(
+        data, ATTRIBUTES_OFFSET, attributes | TRANSACTIONAL_FLAG if transactional else attributes
+    )
+    _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+    CRC.pack_into(data, CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
+
+
+sign: Final = plain_sign if native is None else native.sign

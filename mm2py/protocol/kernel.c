@@ -35,6 +35,7 @@
 #define CONTROL_FLAG 0x20
 #define MIN_RECORD_BYTES 4 /* attributes, two deltas, key length; without its own length */
 #define RECORD_GROWTH 18   /* most that new deltas and a new length can add to one record */
+#define JOIN_SLACK 32      /* a part of a joined batch's size is left for deltas that become longer */
 #define TINY_BYTES 2048    /* batches below it are gathered where GATHER_LEAST or more follow each other, */
 #define GATHERED_BYTES (128 * 1024) /* up to this size; batch_stage has the same three numbers */
 #define GATHER_LEAST 4
@@ -525,6 +526,7 @@ typedef struct {
     Py_ssize_t filled;
     Runs runs;
     int64_t base_timestamp, newest, count, in_runs;
+    int parts;
     Py_ssize_t biggest;
     int codec;
 } Join;
@@ -563,11 +565,22 @@ done:
     return failed ? -1 : 0;
 }
 
-static int join_records(Join *join, const uint8_t *at, const uint8_t *end, int64_t count,
-                        int64_t last_delta, int64_t shift, int retime)
+/* Adds the records of one batch, unpacked from at to end, as its header describes them. */
+static int join_records(Join *join, const uint8_t *header, const uint8_t *at, const uint8_t *end)
 {
     Record record;
-    int64_t previous = -1, stamp;
+    int64_t previous = -1, shift, stamp;
+    const int64_t first = get_i64(header + 27), newest = get_i64(header + 35);
+    const int64_t last_delta = get_i32(header + 23), count = get_i32(header + 57);
+    const int retime = get_i16(header + ATTRIBUTES_OFFSET) & LOG_APPEND_FLAG;
+    if (!join->parts++) {
+        join->base_timestamp = first;
+        join->newest = newest;
+    }
+    if (newest > join->newest)
+        join->newest = newest;
+    if (__builtin_sub_overflow(retime ? newest : first, join->base_timestamp, &shift))
+        return damaged("a timestamp is impossible");
     if (check_count(count, end - at) < 0)
         return -1;
     if (count + join->count > INT32_MAX)
@@ -593,7 +606,7 @@ static int join_records(Join *join, const uint8_t *at, const uint8_t *end, int64
     return ends_here(at, end);
 }
 
-static int join_batch(Join *join, PyObject *batch, PyObject *open_payload, int is_first)
+static int join_batch(Join *join, PyObject *batch, PyObject *open_payload)
 {
     PyObject *data = PyObject_GetAttr(batch, name_data), *payload = NULL;
     Py_buffer view, inner;
@@ -609,32 +622,17 @@ static int join_batch(Join *join, PyObject *batch, PyObject *open_payload, int i
         damaged("a batch is shorter than its header");
         goto done;
     }
-    const int attributes = get_i16(header + ATTRIBUTES_OFFSET), retime = attributes & LOG_APPEND_FLAG;
-    const int64_t newest = get_i64(header + 35);
-    const int64_t base = retime ? newest : get_i64(header + 27);
-    int64_t shift;
-    if (is_first) {
-        join->base_timestamp = get_i64(header + 27);
-        join->newest = newest;
-    }
-    if (__builtin_sub_overflow(base, join->base_timestamp, &shift)) {
-        damaged("a timestamp is impossible");
-        goto done;
-    }
-    if (newest > join->newest)
-        join->newest = newest;
+    const int codec = get_i16(header + ATTRIBUTES_OFFSET) & CODEC_MASK;
     if (view.len > join->biggest) {
         join->biggest = view.len;
-        join->codec = attributes & CODEC_MASK;
+        join->codec = codec;
     }
-    const int64_t last_delta = get_i32(header + 23), count = get_i32(header + 57);
-    if (!(attributes & CODEC_MASK)) {
-        failed = join_records(join, header + HEADER_BYTES, header + view.len, count, last_delta,
-                              shift, retime);
+    if (!codec) {
+        failed = join_records(join, header, header + HEADER_BYTES, header + view.len);
     } else if ((payload = PyObject_CallOneArg(open_payload, data)) &&
                PyObject_GetBuffer(payload, &inner, PyBUF_SIMPLE) == 0) {
         const uint8_t *records = inner.buf;
-        failed = join_records(join, records, records + inner.len, count, last_delta, shift, retime);
+        failed = join_records(join, header, records, records + inner.len);
         PyBuffer_Release(&inner);
     }
     if (!failed)
@@ -644,6 +642,21 @@ done:
     Py_XDECREF(payload);
     Py_DECREF(data);
     return failed ? -1 : 0;
+}
+
+/* Returns about what the joined batch takes, so that it need not grow, -1 with an exception. */
+static Py_ssize_t joined_size(PyObject *batches)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(batches); i++) {
+        PyObject *data = PyObject_GetAttr(PyTuple_GET_ITEM(batches, i), name_data);
+        const Py_ssize_t size = data ? PyObject_Size(data) : -1;
+        Py_XDECREF(data);
+        if (size < 0)
+            return -1;
+        total += size < INT32_MAX - total ? size : INT32_MAX - total;
+    }
+    return total + total / JOIN_SLACK;
 }
 
 PyDoc_STRVAR(join_doc,
@@ -656,7 +669,7 @@ static PyObject *kernel_join(PyObject *Py_UNUSED(module), PyObject *const *args,
 {
     Join join = {.filled = 0};
     PyObject *batches, *tuple = NULL, *result = NULL;
-    Py_ssize_t reserve;
+    Py_ssize_t reserve, size;
     if (expect("join", nargs, 3) < 0 || read_size(args[2], &reserve) < 0)
         return NULL;
     /* A tuple of our own: open_payload is Python and might change a list. */
@@ -667,13 +680,13 @@ static PyObject *kernel_join(PyObject *Py_UNUSED(module), PyObject *const *args,
         PyErr_SetString(PyExc_ValueError, "there is no batch to join");
         goto done;
     }
-    if (!(join.runs.list = PyList_New(0)) ||
-        !(join.out = PyByteArray_FromStringAndSize(NULL, reserve)))
+    if ((size = joined_size(batches)) < 0 || !(join.runs.list = PyList_New(0)) ||
+        !(join.out = PyByteArray_FromStringAndSize(NULL, reserve + size)))
         goto done;
     memset(PyByteArray_AS_STRING(join.out), 0, (size_t)reserve);
     join.filled = reserve;
     for (Py_ssize_t i = 0; i < number; i++)
-        if (join_batch(&join, PyTuple_GET_ITEM(batches, i), args[1], i == 0) < 0)
+        if (join_batch(&join, PyTuple_GET_ITEM(batches, i), args[1]) < 0)
             goto done;
     if (join.count != join.in_runs) {
         damaged("the runs do not count the records");
@@ -719,7 +732,7 @@ static const char *const slot_names[SLOTS] = {"data",          "base_offset",   
 static PyTypeObject *slotted; /* the class that `slots` belongs to */
 static PyObject *slots[SLOTS];
 
-/* Tells whether make is a plain class of exactly these slots; any other callable is called. */
+/* Whether make is a plain class of exactly these slots; any other callable is called. */
 static int learn_slots(PyObject *make)
 {
     if (make == (PyObject *)slotted)
@@ -754,6 +767,14 @@ static PyObject *fill_slots(PyObject *const *values)
     return made;
 }
 
+/* args has one free place before it, which the callee may use. */
+static PyObject *call_make(PyObject *make, PyObject *const *args)
+{
+    if (learn_slots(make))
+        return fill_slots(args);
+    return PyObject_Vectorcall(make, args, SLOTS | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
 /* Calls make(view, base, last, count, max_timestamp, epoch, attributes, runs, lease). */
 static PyObject *make_batch(PyObject *make, PyObject *set, const uint8_t *header, Py_ssize_t start,
                             Py_ssize_t stop, PyObject *lease)
@@ -768,10 +789,7 @@ static PyObject *make_batch(PyObject *make, PyObject *set, const uint8_t *header
         (args[6] = PyLong_FromLong(get_i16(header + ATTRIBUTES_OFFSET))) &&
         (args[7] = make_runs(base, last_delta + 1))) {
         args[8] = lease;
-        if (learn_slots(make))
-            made = fill_slots(args);
-        else
-            made = PyObject_Vectorcall(make, args, SLOTS | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        made = call_make(make, args);
     }
     for (int i = 0; i < SLOTS - 1; i++)
         Py_XDECREF(args[i]);
@@ -791,10 +809,8 @@ static PyObject *gather(const uint8_t *set, const Tiny *tiny, PyObject *make)
     Join join = {.filled = HEADER_BYTES};
     PyObject *made = NULL, *stack[SLOTS + 1] = {NULL}, **args = stack + 1;
     const uint8_t *header = set + tiny->starts[0];
-    const int64_t first = get_i64(header);
-    int64_t last = first, epoch = get_i32(header + 12), records = 0;
-    join.base_timestamp = get_i64(header + 27);
-    join.newest = get_i64(header + 35);
+    const int64_t first = get_i64(header), epoch = get_i32(header + 12);
+    int64_t last = first, records = 0;
     for (int i = 0; i < tiny->number; i++) {
         header = set + tiny->starts[i];
         if (check_count(get_i32(header + 57), get_i32(header + 8) + 12 - HEADER_BYTES) < 0)
@@ -808,17 +824,9 @@ static PyObject *gather(const uint8_t *set, const Tiny *tiny, PyObject *make)
     for (int i = 0; i < tiny->number; i++) {
         header = set + tiny->starts[i];
         const int64_t size = 12 + get_i32(header + 8), count = get_i32(header + 57);
-        const int64_t newest = get_i64(header + 35);
-        int64_t shift;
-        if (__builtin_sub_overflow(get_i64(header + 27), join.base_timestamp, &shift)) {
-            damaged("a timestamp is impossible");
-            goto done;
-        }
-        if (join_records(&join, header + HEADER_BYTES, header + size, count, count - 1, shift, 0) < 0 ||
+        if (join_records(&join, header, header + HEADER_BYTES, header + size) < 0 ||
             add_run(&join.runs, get_i64(header), count) < 0)
             goto done;
-        if (newest > join.newest)
-            join.newest = newest;
         last = get_i64(header) + count - 1;
     }
     if (PyByteArray_Resize(join.out, join.filled) < 0)
@@ -840,10 +848,7 @@ static PyObject *gather(const uint8_t *set, const Tiny *tiny, PyObject *make)
         (args[4] = PyLong_FromLongLong(join.newest)) && (args[5] = PyLong_FromLongLong(epoch)) &&
         (args[6] = PyLong_FromLong(0)) && (args[7] = finish_runs(&join.runs))) {
         args[8] = Py_None;
-        if (learn_slots(make))
-            made = fill_slots(args);
-        else
-            made = PyObject_Vectorcall(make, args, SLOTS | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        made = call_make(make, args);
     }
 done:
     for (int i = 0; i < SLOTS - 1; i++)

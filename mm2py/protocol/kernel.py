@@ -1,8 +1,8 @@
 """Loads the optional C kernel: the loops of this package that run once per batch or per record.
 
 Flow: ``mm2py/protocol/kernel.c`` -> built at install where a C compiler is -> ``native`` or None.
-Who uses a function of it has a ``plain_`` twin in Python with the same results: ``plain_sign`` in
-``record_batch``, ``plain_scan`` in ``batch_stage``, the others in ``record_bytes``.
+Each of its functions has a ``plain_`` twin in Python with the same results: ``plain_sign`` and ``plain_scan`` in
+``batch_stage``, the others in ``record_bytes``.
 """
 
 import os
@@ -58,7 +58,7 @@ class Kernel(Protocol):
         base_sequence: int,
         transactional: bool = False,
     ) -> None:
-        """See ``record_batch.plain_sign``."""
+        """See ``batch_stage.plain_sign``."""
         ...
 
     def borders(self, payload: Bytes, count: int, /) -> list[int]:

@@ -1,8 +1,6 @@
-"""The header of a v2 record batch: read it, verify it, rewrite it; records are never decoded.
+"""A v2 record batch: its header, its CRC, and the value that is passed from Fetch to Produce.
 
-Flow: ``crc_matches`` -> ``RecordBatch`` -> (queues) -> ``sign`` -> Produce.
-Every byte that is sent was verified before (verify, then sign), so a batch that was damaged on the
-source's disk or in memory is never blessed with a fresh CRC. Hot path: see ``batch_stage`` for limits.
+Flow: ``batch_stage.classify`` -> ``RecordBatch`` -> (queues) -> ``batch_stage.sign``. Records are never decoded.
 """
 
 from collections.abc import Callable
@@ -18,6 +16,8 @@ __all__ = [
     "ATTRIBUTES_OFFSET",
     "CODEC_MASK",
     "CONTROL_FLAG",
+    "CRC",
+    "CRC_OFFSET",
     "DELETE_HORIZON_FLAG",
     "HEADER",
     "HEADER_BYTES",
@@ -31,8 +31,6 @@ __all__ = [
     "choose_crc",
     "crc32c",
     "crc_matches",
-    "plain_sign",
-    "sign",
 ]
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -51,12 +49,8 @@ TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
 
-_CRC: Final = Struct(">I")
-_ATTRIBUTES: Final = Struct(">h")
-_FRONT: Final = Struct(">qii")  # baseOffset, batchLength, partitionLeaderEpoch
-_PRODUCER: Final = Struct(">qhi")
-_CRC_OFFSET: Final = 17
-_PRODUCER_OFFSET: Final = 43
+CRC: Final = Struct(">I")
+CRC_OFFSET: Final = 17
 _KNOWN_ANSWER: Final = (b"123456789", 0xE3069283)  # check value of CRC-32/ISCSI
 
 
@@ -182,36 +176,8 @@ class RecordBatch:
 
 def crc_matches(view: Bytes) -> bool:
     """Tell whether the bytes of exactly one v2 batch are undamaged."""
-    stored: int = _CRC.unpack_from(view, _CRC_OFFSET)[0]
+    stored: int = CRC.unpack_from(view, CRC_OFFSET)[0]
     return crc32c(memoryview(view)[ATTRIBUTES_OFFSET:]) == stored
-
-
-def plain_sign(
-    data: memoryview | bytearray,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    transactional: bool = False,
-) -> None:
-    """Make a verified batch ours, in place: producer fields, clean attributes, new CRC.
-
-    Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, a
-    delete horizon would start the target's cleaner with the source's clock.
-    """
-    if transactional and producer_id < 0:
-        # A broker stores such a batch without any check (real-broker.md 1.6).
-        raise ValueError("a transactional batch needs a producer id")
-    _FRONT.pack_into(data, 0, 0, len(data) - 12, -1)
-    attributes = data[22] & CODEC_MASK
-    _ATTRIBUTES.pack_into(
-        data, ATTRIBUTES_OFFSET, attributes | TRANSACTIONAL_FLAG if transactional else attributes
-    )
-    _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
-
-
-sign: Final = plain_sign if native is None else native.sign
 
 
 def build_batch(
@@ -244,5 +210,5 @@ def build_batch(
         -1,
         count,
     )
-    _CRC.pack_into(data, _CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
+    CRC.pack_into(data, CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
     return data

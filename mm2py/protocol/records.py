@@ -70,7 +70,7 @@ class DecodedBatch:
 
 
 def encode_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> bytearray:
-    """Return an unsigned v2 batch with base offset 0; ``record_batch.sign`` makes it ready."""
+    """Return an unsigned v2 batch with base offset 0; ``batch_stage.sign`` makes it ready."""
     if not records:
         raise ValueError("a batch needs at least one record")
     base = records[0].timestamp

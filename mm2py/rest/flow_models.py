@@ -9,15 +9,13 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mm2py.flows.changes import SOURCE, Patches
-from mm2py.rest.bodies import text_of
 from mm2py.runtime.herder.errors import HerderError
 
 __all__ = ["ErrorBody", "FlowCreation", "FlowPatch", "NewFlow", "flow_creation", "flow_patch"]
 
 UNPROCESSABLE = 422
 
-_Scalar = str | bool | int | float | None
-_Properties = dict[Annotated[str, Field(min_length=1)], _Scalar]
+_Properties = dict[Annotated[str, Field(min_length=1)], str | None]
 
 
 class ErrorBody(BaseModel):
@@ -28,7 +26,7 @@ class ErrorBody(BaseModel):
 
 
 class FlowPatch(BaseModel):
-    """Properties to change; null removes one, numbers and booleans become texts as written."""
+    """Properties to change; every value is a text, as in the file, and null removes one."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -41,7 +39,7 @@ class FlowPatch(BaseModel):
     )
 
     config: _Properties = Field(
-        default_factory=dict[str, _Scalar],
+        default_factory=dict[str, str | None],
         description="properties of MirrorSourceConnector: topics, topics.exclude, tasks.max, ...",
     )
     connectors: dict[Annotated[str, Field(min_length=1)], _Properties] = Field(
@@ -112,11 +110,7 @@ def _read(model: type[_Body], value: object) -> _Body:
 
 
 def _patches(found: FlowPatch) -> Patches:
-    patches = {name: _texts(config) for name, config in found.connectors.items()}
+    patches = dict(found.connectors)
     if found.config:
-        patches.setdefault(SOURCE, {}).update(_texts(found.config))
+        patches[SOURCE] = patches.get(SOURCE, {}) | found.config
     return patches
-
-
-def _texts(config: dict[str, _Scalar]) -> dict[str, str | None]:
-    return {key: text_of(value, f"key {key}") for key, value in config.items()}

@@ -107,6 +107,17 @@ def test_names_of_code_in_the_documents_exist(document: str) -> None:
     assert wrong == []
 
 
+def test_a_batch_is_followed_through_at_most_eleven_files_and_three_stored_functions() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    drawing = text.split("## The way of a batch", 1)[1].split("```")[1]
+    steps = re.findall(r"^ ?(?:\d+|  ) (\S+)", drawing, re.MULTILINE)
+    files = {f"mm2py/{step}.py" for step in steps if "/" in step}
+    files |= {f"connectors/mm2py_connectors/{step}.py" for step in steps if "/" not in step}
+    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
+    assert 8 < len(files) <= 11
+    assert len(re.findall(r"\[\w+\]", drawing)) <= 3
+
+
 def test_no_committed_file_names_a_registry_or_a_path_of_one_machine() -> None:
     forbidden = [*REGISTRY_HOSTS, *MACHINE_PATHS]
     pattern = [part for text in forbidden for part in ("-e", text)]

@@ -13,13 +13,15 @@ EVERY_S: Final = 0.5
 
 @final
 class Census:
-    """Proportional set size (PSS) of a process tree in MiB every half second, until the ``with`` block ends."""
+    """Proportional set size (PSS) of a process tree in MiB, sampled until the ``with`` block ends."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, *, every_s: float = EVERY_S) -> None:
+        self._pid, self._every_s = pid, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="census", daemon=True)
         self.used_mb: list[float] = []
+        self.by_process: dict[int, list[float]] = {}
+        """The same for each process by its id; a process that started later has fewer samples."""
 
     @property
     def peak_mb(self) -> float:
@@ -33,14 +35,16 @@ class Census:
     def mb_per_hour(self) -> float:
         """The same, as a slope."""
         half = len(self.used_mb) - len(self.used_mb) // 2
-        return self.growth_mb() / (half * EVERY_S) * 3600
+        return self.growth_mb() / (half * self._every_s) * 3600
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
-            used = sum(map(_pss_kb, _tree(self._pid)))
+        while not self._stop.wait(self._every_s):
+            used = {pid: kb / 1024 for pid in _tree(self._pid) if (kb := _pss_kb(pid))}
             if not used:
                 return  # it has ended
-            self.used_mb.append(used / 1024)
+            self.used_mb.append(sum(used.values()))
+            for pid, used_mb in used.items():
+                self.by_process.setdefault(pid, []).append(used_mb)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Memory is flat while the target is frozen half of the time: ``MM2PY_CHAOS_MEMORY_S=600`` for ten minutes."""
+"""Memory is flat over outages for minutes: ``MM2PY_CHAOS_MEMORY_S=600`` for ten of them."""
 
 import logging
 import os
@@ -12,8 +12,14 @@ from tests.chaos.census import Census, rise
 from tests.chaos.conftest import CreateTopic, Rig, Unique
 from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
-from tests.integration.mirror_process import Mirror, until, write_flow
-from tests.integration.traffic import Load, assert_resumed, copied, ends
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import (
+    Load,
+    assert_resumed,
+    copied,
+    ends,
+    wait_for_progress,
+)
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
 
@@ -31,6 +37,29 @@ VALUE_BYTES = 2_000
 HALVES_S = (6.0, 15.0)
 """Frozen and not, for as long each: within a session and longer than one. The buffers are full after eight."""
 MOST_GROWTH_MB = 20.0
+CUTS_S = (8.0, 15.0)
+"""Longer than a session of the dedicated mode (6 s): workers that are cut off from the target lose their membership."""
+WARM_UP_MINUTES: Final = 2
+PER_MINUTE: Final = 6
+
+
+def wait_until_arrived(mirror: Mirror, flow: Flow, topic: str) -> None:
+    wanted = ends(flow.source, topic)
+
+    def arrived() -> bool:
+        now = ends(flow.target, flow.remote(topic))
+        return all(now.get(partition, 0) >= end for partition, end in wanted.items())
+
+    until(arrived, 180, lambda: f"{wanted}, {ends(flow.target, flow.remote(topic))}", alive=mirror)
+
+
+def assert_content(flow: Flow, topic: str, rewinds: int) -> None:
+    truth, copy = (
+        snapshot(flow.source, topic, digests=True),
+        snapshot(flow.target, flow.remote(topic), digests=True),
+    )
+    doubled = assert_resumed(truth, copy, rewinds=rewinds)
+    log.warning("memory: %d records on the target, %d doubled", copied(flow, topic), doubled)
 
 
 def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
@@ -69,19 +98,67 @@ def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
             rise(census.used_mb[-len(census.used_mb) // 4 :]),
             [round(value) for value in census.used_mb[:: max(len(census.used_mb) // 60, 1)]],
         )
-        wanted = ends(source, topic)
-
-        def arrived() -> bool:
-            now = ends(target, flow.remote(topic))
-            return all(now.get(partition, 0) >= end for partition, end in wanted.items())
-
-        until(arrived, 180, lambda: f"{wanted}, {ends(target, flow.remote(topic))}", alive=mirror)
+        wait_until_arrived(mirror, flow, topic)
         assert mirror.stop() == 0
     # A coordinator that was frozen for longer than a session may take us for dead when it wakes.
-    truth, copy = (
-        snapshot(source, topic, digests=True),
-        snapshot(target, flow.remote(topic), digests=True),
-    )
-    doubled = assert_resumed(truth, copy, rewinds=turns)
-    log.warning("memory: %d records on the target, %d doubled", copied(flow, topic), doubled)
+    assert_content(flow, topic, rewinds=turns)
     assert growth < MOST_GROWTH_MB
+
+
+def steps_mb(values: list[float]) -> list[int]:
+    return [round(value) for value in values]
+
+
+def least_by_minute(values: list[float]) -> list[float]:
+    """Return the least of each whole minute: what is above it is the backlog of an outage."""
+    whole = len(values) // PER_MINUTE * PER_MINUTE
+    return [min(values[at : at + PER_MINUTE]) for at in range(0, whole, PER_MINUTE)]
+
+
+def test_memory_of_two_workers_is_flat_while_target_and_source_are_cut_off_in_turn(
+    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topic = unique("cut-memory")
+    source = rig.source.region
+    create_topic(source, topic, PARTITIONS)
+    flow = write_flow(
+        tmp_path, source, rig.target.region, topic, {**rig.bootstrap, "tasks.max": "4"}
+    )
+    cuts = 0
+    with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
+        one.wait_ready()
+        two.wait_ready()
+        with (
+            Load(source, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES // 2) as load,
+            Census(one.pid, every_s=60 / PER_MINUTE) as first,
+            Census(two.pid, every_s=60 / PER_MINUTE) as second,
+        ):
+            end = time.monotonic() + DURATION_S
+            while time.monotonic() < end:
+                wait_for_progress(one, flow, topic, RATE)
+                far = (rig.target, rig.source)[cuts % 2]
+                far.line.stall()
+                wait_s(load, CUTS_S[cuts // 2 % 2])
+                far.line.heal()
+                cuts += 1
+            wait_for_progress(one, flow, topic, RATE)
+        growth: dict[str, float] = {}
+        for name, census in (("one", first), ("two", second)):
+            least = least_by_minute(census.used_mb)
+            growth[name] = rise(least[WARM_UP_MINUTES:])
+            log.warning(
+                "memory of worker %s over %.0f s and %d cuts: the least of each minute is %s, rises by %.1f MiB"
+                " behind minute %d; %s; %s",
+                name,
+                DURATION_S,
+                cuts,
+                steps_mb(least),
+                growth[name],
+                WARM_UP_MINUTES,
+                steps_mb(census.used_mb),
+                {pid: steps_mb(each) for pid, each in census.by_process.items()},
+            )
+        wait_until_arrived(one, flow, topic)
+        assert (one.stop(), two.stop()) == (0, 0)
+    assert_content(flow, topic, rewinds=cuts)
+    assert max(growth.values()) < MOST_GROWTH_MB, growth

@@ -1,6 +1,6 @@
 """What an operator does to a cluster while it is mirrored, with confluent-kafka's admin client."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol, cast
 
@@ -15,18 +15,23 @@ from confluent_kafka.admin._acl import (
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from mm2py.embedded.region import KafkaAddress
 
 __all__ = [
     "configs_of",
+    "create_topics",
     "delete_records",
     "delete_topic",
+    "delete_topics",
+    "forbid_creating",
     "forbid_writing",
     "grow",
     "in_sync",
     "leader_of",
+    "leaders_of",
+    "permit_creating",
     "permit_writing",
     "replicas_of",
     "set_config",
@@ -35,6 +40,8 @@ __all__ = [
 
 TIMEOUT_S: Final = 30.0
 EVERYBODY: Final = "User:ANONYMOUS"
+CLUSTER: Final = "kafka-cluster"
+"""The name of the one resource that rules for the whole cluster are of."""
 
 Answers = Mapping[object, "Future[object]"]
 
@@ -46,6 +53,7 @@ class _Admin(Protocol):
     def create_partitions(self, new: list[NewPartitions], /) -> Answers: ...
     def describe_configs(self, resources: list[ConfigResource], /) -> Answers: ...
     def incremental_alter_configs(self, resources: list[ConfigResource], /) -> Answers: ...
+    def create_topics(self, new: list[NewTopic], /) -> Answers: ...
     def delete_topics(self, topics: list[str], /) -> Answers: ...
     def delete_records(self, before: list[TopicPartition], /) -> Answers: ...
     def create_acls(self, acls: list[AclBinding], /) -> Answers: ...
@@ -82,9 +90,14 @@ def replicas_of(region: KafkaAddress, topic: str) -> int:
 
 def leader_of(region: KafkaAddress, topic: str, partition: int) -> int:
     """Return the id of the node that leads a partition."""
+    return leaders_of(region, topic)[partition]
+
+
+def leaders_of(region: KafkaAddress, topic: str) -> dict[int, int]:
+    """Return the id of the node that leads each partition, -1 for none."""
     admin = _admin(region)
-    found = admin.list_topics(timeout=TIMEOUT_S).topics
-    return found[topic].partitions[partition].leader
+    partitions = admin.list_topics(timeout=TIMEOUT_S).topics[topic].partitions
+    return {number: each.leader for number, each in partitions.items()}
 
 
 def in_sync(region: KafkaAddress, topic: str) -> int:
@@ -111,10 +124,21 @@ def set_config(region: KafkaAddress, topic: str, name: str, value: str) -> None:
     _results(admin.incremental_alter_configs([resource]))
 
 
+def create_topics(region: KafkaAddress, topics: Sequence[str]) -> None:
+    """Create topics of one partition with one request."""
+    admin = _admin(region)
+    _results(admin.create_topics([NewTopic(name, 1, 1) for name in topics]))
+
+
 def delete_topic(region: KafkaAddress, topic: str) -> None:
     """Delete a topic."""
+    delete_topics(region, [topic])
+
+
+def delete_topics(region: KafkaAddress, topics: Sequence[str]) -> None:
+    """Delete topics with one request."""
     admin = _admin(region)
-    _results(admin.delete_topics([topic]))
+    _results(admin.delete_topics(list(topics)))
 
 
 def delete_records(region: KafkaAddress, topic: str, partition: int, before: int) -> None:
@@ -125,36 +149,45 @@ def delete_records(region: KafkaAddress, topic: str, partition: int, before: int
 
 def forbid_writing(region: KafkaAddress, topic: str) -> None:
     """Take Write on one topic from everybody; everything else stays allowed."""
+    _forbid(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
+
+
+def permit_writing(region: KafkaAddress, topic: str) -> None:
+    """Undo ``forbid_writing``."""
+    _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
+
+
+def forbid_creating(region: KafkaAddress) -> None:
+    """Take the creation of topics from everybody; everything else stays allowed."""
+    _forbid(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
+
+
+def permit_creating(region: KafkaAddress) -> None:
+    """Undo ``forbid_creating``."""
+    _permit(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
+
+
+def _forbid(region: KafkaAddress, kind: ResourceType, name: str, operation: AclOperation) -> None:
     rules = [
-        _rule(topic, AclOperation.ALL, AclPermissionType.ALLOW),
-        _rule(topic, AclOperation.WRITE, AclPermissionType.DENY),
+        AclBinding(kind, name, ResourcePatternType.LITERAL, EVERYBODY, "*", each, permission)
+        for each, permission in (
+            (AclOperation.ALL, AclPermissionType.ALLOW),
+            (operation, AclPermissionType.DENY),
+        )
     ]
     admin = _admin(region)
     _results(admin.create_acls(rules))
 
 
-def permit_writing(region: KafkaAddress, topic: str) -> None:
-    """Undo ``forbid_writing``."""
+def _permit(region: KafkaAddress, kind: ResourceType, name: str, operation: AclOperation) -> None:
     denial = AclBindingFilter(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        EVERYBODY,
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.DENY,
-    )
-    admin = _admin(region)
-    _results(admin.delete_acls([denial]))
-
-
-def _rule(topic: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
-    return AclBinding(
-        ResourceType.TOPIC,
-        topic,
+        kind,
+        name,
         ResourcePatternType.LITERAL,
         EVERYBODY,
         "*",
         operation,
-        permission,
+        AclPermissionType.DENY,
     )
+    admin = _admin(region)
+    _results(admin.delete_acls([denial]))

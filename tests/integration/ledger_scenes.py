@@ -59,6 +59,7 @@ class Entry:
     """One event as the command prints it."""
 
     kind: str
+    topic: str
     partition: int
     first: int
     last: int

@@ -50,9 +50,8 @@ def committed(region: KafkaAddress, topic: str, group: str) -> list[int]:
     return found
 
 
-def read(client: Consumer, topic: str, records: int) -> list[bytes]:
+def read(client: Consumer, records: int) -> list[bytes]:
     """Read so many records as a member of the group."""
-    client.subscribe([topic])
     found: list[bytes] = []
 
     def more() -> bool:
@@ -88,24 +87,26 @@ def test_a_group_goes_on_at_the_other_side_without_skipping_a_record(
     flow = write_flow(tmp_path, region_a, region_b, topic, OFTEN)
     with Mirror(flow.file) as worker:
         first = consumer(region_a, group, **{"group.protocol": protocol})
-        seen = read(first, topic, PARTITIONS * RECORDS // 2)
+        first.subscribe([topic])
+        seen = read(first, PARTITIONS * RECORDS // 2)
         first.commit(asynchronous=False)
         first.close()
-        until(
-            lambda: -1001 not in committed(region_b, flow.remote(topic), group),
-            90,
-            lambda: f"{committed(region_b, flow.remote(topic), group)}",
-            alive=worker,
-        )
-        # A rest of the interval: what was translated early is corrected to where the group stands now.
+        stopped_at = committed(region_a, topic, group)
+
+        def is_there() -> bool:
+            found = committed(region_b, flow.remote(topic), group)
+            return all(mine >= 0 for mine, at in zip(found, stopped_at, strict=True) if at >= 0)
+
+        until(is_there, 90, lambda: f"{stopped_at}", alive=worker)
         write(region_a, topic, numbered(RECORDS, RECORDS + 10))
         second = consumer(region_b, group, **{"group.protocol": protocol})
+        second.subscribe([flow.remote(topic)])
         everything = {it.value for it in numbered(0, RECORDS + 10)}
         left = everything - set(seen)
         read_there: set[bytes] = set()
 
         def is_complete() -> bool:
-            read_there.update(read(second, flow.remote(topic), 1))
+            read_there.update(read(second, 1))
             return left <= read_there
 
         until(is_complete, 90, lambda: f"{len(left - read_there)} records were skipped")

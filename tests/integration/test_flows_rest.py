@@ -156,7 +156,7 @@ def refuse_nonsense(ask: Asked, absent: Flow) -> None:
         ("POST", "/flows", {"source": "nobody", "target": absent.target_alias}, 400),
         ("POST", "/flows", {"source": absent.source_alias, "target": absent.source_alias}, 400),
         ("POST", "/flows", {**known, "config": {"topics": "["}}, 400),
-        ("POST", "/flows", {**known, "config": {"enabled": False}}, 400),
+        ("POST", "/flows", {**known, "config": {"enabled": "false"}}, 400),
         ("POST", "/flows", {**known, "config": {"source.cluster.bootstrap.servers": "x:1"}}, 400),
         ("POST", "/flows", {**known, "connectors": {"Nobody": {"x": "1"}}}, 404),
         ("POST", "/flows", {"source": absent.source_alias}, 422),

@@ -231,6 +231,7 @@ def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_t
     for entry in found:
         assert entry == Entry(
             "recreated",
+            topic,
             entry.partition,
             copied[entry.partition],
             before[entry.partition] - 1,
@@ -254,7 +255,7 @@ def test_a_too_large_record_is_one_event_however_often_it_is_met(
     write(region_a, topic, small)
     write(region_a, topic, [Sent(1, random.Random(1).randbytes(50_000))])
     write(region_a, topic, small)
-    expected = [Entry("too-large", 1, 30, 30, "partition.failure.policy=isolate")]
+    expected = [Entry("too-large", topic, 1, 30, 30, "partition.failure.policy=isolate")]
     for _ in range(2):
         with Mirror(flow.file) as mirror:
             assert wait_for_entries(flow, 1, mirror) == expected
@@ -287,7 +288,7 @@ def test_records_of_a_copy_that_was_deleted_on_the_target_are_in_the_ledger(
         until(lambda: remote not in topics_of(region_b), 20, "deletion")
         until(lambda: remote in topics_of(region_b), 30, "it is made again", alive=mirror)
         write(region_a, topic, [Sent(0, b"%d" % n) for n in range(10, 13)])
-        assert wait_for_entries(flow, 1, mirror) == [Entry("target-lost", 0, 0, 9, "")]
+        assert wait_for_entries(flow, 1, mirror) == [Entry("target-lost", topic, 0, 0, 9, "")]
         until(lambda: committed_positions(flow, topic) == {0: 12}, 20, "commit", alive=mirror)
         assert mirror.stop() == 0
     assert [record.value for record in read(region_b, remote)[0].records] == [b"10", b"11", b"12"]

@@ -22,7 +22,7 @@ from mm2py.errors import (
     FatalServerError,
 )
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from mm2py.protocol.framing import BufferPool
+from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.protocol.topics import NewTopic

@@ -1,15 +1,11 @@
 """Sizes that users have: from one task to two hundred, wide topics, many topics at once, three workers."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import cast
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from mm2py.embedded.region import KafkaAddress
+from tests.integration.cluster_changes import create_topics
 from tests.integration.conftest import CreateTopic, Pair
 from tests.integration.mirror_process import until, write_flow
 from tests.integration.several_workers import Workers
@@ -62,7 +58,7 @@ def test_a_hundred_topics_get_their_first_record_at_once(
 ) -> None:
     prefix = unique("many")
     topics = [f"{prefix}-{number}" for number in range(TOPICS)]
-    create_all(regions[0], topics)
+    create_topics(regions[0], topics)
     flow = write_flow(tmp_path, *regions, f"{prefix}-.*", {"tasks.max": "11"})
     with Workers(flow) as workers:
         (worker,) = workers.start("only")
@@ -77,12 +73,3 @@ def test_a_hundred_topics_get_their_first_record_at_once(
         for name in (topics[0], topics[-1]):
             wait_for_copy(worker, flow, name, timeout_s=UP_S)
         workers.stop()
-
-
-def create_all(region: KafkaAddress, topics: list[str]) -> None:
-    """Create topics of one partition in one request."""
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
-    # confluent-kafka's annotation leaves the futures' results open.
-    answers = admin.create_topics([NewTopic(name, 1, 1) for name in topics])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(60)

@@ -51,6 +51,8 @@ FLUSH_TIMEOUT_S: Final = 90.0
 WAIT_MS: Final = 50
 """A reader is at the end after one wait of the broker and one of its own, each this long."""
 TICK_S: Final = 0.05
+MESSAGE_TIMEOUT_MS: Final = 300_000
+"""A request to a broker that is frozen is given up after a minute; two in a row must not end a record."""
 LINGER_MS: Final = 50
 """A batch per record would keep the machine busy with requests, whatever the test is about."""
 
@@ -336,7 +338,7 @@ class Load:
     ) -> None:
         # A broker forgets the idempotent state of old records when it dies; the truth is the source's log.
         settings: dict[str, str | float | bool] = {
-            "message.timeout.ms": 120_000,
+            "message.timeout.ms": MESSAGE_TIMEOUT_MS,
             "linger.ms": LINGER_MS,
         }
         self._producer = producer(region, **settings)

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mm2py.client.connect.wire import FrameReceiver
 from mm2py.errors import ProtocolError
 from mm2py.protocol import group_messages, messages
 from mm2py.protocol.batch_stage import classify
+from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.call import Call
 from mm2py.protocol.fetch import decode_fetch
-from mm2py.protocol.framing import BufferPool, FrameReceiver
 from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.produce import decode_produce
-from mm2py.protocol.record_batch import BufferLease, Codec, RecordBatch, crc32c
+from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c
 from mm2py.protocol.record_bytes import read_varint, varint
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.splice import SplitResult, merge, recompress, repack, split
@@ -133,19 +134,15 @@ def test_frames_survive_any_chunking(sizes: list[int], chunks: list[int]) -> Non
     sent = [(n, bytes([n]) * size) for n, size in enumerate(sizes)]
     stream = b"".join(struct.pack(">ii", len(body) + 4, n) + body for n, body in sent)
     received: list[tuple[int, bytes]] = []
-
-    def deliver(correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
-        received.append((correlation_id, bytes(body)))
-
     pool = BufferPool()
-    receiver = FrameReceiver(pool, deliver)
+    receiver = FrameReceiver(pool)
     position = 0
     while position < len(stream):
         buffer = receiver.get_buffer()
         most = chunks[position % len(chunks)] if chunks else 1 << 20
         piece = stream[position : position + min(most, len(buffer))]
         buffer[: len(piece)] = piece
-        receiver.buffer_updated(len(piece))
+        received += [(number, bytes(body)) for number, body, _ in receiver.take(len(piece))]
         position += len(piece)
     assert received == sent
     assert pool.leased_bytes == 0

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.batch_stage import plain_scan
+from mm2py.protocol.batch_stage import plain_scan, plain_sign
 from mm2py.protocol.kernel import Kernel, native
-from mm2py.protocol.record_batch import RecordBatch, choose_crc, plain_sign
+from mm2py.protocol.record_batch import RecordBatch, choose_crc
 from mm2py.protocol.record_bytes import (
     plain_borders,
     plain_join,

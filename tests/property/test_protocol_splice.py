@@ -7,8 +7,8 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2py.protocol.batch_stage import classify
-from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c, sign
+from mm2py.protocol.batch_stage import classify, sign
+from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c
 from mm2py.protocol.splice import merge, recompress, split
 from tests.property.effort import examples
 

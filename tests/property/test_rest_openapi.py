@@ -109,7 +109,7 @@ def test_flows_answers_as_its_own_document_says() -> None:
         document = flows_document(worker)
         patch = document["paths"]["/flows/{flow}"]["patch"]["requestBody"]["content"]
         patch["application/json"]["schema"] = {
-            "enum": [{"config": {"topics": "a.*"}}, {"config": {"tasks.max": 0}}, {"config": {}}]
+            "enum": [{"config": {"topics": "a.*"}}, {"config": {"tasks.max": "0"}}, {"config": {}}]
         }
         done = ask_everything(worker, document, GenerationMode.POSITIVE)
     assert done >= easy(document)

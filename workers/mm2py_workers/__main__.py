@@ -1,6 +1,6 @@
 """``python -m mm2py_workers``: the command ``mm2py`` where its console script is not on the path."""
 
-from mm2py_workers.cli import main
+from mm2py_workers.entry import mm2py
 
 if __name__ == "__main__":
-    main()
+    mm2py()

@@ -13,13 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn, TypeVar, final
 
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.broker_addresses import broker_networks
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
-from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.hosts.thaw import thawing_loop
-from mm2py_workers.host_wiring import host_starter
-from mm2py_workers.task_host import run_host
 
 __all__ = ["CommandParser", "ProblemsError", "WorkerOptions", "run_program"]
 
@@ -75,9 +72,13 @@ def run_program(
     program: str,
     words: Sequence[str] | None,
     parse: Callable[[Sequence[str]], OptionsT],
-    run: Callable[[OptionsT, SecretMask, HostStarter], Coroutine[object, object, int]],
+    begin: Callable[[OptionsT, SecretMask], Coroutine[object, object, int]],
 ) -> NoReturn:
-    """Run a program and end the process with its exit code."""
+    """Run a program and end the process with its exit code.
+
+    ``begin`` is called while this process has no thread and no loop: it reads the files, forks what is to be
+    forked (``host_wiring.forked_starter``) and returns what the loop runs.
+    """
     mask = SecretMask()
     try:
         options = parse(sys.argv[1:] if words is None else list(words))
@@ -86,11 +87,11 @@ def run_program(
         sys.exit(2)
     configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
     _raise_descriptor_limit()
-    starter = host_starter(SYSTEM_CLOCK)
-    starter.fork_now(run_host)  # while this process has no thread and no loop
     try:
+        broker_networks()  # refused at the start, not by each connection
+        work = begin(options, mask)
         with asyncio.Runner(loop_factory=thawing_loop) as runner:
-            code = runner.run(run(options, mask, starter))
+            code = runner.run(work)
     except UsageError as error:
         _complain(program, error, mask, debug=options.debug)
         code = 2
@@ -102,8 +103,6 @@ def run_program(
     except Exception as error:  # noqa: BLE001 - the process's edge: one line, the trace with --debug
         _complain(program, error, mask, debug=options.debug)
         code = 1
-    finally:
-        starter.close()
     sys.exit(code)
 
 

@@ -5,7 +5,8 @@ Flow: arguments -> file checked -> listeners bound -> herder runs, REST is serve
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import closing
 from typing import Final, NoReturn
 
 from mm2py.clock import SYSTEM_CLOCK
@@ -15,7 +16,8 @@ from mm2py.runtime.hosts.process import HostStarter
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.connect_wiring import build_distributed
 from mm2py_workers.connect_worker import ConnectWorker
-from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.host_wiring import forked_starter, host_processes
+from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import WorkerFile, load_worker_file
 
@@ -24,13 +26,11 @@ __all__ = ["announce", "main", "run_worker"]
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-distributed-py"
-SETTLE_S: Final = 5.0
-"""After this long what start-up made is there and the garbage collector is told to forget it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and end the process with its exit code."""
-    run_program(PROGRAM, arguments, _parse, _run)
+    run_program(PROGRAM, arguments, _parse, _begin)
 
 
 def _parse(words: Sequence[str]) -> WorkerOptions:
@@ -43,14 +43,19 @@ def _parse(words: Sequence[str]) -> WorkerOptions:
     return parser.parse_args(words, namespace=WorkerOptions())
 
 
-async def _run(options: WorkerOptions, mask: SecretMask, starter: HostStarter) -> int:
+def _begin(options: WorkerOptions, mask: SecretMask) -> Coroutine[object, object, int]:
     file = load_worker_file(options.file, standalone=False, insecure=options.insecure)
     mask.add(file.secrets())
     announce(file)
-    worker = build_distributed(
-        file, metrics=Metrics(SYSTEM_CLOCK), clock=SYSTEM_CLOCK, mask=mask, starter=starter
-    )
-    return await run_worker(worker)
+    return _run(file, mask, forked_starter(host_processes(file.props), SYSTEM_CLOCK))
+
+
+async def _run(file: WorkerFile, mask: SecretMask, starter: HostStarter) -> int:
+    with closing(starter):
+        worker = build_distributed(
+            file, metrics=Metrics(SYSTEM_CLOCK), clock=SYSTEM_CLOCK, mask=mask, starter=starter
+        )
+        return await run_worker(worker)
 
 
 def announce(file: WorkerFile) -> None:
@@ -69,17 +74,12 @@ async def run_worker(
     worker: ConnectWorker, begin: Callable[[], Awaitable[None]] | None = None
 ) -> int:
     """Run a worker until a signal asks for its end; ``begin`` is called when REST is served."""
-    settled = asyncio.create_task(_settle())
+    settled = asyncio.create_task(settle(SYSTEM_CLOCK))
     try:
         with StopSignal() as stop:
             return await worker.run(stop, begin)
     finally:
         settled.cancel()
-
-
-async def _settle() -> None:
-    await SYSTEM_CLOCK.sleep(SETTLE_S)
-    freeze_garbage_collector()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ Exit codes: 0 orderly end, 1 failure, 2 wrong usage. One clear line on stderr, a
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import closing
 from typing import Final, NoReturn
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
@@ -22,17 +23,16 @@ from mm2py.runtime.hosts.process import HostStarter
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
-from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.host_wiring import forked_starter
+from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
-from mm2py_workers.wiring import Node, build_node
+from mm2py_workers.wiring import Node, build_node, processes_of
 
 __all__ = ["announce", "main", "run_flows", "secrets_of"]
 
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-mirror-maker-py"
-SETTLE_S: Final = 5.0
-"""After this long what start-up made is there and the garbage collector is told to forget it."""
 
 
 class _Options(WorkerOptions):
@@ -43,7 +43,7 @@ class _Options(WorkerOptions):
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and end the process with its exit code."""
-    run_program(PROGRAM, arguments, _parse, _run)
+    run_program(PROGRAM, arguments, _parse, _begin)
 
 
 def _parse(words: Sequence[str]) -> _Options:
@@ -59,24 +59,28 @@ def _parse(words: Sequence[str]) -> _Options:
     return parser.parse_args(words, namespace=_Options())
 
 
-async def _run(options: _Options, mask: SecretMask, starter: HostStarter) -> int:
+def _begin(options: _Options, mask: SecretMask) -> Coroutine[object, object, int]:
     config, findings = load_checked(options.file, CONNECTORS)
     mask.add(secrets_of(config))
-    flows = config.flows(options.clusters)
-    announce(config, flows, findings)
-    metrics = Metrics(SYSTEM_CLOCK)
-    node = build_node(
-        config,
-        metrics=metrics,
-        clock=SYSTEM_CLOCK,
-        mask=mask,
-        insecure=options.insecure,
-        targets=options.clusters,
-        starter=starter,
-    )
-    # Deriving resolves placeholders, and with them secrets.
-    mask.add(secrets_of(config))
-    with StopSignal() as stop:
+    announce(config, config.flows(options.clusters), findings)
+    return _run(options, config, mask, forked_starter(processes_of(config), SYSTEM_CLOCK))
+
+
+async def _run(
+    options: _Options, config: MirrorMakerConfig, mask: SecretMask, starter: HostStarter
+) -> int:
+    with closing(starter), StopSignal() as stop:
+        node = build_node(
+            config,
+            metrics=Metrics(SYSTEM_CLOCK),
+            clock=SYSTEM_CLOCK,
+            mask=mask,
+            insecure=options.insecure,
+            targets=options.clusters,
+            starter=starter,
+        )
+        # Deriving resolves placeholders, and with them secrets.
+        mask.add(secrets_of(config))
         return await run_flows(node, stop, SYSTEM_CLOCK)
 
 
@@ -84,7 +88,7 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
     """Run until a stop is asked for or every flow failed; return the exit code."""
     maker = node.maker
     node.start()
-    settled = asyncio.create_task(_settle(clock))
+    settled = asyncio.create_task(settle(clock))
     serving = asyncio.create_task(node.serve())
     asked = asyncio.create_task(stop.wait())
     ended = asyncio.create_task(maker.wait())
@@ -101,11 +105,6 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
         return 1
     log.info("stopped")
     return 0 if clean else 1
-
-
-async def _settle(clock: Clock) -> None:
-    await clock.sleep(SETTLE_S)
-    freeze_garbage_collector()
 
 
 def announce(

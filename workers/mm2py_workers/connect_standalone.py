@@ -15,7 +15,6 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.herder.api import Validator
 from mm2py.runtime.herder.errors import HerderError
-from mm2py.runtime.hosts.process import HostStarter
 from mm2py_workers.connect_arguments import (
     CommandParser,
     ProblemsError,
@@ -62,8 +61,7 @@ def _parse(words: Sequence[str]) -> _Options:
     return parser.parse_args(words, namespace=_Options())
 
 
-async def _run(options: _Options, mask: SecretMask, starter: HostStarter) -> int:
-    starter.close()  # its tasks live in this process
+async def _run(options: _Options, mask: SecretMask) -> int:
     file = load_worker_file(options.file, standalone=True, insecure=options.insecure)
     mask.add(file.secrets())
     connectors = _loaded(options.connectors)

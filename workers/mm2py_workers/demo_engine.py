@@ -3,9 +3,10 @@
 Flow: ``Engine.start`` -> ``plain`` / ``render`` while it runs -> ``settled`` after the producers -> ``stop``.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol, final
+from typing import Protocol, final
 
 from rich.console import RenderableType
 
@@ -16,13 +17,11 @@ from mm2py.observability.metrics import Metrics
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.connect_mirror_maker import announce
 from mm2py_workers.demo_table import FlowTable
-from mm2py_workers.garbage_collector import freeze_garbage_collector
+from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import DRAIN_TIMEOUT_S
 from mm2py_workers.wiring import build_node
 
 __all__ = ["Engine", "InProcess"]
-
-SETTLE_S: Final = 10.0
 
 
 class Engine(Protocol):
@@ -69,7 +68,7 @@ class InProcess:
         self._metrics = Metrics(SYSTEM_CLOCK)
         self._node = build_node(config, metrics=self._metrics, clock=SYSTEM_CLOCK, mask=mask)
         self._table = FlowTable(self._metrics, SYSTEM_CLOCK, self._node.maker.problems)
-        self._settle_at = float("inf")
+        self._settling: asyncio.Task[None] | None = None
 
     @property
     def kills(self) -> int:
@@ -78,14 +77,11 @@ class InProcess:
 
     async def start(self) -> None:
         """Launch every flow."""
-        self._settle_at = SYSTEM_CLOCK.monotonic() + SETTLE_S
+        self._settling = asyncio.create_task(settle(SYSTEM_CLOCK))
         self._node.start()
 
     async def look(self) -> None:
-        """Nothing has to be asked; what start-up made is there by now."""
-        if SYSTEM_CLOCK.monotonic() > self._settle_at:
-            freeze_garbage_collector()
-            self._settle_at = float("inf")
+        """Nothing has to be asked."""
 
     def plain(self) -> Sequence[str]:
         """Return one line per flow."""
@@ -106,6 +102,8 @@ class InProcess:
 
     async def stop(self) -> Sequence[str]:
         """Stop every flow."""
+        if self._settling is not None:
+            self._settling.cancel()
         clean = await self._node.stop(DRAIN_TIMEOUT_S)
         failed = await self._node.maker.wait()
         wrong = [f"Flow {flow} failed: {error}" for flow, error in failed.items()]

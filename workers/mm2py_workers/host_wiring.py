@@ -13,6 +13,8 @@ from typing import Final
 
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
+from mm2py.config.definitions import parse_config
+from mm2py.config.driver_options import DriverOptions
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
@@ -27,11 +29,14 @@ from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.process_memory import keep_freed_memory
+from mm2py_workers.task_host import run_host
 
 __all__ = [
     "PROCESSES",
     "STARTER_COMMAND",
     "child_host",
+    "forked_starter",
     "host_pool",
     "host_processes",
     "host_starter",
@@ -49,15 +54,8 @@ def host_processes(props: Mapping[str, str]) -> int:
     Raises:
         ConfigError: the value is no such number.
     """
-    text = props.get(PROCESSES, "").strip()
-    if not text:
-        return len(os.sched_getaffinity(0))
-    if not (text.isascii() and text.isdigit() and int(text) <= 1_000):
-        raise ConfigError(
-            f"{PROCESSES}={text}: no such number of processes",
-            remedy="use 0 to run tasks in the worker's own process, or a number up to the cores",
-        )
-    return int(text)
+    given = parse_config(DriverOptions, props).task_host_processes
+    return len(os.sched_getaffinity(0)) if given is None else given
 
 
 def host_starter(clock: Clock) -> HostStarter:
@@ -65,11 +63,19 @@ def host_starter(clock: Clock) -> HostStarter:
     return HostStarter(STARTER_COMMAND, version=version("mm2py"), clock=clock)
 
 
+def forked_starter(processes: int, clock: Clock) -> HostStarter:
+    """Return what starts task hosts, forked if there will be any; called without a thread or a loop."""
+    starter = host_starter(clock)
+    if processes:
+        starter.fork_now(run_host)
+    return starter
+
+
 def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
     """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from then on."""
     if processes:
         return HostPool(processes, starter)
-    starter.close()
+    keep_freed_memory()  # as each task host does
     return None
 
 

@@ -39,6 +39,7 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
         for number in SIGNALS:
             loop.add_signal_handler(number, self._caught, number)
         return self
@@ -50,8 +51,9 @@ class StopSignal:
         trace: TracebackType | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number, handler in self._before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
     def _caught(self, number: signal.Signals) -> None:
         if self._asked.is_set():

@@ -5,13 +5,11 @@ Flow: calls on the descriptor -> ``HostService`` -> tasks. Log lines go to the w
 """
 
 import asyncio
-import ctypes
 import logging
 import socket
 import sys
-from contextlib import suppress
 from importlib.metadata import version
-from typing import Final, final
+from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.loggers import ProcessLoggers
@@ -24,34 +22,18 @@ from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskWatcher
-from mm2py_workers.garbage_collector import freeze_garbage_collector
 from mm2py_workers.hosted_flow import open_flow
+from mm2py_workers.process_memory import keep_freed_memory, settle
 
 __all__ = ["run_host"]
-
-SETTLE_S: Final = 5.0
-_KEPT_BYTES: Final = 16 * 1024 * 1024
-_LARGEST_KEPT_BYTES: Final = 2 * 1024 * 1024
-"""Above a joined batch, below a receive buffer, which its pool keeps."""
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 
 
 def run_host(descriptor: int) -> None:
     """Serve the worker at the other end of a pipe."""
     end_with_worker(descriptor)
-    _keep_freed_memory()
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=thawing_loop) as runner:
         runner.run(_serve(descriptor))
-
-
-def _keep_freed_memory() -> None:
-    """Let malloc keep what joined batches give back: else each one faults its pages in anew."""
-    if sys.platform == "linux":
-        with suppress(AttributeError):  # another C library
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 async def _serve(descriptor: int) -> None:
@@ -67,7 +49,7 @@ async def _serve(descriptor: int) -> None:
     service = HostService(
         pipe, build, set_level=levels.set, version=version("mm2py"), clock=SYSTEM_CLOCK
     )
-    settled = asyncio.create_task(_settle())
+    settled = asyncio.create_task(settle(SYSTEM_CLOCK))
     try:
         await service.run()
     finally:
@@ -99,11 +81,6 @@ class _Levels:
         """Follow a change."""
         self._begun = True
         self._loggers.set(namespace, level)
-
-
-async def _settle() -> None:
-    await SYSTEM_CLOCK.sleep(SETTLE_S)
-    freeze_garbage_collector()
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.worker_place import WorkerPlace
 
-__all__ = ["Node", "build_node"]
+__all__ = ["Node", "build_node", "processes_of"]
 
 REST_WAITS_S: Final = 5.0
 """Longest time that REST waits for the flows; a cluster may be away for hours."""
@@ -121,7 +121,7 @@ def build_node(
         insecure: ``--insecure``.
         plugins: connectors; None looks them up.
         targets: whose flows this process may run at all; None for all clusters. Those of the file begin at once.
-        starter: of task hosts; None makes one.
+        starter: of task hosts, forked already; None starts one when it is needed.
 
     Raises:
         ConfigError: a derived config cannot be run, or a listener not be used.
@@ -137,8 +137,7 @@ def build_node(
     ]
     rest = RestNode.bind(_rest_settings(config, insecure=insecure), addresses)
 
-    processes = host_processes(config.resolved(_texts(config, (PROCESSES,))))
-    pool = host_pool(processes, starter or host_starter(clock))
+    pool = host_pool(processes_of(config), starter or host_starter(clock))
     parts = NodeParts(
         url=rest.url,
         worker_id=rest.worker_id,
@@ -187,6 +186,11 @@ def build_node(
     )
     meters = tuple(metrics.flow(name) for name in flows)
     return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path))
+
+
+def processes_of(config: MirrorMakerConfig) -> int:
+    """Return how many task hosts the file asks for, see ``host_processes``."""
+    return host_processes(config.resolved(_texts(config, (PROCESSES,))))
 
 
 @final

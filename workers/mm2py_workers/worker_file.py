@@ -14,6 +14,7 @@ from mm2py.config.class_names import SIMPLE_HEADER_CONVERTER
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import ConfigModel, Option, check_config, parse_config
 from mm2py.config.derivation import PROVIDER_PREFIX
+from mm2py.config.driver_options import DriverOptions
 from mm2py.config.framework_definitions import converter_problem
 from mm2py.config.java_values import JavaType
 from mm2py.config.override_policy import OverridePolicy, override_policy
@@ -26,7 +27,7 @@ from mm2py.config.worker import DEDICATED_DEFAULTS, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py_workers.connect_arguments import ProblemsError
-from mm2py_workers.host_wiring import PROCESSES, host_processes
+from mm2py_workers.host_wiring import PROCESSES
 
 __all__ = ["WorkerFile", "load_worker_file"]
 
@@ -134,10 +135,10 @@ def load_worker_file(
     resolved = findings.resolved(providers)
     findings.refuse_now()
     props = _DEFAULTS | resolved
-    models: list[type[ConfigModel]] = [WorkerConfig, RestOptions, _Converters]
+    models: list[type[ConfigModel]] = [DriverOptions, WorkerConfig, RestOptions, _Converters]
     if standalone:
         props = _STANDALONE | props
-        models = [WorkerConfig, RestOptions, _Standalone]
+        models = [DriverOptions, WorkerConfig, RestOptions, _Standalone]
     for model in models:
         findings.check(model, props)
     findings.converters(props)
@@ -154,7 +155,6 @@ def load_worker_file(
             worker.connector_client_config_override_allowlist if worker is not None else (),
         )
     )
-    findings.tried(lambda: host_processes(props))
     findings.tried(lambda: connection_settings(props, scope=file.path))
     findings.refuse_now()
     assert worker is not None, "or it was refused"

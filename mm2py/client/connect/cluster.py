@@ -27,9 +27,9 @@ from mm2py.errors import (
     ServerError,
 )
 from mm2py.protocol.brokers import ProducerIdResult
+from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.call import Call
 from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, server_error
-from mm2py.protocol.framing import BufferPool
 from mm2py.protocol.group_messages import find_coordinator
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.topics import MetadataResult

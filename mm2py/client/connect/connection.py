@@ -1,6 +1,6 @@
 """One broker connection: TCP or TLS, version negotiation, login, requests in order, answers by id.
 
-Flow: ``send`` / ``call`` -> ``Wire`` -> broker -> ``FrameReceiver`` -> the request's callback.
+Flow: ``send`` / ``call`` -> ``Wire`` -> broker -> ``received`` -> the request's callback.
 Without TLS record bytes are copied on neither side: requests leave as an iovec, large answers arrive
 in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened.
 """
@@ -28,9 +28,9 @@ from mm2py.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.call import Call
 from mm2py.protocol.error_codes import UNSUPPORTED_VERSION, server_error
-from mm2py.protocol.framing import BufferPool, FrameReceiver
 from mm2py.protocol.messages import api_versions
 from mm2py.protocol.record_batch import BufferLease
 
@@ -43,13 +43,6 @@ ResponseHandler = Callable[[memoryview, BufferLease | None], None]
 LostHandler = Callable[[Exception], None]
 Taker = Callable[[memoryview, BufferLease | None], R]
 
-_RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
-"""Below this a wake-up more costs less than waiting for the rest of the frame."""
-
-_RCVLOWAT_CAP_BYTES: Final = 512 * 1024
-"""Waiting for more than this would idle the CPU while the kernel's receive window fills."""
-
-_TLS_RECORD_BYTES: Final = 17 * 1024
 _UNLIMITED_MS: Final = 2**31 - 1
 
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
@@ -91,11 +84,9 @@ class BrokerConnection:
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._receiver = FrameReceiver(pool, self._deliver)
-        self._rcvlowat = 1
+        self._pool = pool
         self._wire: Wire | None = None
         self._held: list[Sequence[Buffer]] | None = None
-        self._greeting: memoryview | None = None
         self._first_bytes = b""
         self._greeted = False
         self._in_flight: dict[int, _InFlight] = {}
@@ -170,7 +161,7 @@ class BrokerConnection:
             except OSError as error:
                 known = self.address in self._credentials.greeted
                 raise tls_failure(error, self.address, self._settings.tls, known=known) from None
-        self._wire = Wire(self._sock, self)
+        self._wire = Wire(self._sock, self, self._pool)
         try:
             await self._negotiate()
         except ConnectionFailedError as error:
@@ -179,7 +170,6 @@ class BrokerConnection:
             end = Farewell(self.address, self._first_bytes, self._cause, by_peer, known)
             raise unwelcome(end, self._settings) or error from None
         self._greeted = True
-        self._greeting = None
         self._credentials.greeted.add(self.address)
         # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
         await self._log_in()
@@ -188,7 +178,7 @@ class BrokerConnection:
     async def _negotiate(self) -> None:
         found = await self._call_at(api_versions(), api_versions().max_version)
         if found.error_code == UNSUPPORTED_VERSION:
-            # KIP-511: an older broker answers in version 0 and says what it knows.
+            # KIP-511: an older broker answers in version 0 with what it knows.
             found = await self._call_at(api_versions(), 0)
         if found.error_code:
             raise server_error(found.error_code, f"ApiVersions to {self.address}")
@@ -251,7 +241,7 @@ class BrokerConnection:
         correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
         the outcome is unknown; it follows ``on_response`` where that raised, and the connection ends.
         An answer that takes longer than ``timeout_ms`` (default ``request.timeout.ms``) closes the
-        connection. Everybody but the Sender, who has several requests under way, uses ``exchange``.
+        connection. All but the Sender, which has several requests under way, use ``exchange``.
 
         Raises:
             ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.
@@ -347,30 +337,31 @@ class BrokerConnection:
 
     # ---- wire.Peer ----
 
-    def get_buffer(self) -> memoryview:
-        """Return where the next bytes go."""
-        buffer = self._receiver.get_buffer()
-        if not self._greeted:
-            self._greeting = buffer
-        return buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take ``nbytes`` received bytes."""
-        if not self._greeted and self._is_tls_greeting(nbytes):
+    def began(self, first_bytes: bytes) -> None:
+        """Close where the broker answers in TLS what was asked without: that is no frame."""
+        self._first_bytes = first_bytes
+        if self._settings.tls is None and is_tls_record(first_bytes):
             self.abort("answered by TLS")
-            return
+
+    def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        """Pass an answer to its request."""
+        request = self._in_flight.pop(correlation_id, None)
+        if request is None:
+            raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
+        took_s = self._loop.time() - request.deadline + request.timeout_ms / 1000
+        self.round_trip_s = min(self.round_trip_s, took_s)
         try:
-            missing = self._receiver.buffer_updated(nbytes)
-        except Mm2pyError as error:
-            self.abort(str(error))
-            return
-        # A fixed value strands the tail of the stream (libraries.md 8), so it follows each frame.
-        wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
-        if wanted > 1 and self._settings.tls is not None:
-            wanted -= _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
-        if wanted != self._rcvlowat and not self._closed_reason:
-            self._rcvlowat = wanted
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            request.on_response(body, lease)
+        except Exception as error:
+            # Its owner learns it here, the owners of other requests when the connection ends.
+            failure = error
+            if not isinstance(error, Mm2pyError):
+                log.exception("answer cannot be handled broker=%s", self.address)
+                failure = ProtocolError(
+                    f"the answer of {self.address} cannot be handled: {error!r}"
+                )
+            self._report_lost(request, failure)
+            raise failure from error
 
     def connection_lost(self, cause: Exception | None) -> None:
         """Report everything in flight as lost."""
@@ -386,7 +377,6 @@ class BrokerConnection:
         if self._renewal is not None:
             self._renewal.cancel()
         self._held = None
-        self._receiver.close()
         self._lost.set_result(None)
         if self._on_closed is not None:
             self._on_closed(self, self._closed_reason, 0 if self._discarded else len(lost))
@@ -409,30 +399,6 @@ class BrokerConnection:
                 f"{self.address} did not answer within {request.timeout_ms} ms"
             )
         return ConnectionFailedError(f"connection to {self.address} lost: {self._closed_reason}")
-
-    def _deliver(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
-        request = self._in_flight.pop(correlation_id, None)
-        if request is None:
-            raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
-        took_s = self._loop.time() - request.deadline + request.timeout_ms / 1000
-        self.round_trip_s = min(self.round_trip_s, took_s)
-        try:
-            request.on_response(body, lease)
-        except Exception as error:
-            # Its owner learns it here, the owners of other requests when the connection ends.
-            failure = error
-            if not isinstance(error, Mm2pyError):
-                log.exception("answer cannot be handled broker=%s", self.address)
-                failure = ProtocolError(
-                    f"the answer of {self.address} cannot be handled: {error!r}"
-                )
-            self._report_lost(request, failure)
-            raise failure from error
-
-    def _is_tls_greeting(self, nbytes: int) -> bool:
-        if not self._first_bytes and self._greeting is not None:
-            self._first_bytes = bytes(self._greeting[: min(nbytes, 2)])
-        return self._settings.tls is None and is_tls_record(self._first_bytes)
 
     def _hint(self, lost: Mapping[int, object]) -> str:
         """Name SASL where a broker answers ApiVersions and hangs up on what follows it."""

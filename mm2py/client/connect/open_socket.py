@@ -7,6 +7,7 @@ import socket
 from contextlib import suppress
 from typing import final
 
+from mm2py.config.broker_addresses import NETWORKS_VARIABLE, broker_networks
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError
 
@@ -62,6 +63,13 @@ async def connect_socket(
             f"{host}:{port} cannot be resolved: {reason_of(error)}",
             remedy="check bootstrap.servers and the brokers' advertised.listeners",
         ) from None
+    networks = broker_networks()
+    addresses = [it for it in addresses if networks.allow(str(it[4][0]))]
+    if not addresses:
+        raise ConnectionFailedError(
+            f"{host}:{port} leads to no address that brokers may have here",
+            remedy=f"name brokers, or allow their networks in {NETWORKS_VARIABLE}",
+        )
     count = len(addresses)
     part_s = settings.socket_connection_setup_timeout_ms / 1000 / count if count > 1 else None
     problem = "no address"

@@ -16,7 +16,7 @@ from mm2py.client.connect.open_socket import AddressTurn
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
-from mm2py.protocol.framing import BufferPool
+from mm2py.protocol.buffers import BufferPool
 
 __all__ = ["ConnectionPool"]
 

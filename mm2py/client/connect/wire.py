@@ -1,7 +1,7 @@
 """One socket of ours, plain or TLS, read and written as it becomes ready.
 
-Flow: ``Wire.write`` -> kernel; kernel -> the peer's ``get_buffer`` -> ``buffer_updated``. Plain parts leave as an
-iovec, uncopied. Under TLS OpenSSL reads and writes the socket itself, a record at a time, from and to the caller's
+Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``Peer.received`` per frame. Plain parts leave as an
+iovec, uncopied; large answers arrive in pooled buffers. Under TLS OpenSSL reads and writes the socket itself, a record at a time, from and to the caller's
 buffers: asyncio's TLS goes through two memory BIOs and copies each byte several times.
 """
 
@@ -10,15 +10,39 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final, Protocol, final
+from struct import Struct
+from typing import Final, Protocol, TypeAlias, final
 
-__all__ = ["Buffer", "Peer", "Wire", "start_tls"]
+from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.protocol.buffers import BufferPool, PooledBuffer
+from mm2py.protocol.record_batch import BufferLease
+
+__all__ = ["HEAD_BYTES", "Buffer", "Frame", "FrameReceiver", "Peer", "Wire", "start_tls"]
 
 log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
+Frame: TypeAlias = tuple[int, memoryview, BufferLease | None]
+"""Correlation id (its first int32), the bytes behind it, and the lease of its pooled buffer; without one the view is
+valid only until the next frame is asked for."""
+
+HEAD_BYTES: Final = 16 * 1024
+"""Frames that fit here are delivered without a pooled buffer."""
+
+_MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
+"""Longer frames are nonsense or an attack; brokers cut Fetch answers at fetch.max.bytes."""
+
+_SIZE: Final = Struct(">i")
+
+_RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
+"""Below this a wake-up more costs less than waiting for the rest of the frame."""
+
+_RCVLOWAT_CAP_BYTES: Final = 512 * 1024
+"""Waiting for more than this would idle the CPU while the kernel's receive window fills."""
+
+_TLS_RECORD_BYTES: Final = 17 * 1024
 
 _IOVEC_PARTS: Final = 512
 """Buffers per ``sendmsg``; Linux refuses more than 1024 (``IOV_MAX``)."""
@@ -33,19 +57,101 @@ _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.
 
 
 class Peer(Protocol):
-    """What reads from a wire: ``asyncio.BufferedProtocol`` without the transport."""
+    """The owner of a wire."""
 
-    def get_buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+    def began(self, first_bytes: bytes) -> None:
+        """The first bytes came, at most two of them are here; called before they are taken for a frame."""
         ...
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take ``nbytes`` received bytes."""
+    def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        """Take one frame, as ``Frame``."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Close the wire: what ``received`` raised, or an impossible frame."""
         ...
 
     def connection_lost(self, cause: Exception | None) -> None:
         """The wire has ended, None: closed by the broker or by ``close``; called once, in a turn of its own."""
         ...
+
+
+@final
+class FrameReceiver:
+    """Cuts the stream of one connection into length-prefixed frames; no I/O.
+
+    Short frames lie in one fixed head buffer, long ones in a pooled buffer of their own, so that record data
+    is never copied again. The receiver holds one reference of it until the next frame is asked for: a caller
+    that keeps the view must retain the lease.
+    """
+
+    def __init__(self, pool: BufferPool) -> None:
+        self.missing_bytes = 0
+        """Bytes still missing of the frame being received, 0 between frames."""
+        self._pool = pool
+        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._filled = 0  # bytes in the buffer that is being filled
+        self._long: PooledBuffer | None = None
+        self._long_view = self._head[:0]  # exactly one frame, without its length
+
+    def get_buffer(self) -> memoryview:
+        """Return where the next bytes of the stream go; never empty."""
+        return (self._head if self._long is None else self._long_view)[self._filled :]
+
+    def take(self, nbytes: int) -> Iterator[Frame]:
+        """Take ``nbytes`` that were written and yield what is complete.
+
+        Raises:
+            ProtocolError: the length of a frame is impossible; close the connection.
+        """
+        self._filled += nbytes
+        long = self._long
+        if long is None:
+            yield from self._cut_head()
+            return
+        view = self._long_view
+        self.missing_bytes = len(view) - self._filled
+        if self.missing_bytes == 0:
+            self._long, self._long_view, self._filled = None, self._head[:0], 0
+            try:
+                yield _SIZE.unpack_from(view)[0], view[4:], long
+            finally:
+                long.release()
+
+    def close(self) -> None:
+        """Give back the buffer of an unfinished frame."""
+        long, self._long, self._filled = self._long, None, 0
+        self._long_view = self._head[:0]
+        if long is not None:
+            long.release()
+
+    def _cut_head(self) -> Iterator[Frame]:
+        head, filled, position = self._head, self._filled, 0
+        size = 0
+        while filled - position >= 4:
+            size = _checked(_SIZE.unpack_from(head, position)[0])
+            if filled - position - 4 < size:
+                break
+            body = position + 8
+            position += 4 + size
+            yield _SIZE.unpack_from(head, body - 4)[0], head[body:position], None
+            size = 0
+        rest = filled - position
+        if size + 4 > HEAD_BYTES:
+            self._start_long(position + 4, size)
+            return
+        if position and rest:
+            head[:rest] = bytes(head[position:filled])
+        self._filled = rest
+        self.missing_bytes = size + 4 - rest if size else 0
+
+    def _start_long(self, position: int, size: int) -> None:
+        received = self._filled - position
+        self._long = self._pool.acquire(size)
+        self._long_view = memoryview(self._long.data)[:size]
+        self._long_view[:received] = self._head[position : self._filled]
+        self._filled = received
+        self.missing_bytes = size - received
 
 
 async def start_tls(
@@ -85,10 +191,13 @@ async def start_tls(
 class Wire:
     """Reads and writes one socket until it is closed, by either side."""
 
-    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+    def __init__(self, sock: socket.socket, peer: Peer, pool: BufferPool) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock: socket.socket = sock
         self._peer = peer
+        self._receiver = FrameReceiver(pool)
+        self._began = False
+        self._rcvlowat = 1
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
         self._closed = False
@@ -119,16 +228,20 @@ class Wire:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
-        self._loop.call_soon(self._peer.connection_lost, cause)
+        self._loop.call_soon(self._end, cause)
+
+    def _end(self, cause: Exception | None) -> None:
+        self._receiver.close()
+        self._peer.connection_lost(cause)
 
     # ---- reading
 
     def _read(self) -> None:
-        peer = self._peer
         try:
             if self._tls is None:
-                if count := self._sock.recv_into(peer.get_buffer()):
-                    peer.buffer_updated(count)
+                buffer = self._receiver.get_buffer()
+                if count := self._sock.recv_into(buffer):
+                    self._take(buffer, count)
                 else:
                     self.close()
                 return
@@ -141,13 +254,36 @@ class Wire:
             log.exception("what came from a broker could not be processed")
             self.close(error)
 
+    def _take(self, buffer: memoryview, count: int) -> None:
+        """Pass on the frames that ``count`` more bytes complete."""
+        peer, receiver = self._peer, self._receiver
+        if not self._began:
+            self._began = True
+            peer.began(bytes(buffer[: min(count, 2)]))
+            if self._closed:
+                return
+        try:
+            for correlation_id, body, lease in receiver.take(count):
+                peer.received(correlation_id, body, lease)
+        except Mm2pyError as error:
+            peer.abort(str(error))
+            return
+        # A fixed value strands the tail of the stream (libraries.md 8), so it follows each frame.
+        missing = receiver.missing_bytes
+        wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
+        if wanted > 1 and self._tls is not None:
+            wanted -= _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
+        if wanted != self._rcvlowat and not self._closed:
+            self._rcvlowat = wanted
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+
     def _read_records(self, tls: ssl.SSLSocket) -> None:
         """Take what is there to its end: for what stays inside of OpenSSL the loop gets no event."""
-        peer, left = self._peer, _READ_BYTES
+        left = _READ_BYTES
         while left > 0:
             if self._closed:
                 return
-            buffer = peer.get_buffer()[:left]
+            buffer = self._receiver.get_buffer()[:left]
             size, count = len(buffer), 0
             left -= size
             try:
@@ -158,7 +294,7 @@ class Wire:
                     count += more
             finally:
                 if count:
-                    peer.buffer_updated(count)
+                    self._take(buffer, count)
             if count < size:  # the end of the stream
                 self.close()
                 return
@@ -217,3 +353,12 @@ class Wire:
 def _resolve(ready: "asyncio.Future[None]") -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+def _checked(size: int) -> int:
+    if 4 <= size <= _MAX_FRAME_BYTES:
+        return size
+    raise ProtocolError(
+        f"a frame announces {size} bytes",
+        remedy="check that the port is a Kafka listener of the configured security.protocol",
+    )

@@ -215,6 +215,8 @@ class Cursor:
             self.lookup = Lookup.START
         elif self.lookup is Lookup.NONE and self.last_epoch > -1 and self._unvalidated:
             self.lookup = Lookup.VALIDATE
+        if self.lookup is not Lookup.BEGINNING:
+            self.absent = False
 
     def placed(self, node_id: int) -> None:
         """It is fetched from this broker: the leader or a nearer replica."""

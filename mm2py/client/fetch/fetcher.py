@@ -1,4 +1,4 @@
-"""Fetcher: record batches from partition leaders, with positions, leader moves and losses told apart.
+"""Fetcher: record batches from partition leaders, with positions; leader moves and losses are distinguished.
 
 Flow: ``assign`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived.
 Per partition the batches are in offset order. Control, empty and aborted batches never leave here
@@ -16,13 +16,13 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor, Verdict
 from mm2py.client.fetch.losses import FetchLosses
-from mm2py.client.fetch.node import FetchNode, NodeEvents
 from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
+from mm2py.errors import ProtocolError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
@@ -56,8 +56,8 @@ def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
 class Fetcher:
     """Reads a set of partitions of one cluster.
 
-    ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)``
-    says that a partition cannot be read now but is tried again, ``None`` that it can. All on the loop.
+    ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
+    one that cannot be read now but is tried again, with ``None`` that it can. All on the loop.
     ``bytes_per_s`` limits what is read of all partitions together, 0 for no limit.
     """
 
@@ -74,23 +74,19 @@ class Fetcher:
         on_stalled: Callable[[TopicPartition, Exception | None], None] = _ignore_stall,
     ) -> None:
         self._cluster = cluster
-        self._settings = settings
         self._clock = clock
-        self._on_stalled = on_stalled
+        self._on_gap, self._on_failed, self._on_stalled = on_gap, on_failed, on_stalled
         self._read_committed = isolation_of(settings) == READ_COMMITTED
-        self._losses = FetchLosses(
-            auto_offset_reset=settings.auto_offset_reset, on_gap=on_gap, on_failed=on_failed
-        )
+        self._losses = FetchLosses(settings.auto_offset_reset, owner=self)
         self._routes = FetchRoutes(
             cluster,
-            self._losses,
+            settings,
             clock=clock,
-            new_node=self._new_node,
-            spawn=self._spawn,
-            on_stalled=on_stalled,
+            owner=self,
+            losses=self._losses,
+            rate=ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None,
         )
-        self._open = OpenTransactions(on_stalled) if self._read_committed else None
-        self._rate = ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None
+        self._open = OpenTransactions() if self._read_committed else None
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrived = asyncio.Event()
@@ -218,7 +214,7 @@ class Fetcher:
         return max(0, end - position)
 
     async def refresh_ends(self) -> None:
-        """Ask where paused partitions end now, each leader once: no Fetch answer says it.
+        """Ask where paused partitions end now, each leader once: no Fetch answer has it.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -235,7 +231,7 @@ class Fetcher:
                 cursor.ends_at(answer.offset)
 
     def drop(self, tp: TopicPartition) -> None:
-        """Give one partition up; nothing of it is returned any more."""
+        """Stop reading one partition; nothing of it is returned any more."""
         cursor = self._cursors.pop(tp, None)
         if cursor is not None:
             cursor.fail()
@@ -245,7 +241,7 @@ class Fetcher:
     async def look_back(self) -> None:
         """Before the end: report what is gone because its topic is another one by now.
 
-        Who reads on later knows its position and the old id, but not how much there was behind it.
+        A later reader knows its position and the old id, but not how much there was behind it.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -276,20 +272,42 @@ class Fetcher:
             self._routes.leave(cursor)
         self._discard(self._cursors)
 
-    # -- answers ----------------------------------------------------------------------------------
+    # -- FetchOwner: what may be asked --------------------------------------------------------------
 
-    def _free(self) -> int:
+    def room_bytes(self) -> int:
+        """Return the receive buffers that are free, or less where the caller of ``fetch`` has less room."""
         return min(self._room, self._buffer_bytes - self._cluster.pool.leased_bytes)
 
-    def _most(self) -> int:
-        """Part of the buffers that one broker's answer may fill: half of them for all together."""
+    def most_bytes(self) -> int:
+        """Return what one broker's answer may fill of the buffers: half of them for all together."""
         busy = sum(1 for node in self._routes.nodes if node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
 
-    def _fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run something until it ends or the Fetcher does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    # -- FetchOwner: answers ------------------------------------------------------------------------
+
+    def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
+        """Take the batches of one answer, and carry out what the cursor's verdict asks for."""
         if cursor.paused and not self._can_park(part):
             return  # it is read again
-        verdict, result = cursor.take(part, lease)
+        position, attempts = cursor.position, cursor.attempts
+        try:
+            verdict, result = cursor.take(part, lease)
+        except Exception as error:
+            # A defect, or too little memory: the others of the answer have nothing to do with it.
+            if not attempts:
+                log.exception("data cannot be handled, it is read again partition=%s", cursor.tp)
+            cursor.seek(position)
+            cursor.attempts = attempts
+            problem = ProtocolError(f"data of {cursor.tp} cannot be handled: {error!r}")
+            self.lost([cursor], problem)
+            return
         if verdict is Verdict.LOST:
             self._losses.skipped(cursor)
         if result is not None and result.batches:
@@ -298,10 +316,35 @@ class Fetcher:
             else:
                 self._batches.append((cursor.tp, result.batches))
                 self._arrived.set()
-            if cursor.failed:  # given up in answer to what was skipped
+            if cursor.failed:  # failed in answer to what was skipped
                 self._discard((cursor.tp,))
         if verdict is not Verdict.GO_ON and not cursor.failed:
             self._follow(cursor, verdict, part)
+
+    def caught_up(self, cursor: Cursor) -> None:
+        """Ask for it in the session of its broker again."""
+        self._routes.touch(cursor)
+
+    def lost(self, cursors: Collection[Cursor], error: Exception) -> None:
+        """Look for their leaders again, after a pause."""
+        for cursor in cursors:
+            self.stalled(cursor.tp, error)
+            cursor.refused()
+            self._routes.seek(cursor, pause=True)
+
+    def gap(self, gap: SourceGap) -> None:
+        """Report records that are gone."""
+        self._on_gap(gap)
+
+    def failed(self, tp: TopicPartition, error: Exception) -> None:
+        """Report the end of one partition."""
+        self._on_failed(tp, error)
+
+    def stalled(self, tp: TopicPartition, error: Exception | None) -> None:
+        """Report a partition that cannot be read now, or can again."""
+        self._on_stalled(tp, error)
+
+    # -- inside -------------------------------------------------------------------------------------
 
     def _can_park(self, part: FetchedPartition) -> bool:
         """Keep what was under way when its partition was held: over a WAN it cost a round trip."""
@@ -317,7 +360,7 @@ class Fetcher:
         routes = self._routes
         match verdict:
             case Verdict.MOVE | Verdict.RECREATED:
-                # Nobody is asked again and again without a pause.
+                # No broker is asked again and again without a pause.
                 cursor.refused()
                 routes.seek(cursor, part.current_leader, pause=cursor.attempts > 1)
             case Verdict.REPLICA:
@@ -337,9 +380,8 @@ class Fetcher:
                 self._losses.give_up(cursor, f"{cursor.cause} for {UNCLEAR_S:.0f} s")
             case Verdict.REFUSED | Verdict.UNCLEAR:
                 cursor.refused()
-                self._on_stalled(
-                    cursor.tp, codes.server_error(part.error_code, f"reading {cursor.tp}")
-                )
+                error = codes.server_error(part.error_code, f"reading {cursor.tp}")
+                self.stalled(cursor.tp, error)
                 routes.seek(cursor, pause=True)
             case Verdict.FAILED:
                 routes.leave(cursor)
@@ -350,7 +392,8 @@ class Fetcher:
     def _look_after(self, now: float) -> None:
         self._routes.recheck(now)
         if self._open is not None:
-            self._open.check(self._cursors.values(), now)
+            for cursor, error in self._open.check(self._cursors.values(), now):
+                self.stalled(cursor.tp, error)
 
     def _discard(self, partitions: Collection[TopicPartition]) -> None:
         """Give back what has arrived of these and was not handed out."""
@@ -371,27 +414,6 @@ class Fetcher:
         kept = [b for tp, batches in self._batches if tp == cursor.tp for b in batches]
         kept += self._parked.get(cursor.tp, [])
         return kept[0].base_offset if kept else cursor.position
-
-    # -- tasks ------------------------------------------------------------------------------------
-
-    def _new_node(self, node_id: int) -> FetchNode:
-        return FetchNode(
-            node_id,
-            self._cluster,
-            self._settings,
-            clock=self._clock,
-            events=NodeEvents(
-                self._free, self._most, self._fetched, self._routes.lost, self._spawn
-            ),
-            losses=self._losses,
-            rate=self._rate,
-        )
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A defect in the Fetcher itself must not look like a quiet source."""

@@ -4,7 +4,7 @@ Flow: cursors with a ``Lookup`` -> ListOffsets, OffsetForLeaderEpoch -> ``FetchL
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TypeVar
 
 from mm2py.client.connect.connection import BrokerConnection
@@ -31,11 +31,11 @@ async def look_up(
     losses: FetchLosses,
     *,
     isolation_level: int,
-    is_current: Callable[[Cursor], bool],
+    current: Container[Cursor],
 ) -> list[tuple[Cursor, ServerError]]:
     """Answer the look-ups of ``cursors``, which this broker leads; returns those that it refused.
 
-    ``is_current``: whether a cursor still waits here when the answer has come.
+    ``current`` holds the cursors that still wait here when the answer has come.
 
     Raises:
         Mm2pyError: the broker did not answer.
@@ -54,7 +54,7 @@ async def look_up(
     )
     refused: list[tuple[Cursor, ServerError]] = []
     for cursor, kind in asked.items():
-        if cursor.failed or cursor.lookup is not kind or not is_current(cursor):
+        if cursor.failed or cursor.lookup is not kind or cursor not in current:
             continue
         answers = (it.get(cursor) for it in (offsets, starts, ends, epochs))
         code = next((it.error_code for it in answers if it is not None and it.error_code), 0)

@@ -5,13 +5,12 @@ Flow: a cursor and the answer to its ``Lookup`` (ends of the log, end of an epoc
 here: they are dropped batches inside the log (protocol/batch_stage.py).
 """
 
-from collections.abc import Callable
 from typing import final
 
 from mm2py.api.context import SourceGap
 from mm2py.client.fetch.cursor import Cursor, Lookup
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.errors import PartitionError, ProtocolError
-from mm2py.types import TopicPartition
 
 __all__ = ["FetchLosses"]
 
@@ -20,16 +19,9 @@ __all__ = ["FetchLosses"]
 class FetchLosses:
     """Finds out what was lost and moves the cursor behind it."""
 
-    def __init__(
-        self,
-        *,
-        auto_offset_reset: str,
-        on_gap: Callable[[SourceGap], None],
-        on_failed: Callable[[TopicPartition, Exception], None],
-    ) -> None:
+    def __init__(self, auto_offset_reset: str, *, owner: FetchOwner) -> None:
         self._auto_offset_reset = auto_offset_reset
-        self._on_gap = on_gap
-        self._on_failed = on_failed
+        self._owner = owner
 
     def give_up(self, cursor: Cursor, cause: str) -> None:
         """End one partition."""
@@ -43,14 +35,13 @@ class FetchLosses:
         )
         if cursor.damaged:
             error.__cause__ = ProtocolError(cause)
-        self._on_failed(cursor.tp, error)
+        self._owner.failed(cursor.tp, error)
 
     def skipped(self, cursor: Cursor) -> None:
         """The log start passed our position while the answer was made."""
         first, last = cursor.lost
-        self._on_gap(
-            SourceGap(cursor.tp, first, last, "retention", "deleted while it was being read")
-        )
+        gap = SourceGap(cursor.tp, first, last, "retention", "deleted while it was being read")
+        self._owner.gap(gap)
 
     def truncated(self, cursor: Cursor, cut: int) -> None:
         """The source's log was cut to ``cut``, below our position, and may have grown again."""
@@ -63,7 +54,7 @@ class FetchLosses:
         )
         cursor.seek(cut)
         if gap.count:
-            self._on_gap(gap)
+            self._owner.gap(gap)
 
     def offset_found(self, cursor: Cursor, offset: int) -> None:
         """Take the offset of START, or of the BEGINNING of a new incarnation (KIP-516)."""
@@ -92,7 +83,7 @@ class FetchLosses:
         else:
             gap = _outside(cursor, start, end)
             cursor.seek(start)
-            self._on_gap(gap)
+            self._owner.gap(gap)
 
     def epoch_found(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """Compare our history with the leader's, as Fetch itself does from v12 on (KIP-320)."""
@@ -115,7 +106,7 @@ class FetchLosses:
 
     def left_behind(self, cursor: Cursor, first: int) -> None:
         """The reader ends and the topic is another one: what was known from ``first`` on is gone."""
-        self._on_gap(_old_tail(cursor, first, "a later reader copies the new one"))
+        self._owner.gap(_old_tail(cursor, first, "a later reader copies the new one"))
 
     def _begin_again(
         self, cursor: Cursor, start: int, topic_id: bytes, then: str, *, absent: bool = False
@@ -124,7 +115,7 @@ class FetchLosses:
         gap = None if cursor.absent else _old_tail(cursor, cursor.position, then)
         cursor.restart(start, topic_id, absent=absent)
         if gap is not None:
-            self._on_gap(gap)
+            self._owner.gap(gap)
 
 
 def _outside(cursor: Cursor, start: int, end: int) -> SourceGap:

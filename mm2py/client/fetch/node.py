@@ -1,13 +1,12 @@
 """One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time, stripes beside it.
 
 Flow: cursors of this broker -> look-ups of those that need one, all with one request -> ``FetchSession`` ->
-Fetch -> answer -> ``on_fetched`` for each partition. The next Fetch leaves only while receive buffers are
+Fetch -> answer -> ``FetchOwner.fetched`` for each partition. The next Fetch leaves only while receive buffers are
 within the budget, and neither the broker's quota nor our own byte rate forbids it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -17,10 +16,10 @@ from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
-from mm2py.client.fetch.session import FetchSession, Plan
-from mm2py.client.fetch.share import shares
-from mm2py.client.fetch.stripes import PlainLease, StripeEvents, Stripes
+from mm2py.client.fetch.session import FetchSession, Plan, shares
+from mm2py.client.fetch.stripes import PlainLease, Stripes
 from mm2py.client.pacing import ByteRate, LongPoll, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
@@ -29,14 +28,13 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.fetch import (
     FETCH_KEY,
-    FetchedPartition,
     FetchResponse,
     decode_fetch,
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["FetchNode", "NodeEvents"]
+__all__ = ["FetchNode"]
 
 TOPIC_ID_VERSION: Final = 13
 DIVERGING_VERSION: Final = 12
@@ -61,21 +59,6 @@ SESSION_CODES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvents:
-    """Callbacks of a FetchNode: free memory, one partition's answer, partitions without a broker.
-
-    ``most`` is what one answer may have beside those of other brokers that are asked at the same time.
-    ``on_lost`` also takes single partitions whose look-up the broker refused.
-    """
-
-    room: Callable[[], int]
-    most: Callable[[], int]
-    on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
-    on_lost: Callable[[list[Cursor], Exception], None]
-    spawn: Callable[[Coroutine[None, None, None]], object]
-
-
 @final
 class FetchNode:
     """Fetches from one broker until it is stopped."""
@@ -87,7 +70,7 @@ class FetchNode:
         settings: ConsumerSettings,
         *,
         clock: Clock,
-        events: NodeEvents,
+        owner: FetchOwner,
         losses: FetchLosses,
         rate: ByteRate | None = None,
     ) -> None:
@@ -100,7 +83,7 @@ class FetchNode:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._events = events
+        self._owner = owner
         self._losses = losses
         self._rate = rate
         self._wake = asyncio.Event()
@@ -114,9 +97,7 @@ class FetchNode:
             cluster,
             settings,
             clock=clock,
-            events=StripeEvents(
-                events.room, events.most, events.on_fetched, self.touch, events.spawn
-            ),
+            owner=owner,
             throttle=self.throttle,
             rate=rate,
         )
@@ -190,13 +171,13 @@ class FetchNode:
                 # The partitions ask for their leaders again; the pause keeps that from spinning.
                 self._connection = self._asking_since = None
                 lost = [c for c in self._cursors if c.fetchable or c.lookup is not Lookup.NONE]
-                self._events.on_lost(lost, error)
+                self._owner.lost(lost, error)
                 await self._clock.sleep(backoff.next_s())
 
     async def _room(self) -> int:
         """Wait until something may be asked; return the most bytes that the next answer may have."""
         while not self._unready:
-            room = min(self._events.room(), self._answer_bytes())
+            room = min(self._owner.room_bytes(), self._answer_bytes())
             if room <= 0 or not self._anything():
                 self._wake.clear()
                 await self._wake.wait()
@@ -224,13 +205,13 @@ class FetchNode:
             [cursor for cursor in waiting if cursor.lookup is not Lookup.NONE],
             self._losses,
             isolation_level=self._isolation,
-            is_current=self._cursors.__contains__,
+            current=self._cursors,
         )
         for cursor in waiting:
             if cursor in self._cursors:
                 self.touch(cursor)
         for cursor, error in refused:
-            self._events.on_lost([cursor], error)
+            self._owner.lost([cursor], error)
 
     def _anything(self) -> bool:
         return any(cursor.fetchable for cursor in self._cursors)
@@ -307,7 +288,7 @@ class FetchNode:
             return
         session.opened(response.session_id)
         asked_for, touch = session.asked, session.touch
-        cursors, on_fetched = self._cursors, self._events.on_fetched
+        cursors, fetched = self._cursors, self._owner.fetched
         in_stripes = self._reads_in_stripes()
         for part in response.partitions:
             asked = asked_for(part.topic or part.topic_id, part.partition)
@@ -327,7 +308,7 @@ class FetchNode:
                 or (cursor.paused and not part.records)
             ):
                 continue
-            on_fetched(cursor, part, lease)
+            fetched(cursor, part, lease)
             if in_stripes and cursor in cursors and cursor.fetchable:
                 read = cursor.position - asked.wanted.position
                 self._stripes.add(cursor, len(part.records or b""), read)

@@ -1,12 +1,12 @@
 """Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
 
 Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
-follower (KIP-392), ``recheck`` brings it back. Asks without end: back-off and ``on_stalled``.
+follower (KIP-392), ``recheck`` brings it back. Asks without end: back-off and ``FetchOwner.stalled``.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -14,10 +14,12 @@ from mm2py.client.connect.cluster import Cluster, Leader
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.node import FetchNode
+from mm2py.client.fetch.owner import FetchOwner
+from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
+from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from mm2py.types import TopicPartition
 
 __all__ = ["FetchRoutes"]
 
@@ -35,19 +37,19 @@ class FetchRoutes:
     def __init__(
         self,
         cluster: Cluster,
-        losses: FetchLosses,
+        settings: ConsumerSettings,
         *,
         clock: Clock,
-        new_node: Callable[[int], FetchNode],
-        spawn: Callable[[Coroutine[None, None, None]], "asyncio.Task[None]"],
-        on_stalled: Callable[[TopicPartition, Exception | None], None],
+        owner: FetchOwner,
+        losses: FetchLosses,
+        rate: ByteRate | None,
     ) -> None:
         self._cluster = cluster
-        self._losses = losses
+        self._settings = settings
         self._clock = clock
-        self._new_node = new_node
-        self._spawn = spawn
-        self._on_stalled = on_stalled
+        self._owner = owner
+        self._losses = losses
+        self._rate = rate
         self._nodes: dict[int, FetchNode] = {}
         self._homeless: dict[Cursor, None] = {}
         self._patient: dict[Cursor, None] = {}
@@ -122,7 +124,7 @@ class FetchRoutes:
         """
         for cursor in [c for c in self._unproven if not c.attempts]:
             del self._unproven[cursor]
-            self._on_stalled(cursor.tp, None)
+            self._owner.stalled(cursor.tp, None)
         for cursor in [c for c in self._away if c.replica_until <= now]:
             del self._away[cursor]
             self._place(cursor, cursor.leader)
@@ -130,14 +132,7 @@ class FetchRoutes:
             silent = [node for node in self._nodes.values() if node.silent_s(now) > SILENT_S]
             waiting = [cursor for node in silent for cursor in node.cursors]
             if waiting:
-                self._check = self._spawn(self._move_from_silent(waiting))
-
-    def lost(self, cursors: list[Cursor], error: Exception) -> None:
-        """A broker is away, or it refused a look-up of these partitions."""
-        for cursor in cursors:
-            self._on_stalled(cursor.tp, error)
-            cursor.refused()
-            self.seek(cursor, pause=True)
+                self._check = self._owner.spawn(self._move_from_silent(waiting))
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -148,15 +143,23 @@ class FetchRoutes:
         cursor.placed(node_id)
         node = self._nodes.get(node_id)
         if node is None:
-            node = self._nodes[node_id] = self._new_node(node_id)
-            self._spawn(node.run())
+            node = self._nodes[node_id] = FetchNode(
+                node_id,
+                self._cluster,
+                self._settings,
+                clock=self._clock,
+                owner=self._owner,
+                losses=self._losses,
+                rate=self._rate,
+            )
+            self._owner.spawn(node.run())
         node.add(cursor)
 
     def _start(self) -> None:
         if self._homeless and (self._router is None or self._router.done()):
-            self._router = self._spawn(self._route())
+            self._router = self._owner.spawn(self._route())
         if self._patient and (self._pause is None or self._pause.done()):
-            self._pause = self._spawn(self._wait())
+            self._pause = self._owner.spawn(self._wait())
 
     async def _wait(self) -> None:
         """Let those that were refused try again, each round after a pause."""
@@ -198,7 +201,7 @@ class FetchRoutes:
             self._start()
         else:
             self._look_for_another(cursor, problem)
-            self._on_stalled(cursor.tp, problem)
+            self._owner.stalled(cursor.tp, problem)
             if not cursor.failed:
                 cursor.refused()
                 self._patient[cursor] = None
@@ -210,7 +213,7 @@ class FetchRoutes:
             # Brokers name a dead leader until its session ends: only its answer proves that it is read.
             self._unproven[cursor] = None
         else:
-            self._on_stalled(cursor.tp, None)
+            self._owner.stalled(cursor.tp, None)
         self._place(cursor, leader.node_id)
 
     async def _move_from_silent(self, waiting: Collection[Cursor]) -> None:

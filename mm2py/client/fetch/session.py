@@ -1,18 +1,19 @@
 """What a broker knows of our Fetch (KIP-227): only partitions that changed are sent again. No I/O.
 
-Flow: cursors of one broker -> ``plan`` -> request; answer -> ``opened`` / ``refused`` -> next ``plan``.
+Flow: cursors of one broker -> ``plan`` -> request; answer -> ``opened`` / ``refused`` -> next ``plan``. What each
+partition may fill of an answer while several have more to give than fits: their lag in seconds -> ``shares``.
 Without a session (old broker, no free slot) every plan is a full one. A partition is touched when
 something of it may have changed; an idle one costs nothing per round.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, final
 
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchPartition, ForgottenTopic
 
-__all__ = ["Asked", "FetchSession", "Key", "Plan"]
+__all__ = ["LEAST_BYTES", "Asked", "FetchSession", "Key", "Plan", "shares"]
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -21,13 +22,18 @@ FINAL_EPOCH: Final = -1
 
 _MAX_EPOCH: Final = 0x7FFFFFFF
 
+LEAST_BYTES: Final = 128 * 1024
+"""Least share of an answer: smaller pieces cost more than the fairness is worth (real-broker.md 8)."""
+
+_LEAST_LAG_MS: Final = 1000
+
 Key: TypeAlias = tuple[str | bytes, int]
 """Topic name, or topic id from v13 on, and partition: as answers name it."""
 
 
 @final
 class Asked:
-    """One partition as the broker was told of it."""
+    """One partition as the broker knows it."""
 
     __slots__ = ("cursor", "key", "wanted")
 
@@ -134,7 +140,7 @@ class FetchSession:
         self._by_key.clear()
         fetchable = [cursor for cursor in cursors if cursor.fetchable]
         if fetchable:
-            # Within a session the broker rotates; outside nobody may be last for ever (KIP-74).
+            # Within a session the broker rotates; outside none may be last for ever (KIP-74).
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
         partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
@@ -150,7 +156,7 @@ class FetchSession:
     def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
         topics: dict[str | bytes, ForgottenTopic] = {}
         for asked in gone:
-            # A new cursor of the same partition took the key over: the broker was told to change it,
+            # A new cursor of the same partition took the key over: the broker was asked to change it,
             # and would drop it if it were named here too.
             if self._by_key.get(asked.key) is not asked:
                 continue
@@ -164,7 +170,7 @@ class FetchSession:
 
 
 def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
-    """Bring what the broker is told up to date; returns whether that changes anything."""
+    """Bring what the broker is sent up to date; returns whether that changes anything."""
     most = min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes
     if (
         wanted.position == cursor.position
@@ -186,3 +192,27 @@ def _by_topic(cursors: Iterable[Cursor]) -> list[Cursor]:
     for cursor in cursors:
         topics.setdefault(cursor.tp.topic, []).append(cursor)
     return [cursor for group in topics.values() for cursor in group]
+
+
+def shares(
+    backlogged: Collection[Cursor], limit: int, answer_bytes: int, now_ms: int
+) -> Iterator[tuple[Cursor, int]]:
+    """Yield the partitions whose share changes, with the new one; 0 is no share of its own.
+
+    While all fit side by side none is limited. Else each gets a part of the answer by its lag in seconds, a
+    quarter of it equally, so that a partition far behind catches up first but never alone. The broker serves
+    a session's partitions in turn, so none starves.
+    """
+    if len(backlogged) * limit <= answer_bytes:
+        yield from ((cursor, 0) for cursor in backlogged if cursor.share_bytes)
+        return
+    lags = [max(now_ms - cursor.newest_ms, _LEAST_LAG_MS) for cursor in backlogged]
+    equal = answer_bytes // 4 // len(backlogged)
+    rest, total = answer_bytes - answer_bytes // 4, sum(lags)
+    for cursor, lag in zip(backlogged, lags, strict=True):
+        # Room for two batches like the last: a broker leaves out what would be cut (KIP-74).
+        share = max(2 * cursor.batch_bytes, equal + rest * lag // total)
+        steps = -(-share // LEAST_BYTES)  # whole steps, so that it is not sent anew for every tick
+        share = min(limit, steps * LEAST_BYTES)
+        if share != cursor.share_bytes:
+            yield cursor, share

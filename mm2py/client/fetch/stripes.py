@@ -2,7 +2,7 @@
 
 A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries over a long round trip,
 whatever is asked for. Flow: ``add`` -> ranges of offsets asked ahead, dealt over the connections -> answers wait for
-those before them -> ``on_fetched`` in order -> ``on_caught_up``: the ``FetchNode`` reads it on in its session.
+those before them -> ``FetchOwner.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
 
 Stripe borders are guesses from the bytes per offset read last. They need not be borders of batches: a broker
 answers from the batch that holds the offset, and ``Cursor.take`` leaves out what it has. An answer that ends early
@@ -11,8 +11,6 @@ offset that it was asked for, so nothing is passed over. Errors count only where
 """
 
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -20,6 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import is_distant
 from mm2py.client.fetch.cursor import Cursor
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
 from mm2py.client.pacing import ByteRate, Throttle
 from mm2py.clock import Clock
@@ -36,7 +35,7 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["PlainLease", "StripeEvents", "Stripes"]
+__all__ = ["PlainLease", "Stripes"]
 
 _MARGIN_BYTES: Final = 8 * 1024
 """Left for an answer's framing: receive buffers are powers of two, one byte more costs double."""
@@ -61,17 +60,6 @@ _LONGEST_REST_MS: Final = 60_000
 
 _LAST_BY_NAME: Final = 12
 _OUTSIDE_SESSIONS: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class StripeEvents:
-    """Callbacks of Stripes; ``room`` and ``most`` are bytes, as those of the FetchNode."""
-
-    room: Callable[[], int]
-    most: Callable[[], int]
-    on_fetched: Callable[[Cursor, FetchedPartition, BufferLease], None]
-    on_caught_up: Callable[[Cursor], None]
-    spawn: Callable[[Coroutine[None, None, None]], object]
 
 
 @final
@@ -177,12 +165,12 @@ class Stripes:
         settings: ConsumerSettings,
         *,
         clock: Clock,
-        events: StripeEvents,
+        owner: FetchOwner,
         throttle: Throttle,
         rate: ByteRate | None,
     ) -> None:
         self._node_id, self._cluster, self._settings = node_id, cluster, settings
-        self._clock, self._events, self._throttle, self._rate = clock, events, throttle, rate
+        self._clock, self._owner, self._throttle, self._rate = clock, owner, throttle, rate
         self._isolation = isolation_of(settings)
         limit = _LARGEST_STRIPE_BYTES
         if settings.max_partition_fetch_bytes_set:
@@ -229,7 +217,7 @@ class Stripes:
             pause_s = max(pause_s, self._rate.delay_s())
         if pause_s > 0:
             self._resting = True
-            self._events.spawn(self._rest(pause_s))
+            self._owner.spawn(self._rest(pause_s))
             return
         while len(self._asked) < self._width:
             channel = self._free_channel()
@@ -240,7 +228,7 @@ class Stripes:
             stripe.asked_at = self._clock.monotonic()
             self._asked[stripe] = None
             channel.under_way += 1
-            self._events.spawn(self._read(reading, stripe, channel))
+            self._owner.spawn(self._read(reading, stripe, channel))
 
     # -- what is asked ----------------------------------------------------------------------------
 
@@ -263,8 +251,8 @@ class Stripes:
 
         What waits for its turn must never use up the room of what it waits for.
         """
-        most, under_way = self._events.most(), sum(stripe.size for stripe in self._asked)
-        room = min(self._events.room(), most)
+        most, under_way = self._owner.most_bytes(), sum(stripe.size for stripe in self._asked)
+        room = min(self._owner.room_bytes(), most)
         if self._rate is not None:
             room = min(room, self._rate.room_bytes())
         if room <= under_way:
@@ -319,7 +307,7 @@ class Stripes:
             partition=cursor.tp.partition,
             position=stripe.start,
             current_leader_epoch=cursor.leader_epoch,
-            # Ahead of the position nothing can be said of the record before.
+            # Ahead of the position nothing is known of the record before.
             last_fetched_epoch=cursor.last_epoch if stripe.start == cursor.position else -1,
             max_bytes=stripe.size,
         )
@@ -380,7 +368,7 @@ class Stripes:
                 before = cursor.position
                 try:
                     if part.records or (stripe.first and stripe.start == before):
-                        self._events.on_fetched(cursor, part, stripe.lease or _NO_LEASE)
+                        self._owner.fetched(cursor, part, stripe.lease or _NO_LEASE)
                 finally:
                     self._drop(stripe)
                 if self._readings.get(cursor) is not reading:
@@ -397,7 +385,7 @@ class Stripes:
 
     def _hand_back(self, cursor: Cursor) -> None:
         self.remove(cursor)
-        self._events.on_caught_up(cursor)
+        self._owner.caught_up(cursor)
 
     def _drop(self, stripe: _Stripe) -> None:
         self._held_bytes -= stripe.size

@@ -33,7 +33,8 @@ from typing import Final, NamedTuple, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch, sign
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch
 from mm2py.protocol.splice import merge
 from mm2py.types import TopicPartition
 
@@ -538,16 +539,15 @@ class SenderLane:
         """Join ``batch`` with those below ``small`` behind it, up to ``target`` and the topic's limit."""
         if self.limit_bytes:
             target = min(target, self.limit_bytes)
-        room = target - len(batch.data)
-        parts = [batch]
+        parts, counted = [batch], len(batch.data)
         for waiting_source, waiting in self.queue:
             size = len(waiting.data)
-            if waiting_source != source or size >= small or size > room:
+            if waiting_source != source or size >= small or counted + size > target:
                 break
-            room -= size
+            counted += size
             parts.append(waiting)
         if len(parts) == 1:
-            return batch, len(batch.data)
+            return batch, counted
         try:
             joined = merge(parts)
         except (ProtocolError, MemoryError):
@@ -556,7 +556,6 @@ class SenderLane:
             return batch, len(batch.data)
         for _ in range(len(parts) - 1):
             self.queue.popleft()
-        counted = sum(len(part.data) for part in parts)
         for part in parts:
             if part.lease is not None:
                 part.lease.release()

@@ -276,7 +276,7 @@ class _Changes:
         It runs on all workers and survives their restart. A flow of the file that sends only heartbeats, or
         that was deleted, begins to copy; positions that are there count.
         """
-        new = flow_creation(await read_json(request))
+        new = flow_creation(await read_json(request, numbers_as_written=False))
         flow = self._changes.pair(new.source, new.target)
         if request.scope.get(SIGNED_FLOW, flow) != flow:
             raise NotFoundError(f"No flow {flow}")
@@ -304,7 +304,7 @@ class _Changes:
 
         The change is kept in Kafka: it survives a restart of all nodes and wins over the properties file.
         """
-        patches = flow_patch(await read_json(given.request))
+        patches = flow_patch(await read_json(given.request, numbers_as_written=False))
         return await self._changes.patch(self._asked(given), patches)
 
     async def rollback(self, given: Given, revision: Revision) -> ChangeResult:

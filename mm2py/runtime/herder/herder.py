@@ -136,6 +136,10 @@ class Herder:
         """Return a connector as this node knows it, None where it knows none."""
         return connector_info(name, self._parts)
 
+    def task_config_now(self, task: TaskId) -> ConnectorConfig:
+        """Return a task's config as this node knows it, empty where it knows none."""
+        return self._parts.config.snapshot().task_configs.get(task, {})
+
     def status(self, name: str) -> ConnectorState:
         """Return all states of a connector; ``NotFoundError``: ``No status found for connector c``."""
         state = connector_state(name, self._parts)

@@ -128,6 +128,8 @@ class WorkerTaskContext:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked: tuple[TopicPartition | None, ...] = ()
         self._metered: set[TopicPartition] = set()
+        self._to_note: dict[TopicPartition, bytes] = {}
+        """Incarnations whose first position is not stored yet."""
 
     @property
     def clock(self) -> Clock:
@@ -208,6 +210,9 @@ class WorkerTaskContext:
     def report_gap(self, gap: SourceGap) -> None:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
         kind = EventKind(gap.cause)
+        if kind is EventKind.RECREATED and (ended := self._to_note.get(gap.partition)) is not None:
+            # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
+            self._note(gap.partition, ended)
         if self._policies.stops_after(kind):
             self._stopped_by_gap.add(gap.partition)
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
@@ -245,9 +250,13 @@ class WorkerTaskContext:
         if stored:
             self._events.note_incarnation(partition, topic_id)
         elif self._listener is not None:
-            self._listener.after_commit(
-                partition, lambda: self._events.note_incarnation(partition, topic_id)
-            )
+            self._to_note[partition] = topic_id
+            self._listener.after_commit(partition, lambda: self._note(partition, topic_id))
+
+    def _note(self, partition: TopicPartition, topic_id: bytes) -> None:
+        if self._to_note.get(partition) == topic_id:
+            del self._to_note[partition]
+            self._events.note_incarnation(partition, topic_id)
 
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         """Move the position behind what needs no copy."""

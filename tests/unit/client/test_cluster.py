@@ -248,6 +248,26 @@ async def test_a_name_with_a_dead_first_address_is_reached_at_the_next(
             await cluster.close()
 
 
+async def test_a_name_that_leads_to_a_machines_own_services_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = ["169.254.169.254", "127.0.0.1"]
+
+    async def addresses(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in found]
+
+    async with FakeBroker(topics={"t": 1}) as broker:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        cluster = cluster_of(broker, setup_timeout_ms=60_000)
+        await cluster.connect()  # at the other address, without an attempt at the first
+        await cluster.close()
+        found.pop()
+        again = cluster_of(broker, setup_timeout_ms=60_000)
+        with pytest.raises(ConnectionFailedError, match="no address that brokers may have here"):
+            await again.connect()
+        await again.close()
+
+
 async def test_metadata_come_from_another_broker_where_the_one_that_is_connected_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

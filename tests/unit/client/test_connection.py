@@ -18,12 +18,13 @@ from mm2py.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.fetch import FetchPartition, decode_fetch, encode_fetch
-from mm2py.protocol.framing import BufferPool
 from mm2py.protocol.group_messages import find_coordinator
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.produce import decode_produce, encode_produce
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease, sign
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
 

@@ -1,6 +1,7 @@
 """Losses, leaders, followers and quotas, as the Fetcher tells them apart."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,7 +10,7 @@ from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import StageResult, classify
-from mm2py.protocol.record_batch import crc32c
+from mm2py.protocol.record_batch import BufferLease, crc32c
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_log import PartitionLog
 from mm2py.types import TopicPartition
@@ -90,6 +91,10 @@ async def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_no
         await rig.until(lambda: rig.fetcher.position(SECOND) == 3)
         assert rig.read == {FIRST: list(range(100, 110)), SECOND: [200, 201, 202]}
         assert (len(rig.gaps), rig.failed) == (2, [])
+        # What it had by then can be lost as of any other.
+        rig.broker.create_topic("t", 1)
+        await rig.until(lambda: len(rig.gaps) == 4)
+        assert (SECOND, 3, 2, "recreated") in rig.gaps
 
 
 @pytest.mark.parametrize("handed_out", [True, False])
@@ -366,34 +371,29 @@ async def test_what_has_arrived_of_a_paused_partition_is_kept_back_outside_the_r
 
 
 def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout() -> None:
-    told: list[tuple[TopicPartition, Exception | None]] = []
-    watch = OpenTransactions(lambda tp, error: told.append((tp, error)), timeout_s=60)
+    watch = OpenTransactions(timeout_s=60)
     cursor = Cursor(FIRST, 5)
     cursor.node = 1
     cursor.last_stable_offset, cursor.high_watermark = 5, 8
     for now in (0.0, 30.0, 59.0):
         cursor.high_watermark += 1
-        watch.check([cursor], now)
-    assert told == []
-    watch.check([cursor], 60.0)
-    watch.check([cursor], 61.0)
-    assert len(told) == 1
-    assert "transaction is open at offset 5" in str(told[0][1])
+        assert watch.check([cursor], now) == []
+    ((held_back, cause),) = watch.check([cursor], 60.0)
+    assert held_back is cursor
+    assert "transaction is open at offset 5" in str(cause)
+    assert watch.check([cursor], 61.0) == []
     cursor.last_stable_offset = 9
-    watch.check([cursor], 62.0)
-    assert told[1:] == [(FIRST, None)]
+    assert watch.check([cursor], 62.0) == [(cursor, None)]
 
 
 def test_a_stable_offset_that_moves_is_no_stall() -> None:
-    told: list[tuple[TopicPartition, Exception | None]] = []
-    watch = OpenTransactions(lambda tp, error: told.append((tp, error)), timeout_s=60)
+    watch = OpenTransactions(timeout_s=60)
     cursor = Cursor(FIRST, 0)
     cursor.node = 1
     cursor.high_watermark = 1000
     for now in range(0, 600, 30):
         cursor.last_stable_offset = now
-        watch.check([cursor], float(now))
-    assert told == []
+        assert watch.check([cursor], float(now)) == []
 
 
 async def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there() -> None:
@@ -407,6 +407,39 @@ async def test_read_committed_waits_at_the_open_transaction_and_lag_ends_there()
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
         await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+
+
+async def test_a_defect_that_comes_again_with_one_partition_holds_that_partition_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handled = False
+
+    def defective(
+        records: memoryview,
+        position: int,
+        lease: BufferLease | None,
+        *,
+        aborted: Sequence[tuple[int, int]] = (),
+    ) -> StageResult:
+        if b"666" in bytes(records) and not handled:
+            raise RuntimeError("a defect")
+        return classify(records, position, lease, aborted=aborted)
+
+    async with fetching() as rig:
+        monkeypatch.setattr(cursor_module, "classify", defective)
+        rig.fill(FIRST, range(5))
+        rig.fill(FIRST, range(666, 667))
+        rig.fill(SECOND, range(1))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: len(rig.stalled) > 2)
+        rig.fill(SECOND, range(1, 2))
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 2)
+        assert {tp for tp, _ in rig.stalled} == {FIRST}
+        assert "a defect" in str(rig.stalled[-1][1])
+        assert (rig.fetcher.position(FIRST), rig.failed) == (0, [])
+        handled = True
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+        assert rig.read[FIRST] == [*range(5), 666]
 
 
 async def test_a_defect_in_the_handling_of_one_answer_is_reported_and_the_broker_is_asked_again(

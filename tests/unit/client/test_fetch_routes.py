@@ -1,6 +1,5 @@
 """Dead, silent and new leaders, and positions that are looked up: many partitions at once."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -8,7 +7,7 @@ import pytest
 
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
 from mm2py.client.fetch.losses import FetchLosses
-from mm2py.client.fetch.node import FetchNode, NodeEvents
+from mm2py.client.fetch.node import FetchNode
 from mm2py.client.fetch.stripes import PlainLease
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConsumerSettings
@@ -165,33 +164,16 @@ async def test_a_position_outside_the_log_of_a_leader_without_ids_is_a_truncatio
 
 async def test_an_answer_about_another_incarnation_is_ignored() -> None:
     async with fetching() as rig:
-        taken: list[Cursor] = []
         settings = ConsumerSettings(connection=rig.cluster.settings)
-        node = FetchNode(
-            1,
-            rig.cluster,
-            settings,
-            clock=SYSTEM_CLOCK,
-            events=NodeEvents(
-                room=lambda: 1,
-                most=lambda: 1,
-                on_fetched=lambda cursor, _part, _lease: taken.append(cursor),
-                on_lost=lambda _cursors, _error: None,
-                spawn=asyncio.ensure_future,
-            ),
-            losses=FetchLosses(
-                auto_offset_reset="earliest",
-                on_gap=lambda _gap: None,
-                on_failed=lambda _tp, _error: None,
-            ),
-        )
+        owner, losses = rig.fetcher, FetchLosses("earliest", owner=rig.fetcher)
+        node = FetchNode(1, rig.cluster, settings, clock=SYSTEM_CLOCK, owner=owner, losses=losses)
         cursor = Cursor(FIRST, 0, b"\x01" * 16)
         node.add(cursor)
         node._session.plan([cursor], 100)  # pyright: ignore[reportPrivateUsage]
         part = FetchedPartition("t", NO_TOPIC_ID, 0, 0, 5, 5, 0, [], -1, memoryview(b"x"))
         answer = FetchResponse(0, 0, 0, [part])
         node._take(answer, PlainLease())  # pyright: ignore[reportPrivateUsage]
-        assert taken == [cursor]
+        assert cursor.high_watermark == 5
         cursor.restart(0, b"\x02" * 16)
         node._take(answer, PlainLease())  # pyright: ignore[reportPrivateUsage]
-        assert taken == [cursor]
+        assert cursor.high_watermark == -1

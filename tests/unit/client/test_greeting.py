@@ -15,7 +15,7 @@ from mm2py.client.connect.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.security import TlsSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
-from mm2py.protocol.framing import BufferPool
+from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
 from mm2py.testing.broker import FakeBroker
 

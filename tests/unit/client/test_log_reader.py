@@ -8,7 +8,8 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import FatalServerError, ProtocolError, RequestTimedOutError
-from mm2py.protocol.record_batch import HEADER, crc32c, sign
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.record_batch import HEADER, crc32c
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition

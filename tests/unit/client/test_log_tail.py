@@ -11,8 +11,8 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
+from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
-from mm2py.protocol.record_batch import sign
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import eventually

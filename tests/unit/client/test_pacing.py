@@ -3,7 +3,7 @@
 import pytest
 
 from mm2py.client.fetch.cursor import Cursor
-from mm2py.client.fetch.share import LEAST_BYTES, shares
+from mm2py.client.fetch.session import LEAST_BYTES, shares
 from mm2py.client.pacing import ByteRate, LongPoll, Throttle
 from mm2py.types import TopicPartition
 

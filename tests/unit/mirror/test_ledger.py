@@ -213,6 +213,18 @@ def test_two_recreations_that_end_alike_are_two_events_where_the_position_moved_
     assert known.take(event) == (event,)
 
 
+@pytest.mark.parametrize("first", [0, 25, 34])
+def test_an_end_without_offsets_is_no_event_until_something_of_the_new_incarnation_is_copied(
+    first: int,
+) -> None:
+    """The stored position may lie before what had been read; an incarnation that was empty begins at 0."""
+    known = KnownEvents()
+    assert len(known.take(an_event(EventKind.RECREATED, 30, 34))) == 1
+    assert known.take(an_event(EventKind.RECREATED, first, first - 1)) == ()
+    lost = an_event(EventKind.RECREATED, first, first + 2)
+    assert known.take(lost) == (lost,), "what is known to be lost is always an event"
+
+
 def test_every_truncation_is_an_event() -> None:
     known = KnownEvents()
     event = an_event(EventKind.TRUNCATION, 30, 39)

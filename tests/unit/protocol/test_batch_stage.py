@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from mm2py.protocol import batch_stage
 from mm2py.protocol.batch_stage import Dropped, DropReason, ProblemKind, classify
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
@@ -88,6 +89,20 @@ def test_ordinary_batches_are_forwarded_as_views_with_one_reference_each() -> No
     result.batches[0].detach()
     assert (lease.count, result.batches[0].lease) == (3, None)
     assert b"".join(b.data for b in result.batches) == raw
+
+
+def test_an_error_gives_back_the_references_of_the_batches_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_large(_data: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(batch_stage, "crc32c", too_large)
+    raw = batch(10, 3, codec=Codec.ZSTD) + marker(13, 7, 1)
+    lease = Lease()
+    with pytest.raises(MemoryError):
+        classify(memoryview(raw), 10, lease)
+    assert lease.count == 1
 
 
 def test_tiny_batches_that_follow_each_other_become_one_with_bytes_of_its_own() -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from mm2py.protocol import batch_stage, record_batch, record_bytes
+from mm2py.protocol import batch_stage, record_bytes
 from mm2py.protocol.kernel import SWITCH, load_kernel, native
 
 ROOT = Path(__file__).parents[3]
@@ -59,7 +59,7 @@ def test_a_module_of_another_interface_is_not_used() -> None:
 
 def test_every_user_takes_the_kernel_where_it_is() -> None:
     pairs = [
-        (record_batch.sign, record_batch.plain_sign),
+        (batch_stage.sign, batch_stage.plain_sign),
         (record_bytes.borders, record_bytes.plain_borders),
         (record_bytes.renumber, record_bytes.plain_renumber),
         (record_bytes.join, record_bytes.plain_join),

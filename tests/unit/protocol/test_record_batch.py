@@ -6,6 +6,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from mm2py.errors import FatalError
+from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import (
     Codec,
     RecordBatch,
@@ -13,7 +14,6 @@ from mm2py.protocol.record_batch import (
     choose_crc,
     crc32c,
     crc_matches,
-    sign,
 )
 from mm2py.protocol.records import NewRecord, encode_batch
 

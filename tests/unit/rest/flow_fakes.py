@@ -100,6 +100,9 @@ class Leader(FakeHerder):
         found = self.assigned.items()
         return [(TaskId(name, n), {"task.assigned.partitions": text}) for n, text in found]
 
+    def task_config_now(self, task: TaskId) -> dict[str, str | None]:
+        return {"task.assigned.partitions": self.assigned.get(task.number, "")}
+
     async def restart_task(self, task: TaskId) -> None:
         await super().restart_task(task)
         if task.number in self.owner:

@@ -110,6 +110,10 @@ class FakeHerder(Herder):
     def info_now(self, name: str) -> ConnectorInfo | None:
         return self._info(name) if name in self.configs else None
 
+    def task_config_now(self, task: TaskId) -> dict[str, str | None]:
+        del task
+        return {}
+
     def status(self, name: str) -> ConnectorState:
         if name not in self.states:
             raise NotFoundError(f"No status found for connector {name}")

@@ -78,6 +78,29 @@ def test_a_json_key_that_is_there_twice_is_refused(
     assert untouched(rig)
 
 
+@pytest.mark.parametrize("value", [5, 1.5, True, ["a"], {}])
+def test_a_property_that_is_no_text_is_refused_with_its_name(rig: Rig, value: object) -> None:
+    for key in ("config", "connectors"):
+        given = {"topics": value} if key == "config" else {NAME: {"topics": value}}
+        reply = rig.ask("PATCH", "/flows/A->B", body={key: given})
+        assert (reply.status, "topics: Input should be a valid string" in reply.message) == (
+            422,
+            True,
+        )
+    assert untouched(rig)
+
+
+def test_in_connects_dialect_numbers_and_booleans_are_texts_as_in_java(rig: Rig) -> None:
+    path = f"/A/B/connectors/{NAME}/config"
+    config = rig.ask("GET", path).json
+    body = {**config, "topics": 7, "x": True}
+    assert rig.ask("PUT", path, body=body).status == 200
+    headers = {"Content-Type": "application/json"}
+    assert rig.ask("PATCH", path, content=b'{"y": 1.50}', headers=headers).status == 200
+    found = rig.ask("GET", path).json
+    assert (found["topics"], found["x"], found["y"]) == ("7", "true", "1.50")
+
+
 @pytest.mark.parametrize("query", ["dry_run=true", "dryrun=1", "dryRun"])
 def test_a_dry_run_in_connects_dialect_is_refused_and_changes_nothing(rig: Rig, query: str) -> None:
     for method, path in (("DELETE", ""), ("PUT", "/pause"), ("POST", "/restart")):

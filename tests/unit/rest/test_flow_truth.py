@@ -93,6 +93,36 @@ def test_the_copy_of_a_topic_is_named_before_its_first_record(rig: Rig) -> None:
         ]
 
 
+def lags_of(rig: Rig) -> list[tuple[object, object]]:
+    """Of the flow, and of its topic."""
+    found = (rig.ask("GET", "/flows/A->B").json, rig.ask("GET", "/flows/A->B/lag").json[0])
+    return [(it["lag_records"], it["lag_ms"]) for it in found]
+
+
+def test_the_lag_is_unknown_while_no_worker_measures_an_assigned_partition(rig: Rig) -> None:
+    """A task host that ended has taken its numbers with it, and the next one has none yet."""
+    herder = rig.herders[AB]
+    herder.assigned = {0: "t-0,t-1"}
+    herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 0))
+    assert lags_of(rig) == [(None, None)] * 2
+    assert rig.ask("GET", "/flows/A->B").json["partitions"] == 2
+    lost = rig.ask("GET", "/flows/A->B/partitions").json[1]
+    assert (lost["state"], lost["task"], lost["lag_records"]) == ("UNASSIGNED", f"{NAME}-0", None)
+    both = [partition("t", 0, 0), partition("t", 1, 5)]
+    herder.snapshot = snapshot("worker:8083", AB, *both)
+    assert lags_of(rig) == [(5, 50)] * 2
+
+
+def test_the_lag_is_unknown_until_all_partitions_that_work_are_measured(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    begins = partition("t", 1, -1)
+    herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 0), begins)
+    assert lags_of(rig) == [(None, None)] * 2
+    failed = replace(begins, state="FAILED")
+    herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 3), failed)
+    assert lags_of(rig) == [(3, 30)] * 2, "failed_partitions says the rest"
+
+
 # -- changes
 
 

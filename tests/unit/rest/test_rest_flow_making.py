@@ -33,7 +33,7 @@ def changes(reply: Reply) -> dict[str, tuple[Any, Any]]:
 
 
 def test_a_flow_is_created_with_the_files_properties_and_what_the_body_says(rig: Rig) -> None:
-    body = {**CREATE, "config": {"topics": "orders.*", "tasks.max": 2}}
+    body = {**CREATE, "config": {"topics": "orders.*", "tasks.max": "2"}}
     planned = rig.ask("POST", "/flows?dry_run=true", body=body)
     assert (planned.status, rig.opened) == (200, []), "nothing is started to say what would be"
     reply = rig.ask("POST", "/flows", body=body)
@@ -172,7 +172,7 @@ def test_what_cannot_be_taken_out_is_said(rig: Rig, query: str, status: int) -> 
 
 
 def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
-    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "one", "tasks.max": 3}})
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "one", "tasks.max": "3"}})
     rig.ask("POST", "/flows/A->B/pause?topic=one")
     rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "two", "tasks.max": None}})
     planned = rig.ask("POST", "/flows/A->B/rollback?revision=1&dry_run=true")

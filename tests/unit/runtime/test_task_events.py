@@ -1,14 +1,15 @@
 """What a task's context makes of gaps, failures and doubts: kind, range, policy."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
 from mm2py.errors import FatalError, PartitionError, ProtocolError
+from mm2py.mirror.ledger import KnownEvents
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
-from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossPolicies, PartitionListener, WorkerTaskContext
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
 
@@ -19,9 +20,12 @@ FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 class Events(EventSink):
     def __init__(self) -> None:
         self.reported: list[LossEvent] = []
+        self.known = KnownEvents()
+        self.written: list[LossEvent] = []
 
     def report(self, event: LossEvent) -> bool:
         new = event not in self.reported
+        self.written += self.known.take(event)
         self.reported.append(event)
         return new
 
@@ -35,7 +39,7 @@ class Events(EventSink):
         return {}
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        pass
+        self.known.copied(partition)
 
     def seen(self) -> list[tuple[EventKind, int, int, str]]:
         return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]
@@ -150,3 +154,47 @@ def test_a_gap_without_records_is_no_error_and_speaks_of_no_loss(
     assert record.levelname == "WARNING"
     assert "is lost" not in record.getMessage()
     assert f"offsets=0 cause={cause}" in record.getMessage()
+
+
+class Commits(PartitionListener):
+    """Positions are stored when ``commit`` is called."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
+        raise AssertionError
+
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
+        raise AssertionError
+
+    def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
+        raise AssertionError
+
+    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
+        self.waiting.append(done)
+
+    def commit(self) -> None:
+        for done in self.waiting:
+            done()
+
+
+def recreated(first: int) -> SourceGap:
+    return SourceGap(ORDERS, first, first - 1, "recreated", "")
+
+
+def test_an_incarnation_that_ends_before_its_first_position_is_stored_is_one_event() -> None:
+    """Its number comes back, and a task that starts anew finds its end again with the stored position."""
+    events, commits = Events(), Commits()
+    context = a_context(events)
+    context.listen(commits)
+    context.report_gap(recreated(10))
+    context.report_incarnation(ORDERS, b"second", stored=False)
+    context.report_gap(recreated(30))
+    commits.commit()
+    context.report_gap(recreated(30))
+    assert [event.first_offset for event in events.written] == [10, 30]
+    context.report_incarnation(ORDERS, b"third", stored=False)
+    commits.commit()
+    context.report_gap(recreated(5))
+    assert [event.first_offset for event in events.written] == [10, 30, 5]

@@ -1,4 +1,5 @@
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, sign
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES
 from mm2py.testing.broker_log import PartitionLog
 
 

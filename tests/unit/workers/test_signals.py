@@ -40,3 +40,14 @@ def test_the_second_signal_ends_the_process_at_once(name: str, code: int) -> Non
     program = STUBBORN.replace("{name}", name)
     done = subprocess.run([sys.executable, "-c", program], timeout=20, capture_output=True)
     assert done.returncode == code, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_behind_the_stop_the_handlers_of_before_count_again(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with StopSignal():
+            assert signal.getsignal(number) is not signal.SIG_IGN
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,112 @@
+"""T4 with five hundred partitions: three times a broker of the source dies, or its host goes dark, under load."""
+
+import logging
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import cast
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from mm2py.embedded.ports import HOST
+from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region
+from tests.chaos.conftest import Rig, Unique
+from tests.integration.cluster_changes import in_sync, leaders_of
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
+
+log = logging.getLogger(__name__)
+
+PARTITIONS = 500
+RATE = 1_000
+REPLICAS = 2
+ELECTION_S = 60.0
+UP_S = 120.0
+"""Ten seconds from the election on a quiet machine; what it took is logged."""
+
+
+def create(region: Region, topic: str) -> None:
+    """Create the topic so that node 1 leads all partitions, and each has its copy on another node."""
+    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
+    replicas = [[1, 2 + number % 2] for number in range(PARTITIONS)]
+    new = NewTopic(topic, PARTITIONS, replica_assignment=replicas)
+    # confluent-kafka's annotation leaves the future's result open.
+    answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    for answer in cast("dict[str, Future[None]]", answers).values():
+        answer.result(60)
+
+
+def without(region: Region, node_id: int) -> ForeignRegion:
+    """Return the cluster as clients see it that never ask that node."""
+    ports = [node.port for number, node in enumerate(region.nodes, 1) if number != node_id]
+    return ForeignRegion(region.name, ",".join(f"{HOST}:{port}" for port in ports))
+
+
+def wait_for_all(mirror: Mirror, flow: Flow, source: KafkaAddress, topic: str) -> None:
+    """Wait until every partition is copied as far as it is written now."""
+
+    def all_ends() -> dict[int, int] | None:
+        # None of them is known while one partition has no leader.
+        return ends(source, topic) or None
+
+    written = until(all_ends, ELECTION_S, "the log ends of all partitions")
+
+    def copied() -> bool:
+        copies = ends(flow.target, flow.remote(topic))
+        return all(copies.get(partition, 0) >= end for partition, end in written.items())
+
+    until(copied, UP_S, "all partitions to be copied again", alive=mirror)
+
+
+def lose(mirror: Mirror, flow: Flow, load: Load, topic: str, node_id: int, *, dark: bool) -> str:
+    """Take one node away for as long as it takes; say how many partitions it led and how long they waited."""
+    region = flow.source
+    assert isinstance(region, Region)
+    wait_for_all(mirror, flow, region, topic)
+    led = list(leaders_of(region, topic).values()).count(node_id)
+    rest, node = without(region, node_id), region.node(node_id)
+    if dark:
+        node.freeze()
+    else:
+        node.kill()
+    try:
+        until(
+            lambda: not {node_id, -1} & set(leaders_of(rest, topic).values()),
+            ELECTION_S,
+            f"leaders other than {node_id}",
+        )
+        elected = time.monotonic()
+        load.wait_acked(2 * PARTITIONS)
+        wait_for_all(mirror, flow, rest, topic)
+        waited_s = time.monotonic() - elected
+    finally:
+        node.thaw()
+        region.start()
+    # The others know: what the node itself answers may be as old as the moment in which it was frozen.
+    until(lambda: in_sync(rest, topic) == REPLICAS, UP_S, "replicas in sync")
+    return f"{led} partitions, {waited_s:.1f} s"
+
+
+@pytest.mark.parametrize("how", ["dead", "dark"])
+def test_five_hundred_partitions_are_copied_again_soon_after_the_election(
+    rig: Rig, region_three: Region, unique: Unique, tmp_path: Path, how: str
+) -> None:
+    topic = unique("wide")
+    create(region_three, topic)
+    flow = write_flow(tmp_path, region_three, rig.target.region, topic, {"tasks.max": "4"})
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(region_three, topic, PARTITIONS, rate=RATE) as load:
+            load.wait_acked(2 * PARTITIONS)
+            lost = [
+                lose(mirror, flow, load, topic, node_id, dark=how == "dark")
+                for node_id in (1, 2, 3)
+            ]
+        log.warning("T4 %s: led, and copied again after the election: %s", how, lost)
+        assert_equal(*wait_for_copy(mirror, flow, topic, timeout_s=120))
+        assert not mirror.lines("records lost|will be copied again")
+        assert mirror.stop() == 0

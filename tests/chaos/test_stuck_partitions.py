@@ -1,0 +1,200 @@
+"""Ten of twenty partitions that the target refuses again and again, under load: the other ten keep flowing."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mm2py.embedded.region import Region
+from tests.chaos.conftest import CreateTopic, NewRegion, Rig, Unique
+from tests.integration.cluster_changes import (
+    delete_topic,
+    forbid_creating,
+    forbid_writing,
+    permit_creating,
+    permit_writing,
+    set_config,
+    topics_of,
+)
+from tests.integration.ledger_scenes import entries
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import (
+    Load,
+    Logs,
+    Sent,
+    assert_equal,
+    ends,
+    read,
+    wait_for_copy,
+    write,
+)
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
+
+log = logging.getLogger(__name__)
+
+PARTITIONS = 10
+RATE = 500
+VALUE_BYTES = 1_000
+ROUNDS = 3
+REFUSED = 5_000
+"""Records for either topic while one of them is refused: more than the memory below."""
+MEMORY = {"{target}.producer.buffer.memory": str(2 << 20), "tasks.max": "2"}
+FLOW_S = 60.0
+LIMIT_BYTES = 5_000
+
+
+@pytest.fixture
+def target(new_region: NewRegion) -> Region:
+    """A cluster without superusers, so that its rules count for the mirror too."""
+    return new_region("guarded", properties={"super.users": "User:nobody"})
+
+
+def wait_until_flowing(mirror: Mirror, flow: Flow, topic: str) -> float:
+    """Wait until every partition is copied as far as it is written now; return the seconds."""
+    began, written = time.monotonic(), ends(flow.source, topic)
+
+    def copied() -> bool:
+        copies = ends(flow.target, flow.remote(topic))
+        return all(copies.get(partition, 0) >= end for partition, end in written.items())
+
+    until(
+        copied,
+        FLOW_S,
+        lambda: f"{topic}: {written}, {ends(flow.target, flow.remote(topic))}",
+        alive=mirror,
+    )
+    return time.monotonic() - began
+
+
+def test_ten_partitions_that_may_not_be_written_again_and_again_leave_ten_others_flowing(
+    rig: Rig, target: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    prefix, source = unique("full"), rig.source.region
+    stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
+    for topic in (stuck, flowing):
+        create_topic(source, topic, PARTITIONS)
+    flow = write_flow(tmp_path, source, target, f"{prefix}-.*", MEMORY)
+    waited: list[float] = []
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with (
+            Load(source, stuck, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES) as refused,
+            Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
+        ):
+            for _ in range(ROUNDS):
+                wait_until_flowing(mirror, flow, stuck)
+                forbid_writing(target, flow.remote(stuck))
+                refused.wait_acked(REFUSED)
+                waited.append(wait_until_flowing(mirror, flow, flowing))
+                assert (
+                    sum(ends(source, stuck).values())
+                    - sum(ends(target, flow.remote(stuck)).values())
+                    > REFUSED // 2
+                )
+                permit_writing(target, flow.remote(stuck))
+        for topic in (stuck, flowing):
+            assert_equal(*wait_for_copy(mirror, flow, topic))
+        log.warning("seconds until the ten others were copied: %s", [round(s, 1) for s in waited])
+        assert not mirror.lines("ERROR")
+        assert mirror.stop() == 0
+
+
+def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
+    rig: Rig, target: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    prefix, source = unique("gone"), rig.source.region
+    stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
+    for topic in (stuck, flowing):
+        create_topic(source, topic, PARTITIONS)
+    flow = write_flow(tmp_path, source, target, f"{prefix}-.*", MEMORY)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with (
+            Load(source, stuck, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES) as refused,
+            Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
+        ):
+            refused.wait_acked(REFUSED // 2)
+            wait_until_flowing(mirror, flow, stuck)
+            forbid_creating(target)
+            delete_topic(target, flow.remote(stuck))
+            until(lambda: flow.remote(stuck) not in topics_of(target), 30, "the deletion")
+            refused.wait_acked(REFUSED)
+            mirror.wait_for_log(f"cannot be created.* name={flow.remote(stuck)} ")
+            waited = wait_until_flowing(mirror, flow, flowing)
+            assert flow.remote(stuck) not in topics_of(target)
+            permit_creating(target)
+        log.warning("seconds until the ten others were copied: %.1f", waited)
+        assert_equal(*wait_for_copy(mirror, flow, flowing))
+        truth = read(source, stuck)
+        until(
+            lambda: ends_alike(truth, target, flow.remote(stuck)),
+            90,
+            lambda: f"{ends(source, stuck)}, {ends(target, flow.remote(stuck))}",
+            alive=mirror,
+        )
+        assert mirror.stop() == 0
+    # What was on the deleted copy is gone with it and named; from there on nothing is missing or doubled.
+    reported = entries(flow)
+    for partition, copy in read(target, flow.remote(stuck)).items():
+        records = truth[partition].records
+        gone = len(records) - len(copy.records)
+        assert gone > 0
+        assert copy.records == records[gone:]
+        named = [
+            entry for entry in reported if (entry.topic, entry.partition) == (stuck, partition)
+        ]
+        assert {entry.kind for entry in named} == {"target-lost"}
+        assert (named[0].first, named[-1].last) == (0, gone - 1), f"partition {partition}: {named}"
+
+
+def ends_alike(truth: Logs, target: Region, remote: str) -> bool:
+    """Whether the copy has as its last record of every partition the last one of the source."""
+    if remote not in topics_of(target):
+        return False
+    copy = read(target, remote)
+    return all(copy[p].records[-1:] == one.records[-1:] for p, one in truth.items())
+
+
+def test_ten_partitions_with_a_record_too_large_leave_the_other_ten_of_the_topic_flowing(
+    rig: Rig, target: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topic, source, every = unique("large"), rig.source.region, 2 * PARTITIONS
+    create_topic(source, topic, every)
+    properties = MEMORY | {"sync.topic.configs.enabled": "false"}
+    flow = write_flow(tmp_path, source, target, topic, properties)
+    remote = flow.remote(topic)
+    create_topic(target, remote, every, config={"max.message.bytes": str(LIMIT_BYTES)})
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(source, topic, every, rate=RATE, value_bytes=VALUE_BYTES) as load:
+            load.wait_acked(RATE)
+            write(source, topic, (Sent(p, os.urandom(4 * LIMIT_BYTES)) for p in range(PARTITIONS)))
+            failed: Callable[[], bool] = lambda: all(  # noqa: E731
+                mirror.lines(f"ERROR .*partition={topic}-{p} ") for p in range(PARTITIONS)
+            )
+            until(failed, FLOW_S, "ten failed partitions", alive=mirror)
+            load.wait_acked(REFUSED)
+        truth = read(source, topic)
+        others = {p: one for p, one in truth.items() if p >= PARTITIONS}
+
+        def flowing() -> bool:
+            now = ends(target, remote)
+            return all(now[p] == len(one.records) for p, one in others.items())
+
+        until(flowing, FLOW_S, lambda: f"{ends(target, remote)}", alive=mirror)
+        copy = read(target, remote)
+        assert_equal(others, {p: copy[p] for p in others})
+        for p in range(PARTITIONS):
+            assert copy[p].records == truth[p].records[: len(copy[p].records)]
+            assert len(copy[p].records) < len(truth[p].records)
+        assert len(mirror.lines("ERROR")) == PARTITIONS
+        assert mirror.stop() == 0
+    set_config(target, remote, "max.message.bytes", "100000")
+    with Mirror(flow.file, name="cured") as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.stop() == 0
+        assert not mirror.complaints()

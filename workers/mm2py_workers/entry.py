@@ -1,0 +1,58 @@
+"""Where the console scripts begin: a stop signal ends a process quietly, also while its modules are being loaded.
+
+Flow: handlers for SIGINT and SIGTERM -> the module of the command, which takes most of a second -> its ``main``.
+A worker keeps the handlers until it can stop in order (``StopSignal``). Imports nothing of ours before.
+"""
+
+import os
+import signal
+from types import FrameType
+from typing import Final, NoReturn
+
+__all__ = ["connect_distributed", "connect_mirror_maker", "connect_standalone", "mm2py"]
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def connect_mirror_maker() -> NoReturn:
+    """Run ``connect-mirror-maker-py``."""
+    _end_at_signals()
+    from mm2py_workers.connect_mirror_maker import main
+
+    main()
+
+
+def connect_distributed() -> NoReturn:
+    """Run ``connect-distributed-py``."""
+    _end_at_signals()
+    from mm2py_workers.connect_distributed import main
+
+    main()
+
+
+def connect_standalone() -> NoReturn:
+    """Run ``connect-standalone-py``."""
+    _end_at_signals()
+    from mm2py_workers.connect_standalone import main
+
+    main()
+
+
+def mm2py() -> NoReturn:
+    """Run ``mm2py``, whose commands clear up when they are interrupted."""
+    _end_at_signals()
+    from mm2py_workers.cli import main
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main()
+
+
+def _end_at_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, _end)
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    # 143 for SIGTERM, 130 for SIGINT: what a shell reports of a process that a signal ended.
+    os._exit(128 + number)
