@@ -51,13 +51,12 @@ def committed(region: KafkaAddress, topic: str, group: str) -> list[int]:
 
 
 def read(client: Consumer, records: int) -> list[bytes]:
-    """Read so many records as a member of the group."""
+    """Read at least so many records as a member of the group."""
     found: list[bytes] = []
 
     def more() -> bool:
-        message = client.poll(0.5)
-        if message is not None and message.error() is None:
-            found.append(message.value() or b"")
+        polled = client.consume(50, 0.5)
+        found.extend(it.value() or b"" for it in polled if it.error() is None)
         return len(found) >= records
 
     until(more, 90, lambda: f"{len(found)} of {records} records")
