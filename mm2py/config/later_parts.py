@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from mm2py.config.java_values import parse_boolean_leniently, parse_list
+from mm2py.config.java_values import parse_list
 
 __all__ = ["later_connector", "later_parts"]
 
@@ -22,10 +22,6 @@ def later_connector(name: str) -> str:
 def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     """Return one line per feature, for one flow."""
     return [line for check in _CHECKS for line in check(worker, connectors) if line]
-
-
-def _is_true(config: Mapping[str, str], key: str, *, absent: bool) -> bool:
-    return parse_boolean_leniently(config.get(key), absent=absent)
 
 
 def _exactly_once(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
