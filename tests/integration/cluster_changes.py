@@ -157,13 +157,15 @@ def permit_writing(region: KafkaAddress, topic: str) -> None:
     _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
 
 
-def forbid_creating(region: KafkaAddress) -> None:
-    """Take the creation of topics from everybody; everything else stays allowed."""
+def forbid_creating(region: KafkaAddress, topic: str) -> None:
+    """Take the creation of one topic from everybody, which either of two rules would allow."""
     _forbid(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
+    _forbid(region, ResourceType.TOPIC, topic, AclOperation.CREATE)
 
 
-def permit_creating(region: KafkaAddress) -> None:
+def permit_creating(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_creating``."""
+    _permit(region, ResourceType.TOPIC, topic, AclOperation.CREATE)
     _permit(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
 
 

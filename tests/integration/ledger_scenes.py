@@ -189,7 +189,11 @@ def build_scene(
     compacted = kind == "compacted"
     config = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.001", "retention.ms": "-1"}
     create_topic(source, topic, PARTITIONS, config=config if compacted else None)
-    properties = {"sync.topic.configs.enabled": "false"}
+    # A Fetch that waits at the broker when the flow is frozen must be over before the next record is written.
+    properties = {
+        "sync.topic.configs.enabled": "false",
+        "{source}.consumer.fetch.max.wait.ms": "20",
+    }
     if not compacted:
         properties["{source}.consumer.isolation.level"] = "read_committed"
     flow = write_flow(folder, source, target, topic, properties)
