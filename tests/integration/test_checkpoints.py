@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from mm2py.embedded.java import compile_java, run_java
 from mm2py.embedded.region import KafkaAddress
+from mm2py.mirror_client import (
+    checkpoint_topics,
+    heartbeat_topics,
+    replication_hops,
+    translate_offsets,
+    upstream_clusters,
+)
 from tests.integration.conftest import CreateTopic
 from tests.integration.java_mm2 import formatted_by_java, read_all
 from tests.integration.mirror_process import Mirror, until, write_flow
@@ -14,6 +22,7 @@ from tests.integration.traffic import Sent, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+SOURCE = Path(__file__).parents[1] / "java" / "MirrorClientTruth.java"
 PARTITIONS, RECORDS = 2, 250
 OFTEN = {
     "{source}->{target}.emit.checkpoints.interval.seconds": "1",
@@ -166,3 +175,34 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(
     for group in (tip, ahead):
         assert f"consumerGroupId={group}, topicPartition={remote}-0" in printed
     assert f"upstreamOffset={RECORDS}, downstreamOffset={RECORDS}" in printed
+    said = java_says(tmp_path, region_b, flow.source_alias, [tip, ahead])
+    assert we_say(region_b, flow.source_alias, [tip, ahead]) == said
+    assert f"{remote}-0=" in said[-1]
+
+
+def java_says(folder: Path, region: KafkaAddress, alias: str, groups: list[str]) -> list[str]:
+    """Return what Java's ``RemoteClusterUtils`` says of the target."""
+    compile_java([SOURCE], folder)
+    servers = region.bootstrap_servers
+    done = run_java("MirrorClientTruth", servers, alias, *groups, classpath=[folder], timeout_s=120)
+    words = ("heartbeats ", "checkpoints ", "upstream ", "hops ", "group ")
+    return [line for line in done.check().splitlines() if line.startswith(words)]
+
+
+def we_say(region: KafkaAddress, alias: str, groups: list[str]) -> list[str]:
+    """Return what ``mm2py.mirror_client`` says of it, in the same words."""
+    props = {"bootstrap.servers": region.bootstrap_servers}
+    lines = [
+        f"{word} [{', '.join(sorted(found))}]"
+        for word, found in (
+            ("heartbeats", heartbeat_topics(props)),
+            ("checkpoints", checkpoint_topics(props)),
+            ("upstream", upstream_clusters(props)),
+        )
+    ]
+    lines.append(f"hops {replication_hops(props, alias)}")
+    for group in groups:
+        offsets = translate_offsets(props, alias, group)
+        shown = sorted(f"{tp}={it.offset}/{it.metadata}" for tp, it in offsets.items())
+        lines.append(f"group {group} {{{', '.join(shown)}}}")
+    return lines

@@ -3,6 +3,7 @@
 import pytest
 
 from mm2py.errors import ProtocolError
+from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
 from mm2py.mirror.heartbeats import Heartbeat, decode_heartbeat, encode_heartbeat
 from mm2py.mirror.offset_syncs import OffsetSync, decode_offset_sync, encode_offset_sync
 from mm2py.mirror.source_offsets import (
@@ -37,6 +38,41 @@ from mm2py.types import TopicPartition
 def test_offset_syncs_have_javas_bytes(sync: OffsetSync, key: str, value: str) -> None:
     assert encode_offset_sync(sync) == (bytes.fromhex(key), bytes.fromhex(value))
     assert decode_offset_sync(bytes.fromhex(key), bytes.fromhex(value) + b"more") == sync
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "key", "value"),
+    [
+        (
+            Checkpoint("group-1", TopicPartition("A.orders", 3), 1000, 901, ""),
+            "00 07 67 72 6f 75 70 2d 31 00 08 41 2e 6f 72 64 65 72 73 00 00 00 03",
+            "00 00 00 00 00 00 00 00 03 e8 00 00 00 00 00 00 03 85 00 00",
+        ),
+        (
+            Checkpoint("g", TopicPartition("t", 0), 4, 5, "metadata-6"),
+            "00 01 67 00 01 74 00 00 00 00",
+            "00 00 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00 05 00 0a 6d 65 74 61 64 61 74 61 2d 36",
+        ),
+    ],
+)
+def test_checkpoints_have_javas_bytes(checkpoint: Checkpoint, key: str, value: str) -> None:
+    assert encode_checkpoint(checkpoint) == (bytes.fromhex(key), bytes.fromhex(value))
+    assert decode_checkpoint(bytes.fromhex(key), bytes.fromhex(value) + b"more") == checkpoint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("0001", "0000"),
+        ("00016700017400000000", "0000"),
+        ("000167000174", "00000000000000000004000000000000000500 00"),
+        ("00016700017400000000", "00010000000000000004000000000000000500 00"),
+        ("00016700017400000000", "00000000000000000004000000000000000500"),
+    ],
+)
+def test_broken_checkpoints_are_refused(key: str, value: str) -> None:
+    with pytest.raises(ProtocolError):
+        decode_checkpoint(bytes.fromhex(key), bytes.fromhex(value))
 
 
 def test_heartbeats_have_javas_bytes() -> None:

@@ -1,0 +1,229 @@
+"""What a consumer asks a cluster about its mirrors: upstream clusters, remote topics, where groups would continue.
+
+Java's ``MirrorClient`` and ``RemoteClusterUtils``: topic names and checkpoints are read from one cluster, and nothing else,
+so it works while the other one is gone, and on what a Java MirrorMaker wrote. Flow: properties of the cluster (a bare
+``bootstrap.servers`` suffices) -> ``MirrorClient`` -> answers; or one of the functions below, which do it in one call:
+
+    offsets = translate_offsets({"bootstrap.servers": "b:9092"}, "A", "billing")
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar, final
+
+from mm2py.api.policies import ReplicationPolicy
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.client_properties import CLIENT_KEYS, ClientKind, with_prefix
+from mm2py.config.clients import connection_settings
+from mm2py.errors import FatalError, ProtocolError
+from mm2py.mirror.checkpoints import decode_checkpoint
+from mm2py.mirror.policies import policy_from_config
+from mm2py.protocol.records import Record
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "MirrorClient",
+    "RemoteOffset",
+    "checkpoint_topics",
+    "heartbeat_topics",
+    "hop_count",
+    "provenance",
+    "replication_hops",
+    "translate_offsets",
+    "upstream_clusters",
+]
+
+T = TypeVar("T")
+
+
+class RemoteOffset(NamedTuple):
+    """Where a group would continue in a copy, with the metadata of its commit at the source."""
+
+    offset: int
+    metadata: str
+
+
+def provenance(policy: ReplicationPolicy, topic: str) -> Iterator[str]:
+    """Return the clusters that a topic came through, the nearest first; ends where one comes again."""
+    seen: set[str] = set()
+    name: str | None = topic
+    while name is not None and (source := policy.topic_source(name)) is not None:
+        if source in seen:
+            return
+        seen.add(source)
+        yield source
+        name = policy.upstream_topic(name)
+
+
+def hop_count(policy: ReplicationPolicy, topic: str, alias: str) -> int:
+    """Return over how many clusters ``topic`` came from ``alias``, -1 where it did not."""
+    hops = list(provenance(policy, topic))
+    return hops.index(alias) + 1 if alias in hops else -1
+
+
+@final
+class MirrorClient:
+    """Questions to one cluster; an asynchronous context manager.
+
+    Args:
+        props: the cluster's properties as MirrorClientConfig knows them: connection, security and
+            ``replication.policy.*``, also with the prefixes ``admin.`` and ``consumer.``.
+
+    Raises:
+        ConfigError: one of them is wrong.
+    """
+
+    def __init__(self, props: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.policy = policy_from_config(props)
+        self._clock, alias = clock, props.get("bootstrap.servers", "")
+        self._admin = Cluster(
+            connection_settings(_of_client(props, "admin")), alias=alias, clock=clock
+        )
+        self._consumer = Cluster(
+            connection_settings(_of_client(props, "consumer")), alias=alias, clock=clock
+        )
+
+    async def __aenter__(self) -> Self:
+        """Reach a broker; ``ConnectionFailedError`` if none answers."""
+        try:
+            await self._admin.connect()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; safe twice."""
+        await self._admin.close()
+        await self._consumer.close()
+
+    async def replication_hops(self, alias: str) -> int:
+        """Return over how many clusters records of ``alias`` come here, -1 if they do not (by heartbeats)."""
+        found = [hop_count(self.policy, it, alias) for it in await self.heartbeat_topics()]
+        return min((hops for hops in found if hops >= 0), default=-1)
+
+    async def heartbeat_topics(self) -> set[str]:
+        """Return the heartbeats topics, local and copied."""
+        return {it for it in await self._topics() if self.policy.is_heartbeats_topic(it)}
+
+    async def checkpoint_topics(self) -> set[str]:
+        """Return the checkpoints topics, one for each cluster whose groups are checkpointed here."""
+        return {it for it in await self._topics() if self.policy.is_checkpoints_topic(it)}
+
+    async def upstream_clusters(self) -> set[str]:
+        """Return the clusters whose records come here, directly or not (by heartbeats)."""
+        topics = await self.heartbeat_topics()
+        return {alias for topic in topics for alias in provenance(self.policy, topic)}
+
+    async def remote_topics(self, alias: str | None = None) -> set[str]:
+        """Return the copied topics, of every source or of ``alias`` alone."""
+        found = {it: self.policy.topic_source(it) for it in await self._topics()}
+        return {
+            topic
+            for topic, source in found.items()
+            if source is not None
+            and alias in (None, source)
+            and not self.policy.is_internal_topic(topic)
+        }
+
+    async def remote_consumer_offsets(
+        self, groups: str | re.Pattern[str], alias: str
+    ) -> dict[str, dict[TopicPartition, RemoteOffset]]:
+        """Return where groups of the cluster ``alias`` would continue here, by group (KIP-1239).
+
+        Args:
+            groups: a group id, or a pattern that matches whole ids.
+            alias: cluster that the groups belong to.
+
+        Raises:
+            FatalError: nothing checkpoints groups of ``alias`` here.
+            RetriableError: the cluster does not answer.
+        """
+        topic = self.policy.checkpoints_topic(alias)
+        if topic not in await Admin(self._admin).describe_topics([topic]):
+            raise FatalError(
+                f"there are no checkpoints of {alias} here: topic {topic} does not exist",
+                remedy="name the alias that the mirror's file has for the source, and look whether"
+                " its checkpoint connector runs",
+            )
+        found: dict[str, dict[TopicPartition, RemoteOffset]] = {}
+
+        def take(_partition: int, record: Record) -> None:
+            if record.key is None or record.value is None:
+                return
+            try:
+                checkpoint = decode_checkpoint(record.key, record.value)
+            except ProtocolError:
+                return
+            group = checkpoint.group
+            if group == groups if isinstance(groups, str) else groups.fullmatch(group):
+                offset = RemoteOffset(checkpoint.downstream, checkpoint.metadata)
+                found.setdefault(group, {})[checkpoint.partition] = offset
+
+        await self._consumer.connect()
+        await LogReader(self._consumer, topic, clock=self._clock).read_to_end(take)
+        return found
+
+    async def _topics(self) -> set[str]:
+        return set(await Admin(self._admin).list_topics())
+
+
+def replication_hops(props: Mapping[str, str], alias: str) -> int:
+    """Return ``MirrorClient.replication_hops``."""
+    return _asked(props, lambda client: client.replication_hops(alias))
+
+
+def heartbeat_topics(props: Mapping[str, str]) -> set[str]:
+    """Return ``MirrorClient.heartbeat_topics``."""
+    return _asked(props, MirrorClient.heartbeat_topics)
+
+
+def checkpoint_topics(props: Mapping[str, str]) -> set[str]:
+    """Return ``MirrorClient.checkpoint_topics``."""
+    return _asked(props, MirrorClient.checkpoint_topics)
+
+
+def upstream_clusters(props: Mapping[str, str]) -> set[str]:
+    """Return ``MirrorClient.upstream_clusters``."""
+    return _asked(props, MirrorClient.upstream_clusters)
+
+
+def translate_offsets(
+    props: Mapping[str, str], remote_alias: str, group: str
+) -> dict[TopicPartition, RemoteOffset]:
+    """Return where ``group`` of the cluster ``remote_alias`` would continue on the cluster of ``props``.
+
+    Empty where the group has no checkpoint.
+
+    Raises:
+        Mm2pyError: as ``MirrorClient.remote_consumer_offsets``.
+    """
+    found = _asked(props, lambda client: client.remote_consumer_offsets(group, remote_alias))
+    return found.get(group, {})
+
+
+def _asked(props: Mapping[str, str], question: Callable[[MirrorClient], Awaitable[T]]) -> T:
+    async def ask() -> T:
+        async with MirrorClient(props) as client:
+            return await question(client)
+
+    return asyncio.run(ask())
+
+
+def _of_client(props: Mapping[str, str], kind: ClientKind) -> dict[str, str]:
+    own = with_prefix(props, f"{kind}.")
+    return {key: value for key, value in {**props, **own}.items() if key in CLIENT_KEYS}
