@@ -21,7 +21,14 @@ __all__ = ["SOURCE", "Asked", "flows_file", "path_of", "push", "wait_for_records
 SOURCE: Final = "MirrorSourceConnector"
 SINGLE_REPLICA: Final = tuple(
     f"{what}replication.factor"
-    for what in ("", "offset-syncs.topic.", "offset.storage.", "status.storage.", "config.storage.")
+    for what in (
+        "",
+        "checkpoints.topic.",
+        "offset-syncs.topic.",
+        "offset.storage.",
+        "status.storage.",
+        "config.storage.",
+    )
 )
 _NOBODY: Final = "IO Error trying to forward REST request"
 _NOT_NOW: Final = ("momentarily", "conflicting operation")

@@ -178,11 +178,11 @@ def test_an_unknown_property_is_refused_with_the_near_one(rig: Rig) -> None:
 def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(rig: Rig) -> None:
     tag = rig.ask("GET", "/flows/A->B").headers["etag"]
     assert tag == rig.ask("GET", "/flows/A->B/config").headers["etag"] == '"0"'
-    body = {"config": {"tasks.max": 2}}
+    body = {"config": {"tasks.max": "2"}}
     first = rig.ask("PATCH", "/flows/A->B", body=body, headers={"If-Match": tag})
     assert (first.status, rig.ask("GET", "/flows/A->B").headers["etag"]) == (200, '"1"')
     for method, path, given in (
-        ("PATCH", "", {"config": {"tasks.max": 3}}),
+        ("PATCH", "", {"config": {"tasks.max": "3"}}),
         ("POST", "/pause", None),
         ("POST", "/pause?topic=orders", None),
         ("POST", "/rollback?revision=0", None),

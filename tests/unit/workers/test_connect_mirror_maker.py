@@ -83,7 +83,7 @@ def test_bad_content_names_the_file_line(path: Path, capsys: pytest.CaptureFixtu
     path.write_text(FILE + "A->B.tasks.max = many\n")
     assert _ends(str(path)) == 1
     err = capsys.readouterr().err
-    assert f"{path}:7" in err
+    assert f"{path}:8" in err
     assert "Traceback" not in err
 
 
