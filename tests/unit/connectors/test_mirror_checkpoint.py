@@ -403,6 +403,18 @@ async def test_a_refused_partition_is_logged_once_and_costs_the_others_nothing(
     assert caplog.text.count(words) == 1
 
 
+async def test_a_group_whose_coordinator_may_not_be_asked_for_costs_the_others_nothing(
+    region: GroupRegion, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"g{number:03d}" for number in range(120)]
+    for name in names:
+        region.at_source.put(name, t_0=101)
+    region.at_target.unwritable["g000"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g000")
+    async with synced(region, names) as target:
+        assert {group for group, _ in target.commits} == set(names[1:])
+    assert "group=g000" in caplog.text
+
+
 async def test_without_the_property_no_group_is_written(region: GroupRegion) -> None:
     async with running(region, ["g"]) as bench:
         assert len(await bench.polled()) == 2
