@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from mm2py.errors import Mm2pyError, RetriableError, ServerError
+from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
@@ -82,7 +82,7 @@ class GroupSync:
     async def _commit(self, group: str, offsets: Sequence[OffsetToCommit]) -> None:
         try:
             answers = await self._target.commit(group, offsets)
-        except RetriableError as error:
+        except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
             self._note(group, str(error))
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}

@@ -72,6 +72,10 @@ class MirrorCheckpointConnector(Connector):
         self._context: ConnectorContext | None = None
         self._sessions: list[Session] = []
         self._topic_ready = False
+        self._is_new, self._deal_due = (
+            False,
+            0.0,
+        )  # whether the choice is to be dealt, and when at the earliest
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
@@ -178,5 +182,12 @@ class MirrorCheckpointConnector(Connector):
         self._context.request_reconfiguration()
 
     async def _refresh(self) -> None:
-        if self._found is not None and self._context is not None and await self._found.refresh():
+        if self._found is None or self._context is None:
+            return
+        self._is_new = await self._found.refresh() or self._is_new
+        now = self._context.clock.monotonic()
+        if self._is_new and now >= self._deal_due:
+            # New configs start all tasks anew: they last long enough to read all offset syncs and write checkpoints.
+            self._is_new = False
+            self._deal_due = now + self._config.emit_checkpoints_interval_seconds
             self._context.request_reconfiguration()

@@ -73,6 +73,7 @@ class MirrorCheckpointTask(SourceTask):
         self._syncs: OffsetSyncStore | None = None  # once its backlog was read
         self._sessions: list[Session] = []
         self._source: GroupSession | None = None
+        self._sync: GroupSync | None = None
         self._scheduler: Scheduler | None = None
         self._following: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -97,13 +98,14 @@ class MirrorCheckpointTask(SourceTask):
             )
             if config.sync_group_offsets_enabled:
                 target = await self._open_groups("target")
-                await self._start_sync(target)
+                self._sync = GroupSync(target.groups, self._checkpoints)
         except BaseException:
             await self.stop()
             self._stopping.clear()
             raise
         self._following = asyncio.create_task(self._follow(written, syncs), name="offset syncs")
-        self._due = self._clock.monotonic() + config.emit_checkpoints_interval_seconds
+        # At once, other than in Java: tasks start anew with each new group, and would write nothing while groups come.
+        self._due = self._clock.monotonic()
 
     async def poll(self) -> Sequence[SourceRecord]:
         """Wait for the next interval, at most a second at a time, then return what changed."""
@@ -119,7 +121,9 @@ class MirrorCheckpointTask(SourceTask):
             self._due = now + LONGEST_POLL_S
             return ()
         self._due = max(self._due + self._config.emit_checkpoints_interval_seconds, now)
-        return await self._changes(self._syncs)
+        changes = await self._changes(self._syncs)
+        self._begin_sync()
+        return changes
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
         """Nothing is kept per record."""
@@ -164,18 +168,14 @@ class MirrorCheckpointTask(SourceTask):
         await opened.session.connect()
         return opened
 
-    async def _start_sync(self, target: GroupSession) -> None:
-        config = self._config
-        sync = GroupSync(target.groups, self._checkpoints)
-        self._scheduler = Scheduler(
-            self._clock, timeout_ms=config.admin_timeout_ms, fail=self._fail
-        )
-        self._scheduler.repeat(
-            "sync group offsets",
-            sync.run,
-            config.sync_group_offsets_interval_seconds,
-            delayed=True,
-        )
+    def _begin_sync(self) -> None:
+        """Sync group offsets from now on, once there are checkpoints to do it by."""
+        if self._sync is not None and self._scheduler is None and not self._stopping.is_set():
+            self._scheduler = Scheduler(
+                self._clock, timeout_ms=self._config.admin_timeout_ms, fail=self._fail
+            )
+            every_s = self._config.sync_group_offsets_interval_seconds
+            self._scheduler.repeat("sync group offsets", self._sync.run, every_s)
 
     def _fail(self, error: Exception) -> None:
         async def failed() -> None:

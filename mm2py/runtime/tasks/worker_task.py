@@ -285,9 +285,10 @@ class WorkerTask:
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
         enqueue, meters, failed = self._sender.enqueue, self._meters, self._failed
+        new = [(source, target) for source, target, _ in outgoing if source not in meters]
+        if new:
+            self._open_meters(new)
         for source, target, batches in outgoing:
-            if source not in meters:
-                self._open_meter(source, target)
             if failed and source in failed:
                 for batch in batches:
                     if batch.lease is not None:
@@ -452,13 +453,15 @@ class WorkerTask:
         self._stalls.close()
         self._context.close()
 
-    def _open_meter(self, source: TopicPartition, target: TopicPartition) -> None:
-        meter = self._context.meter(source)
-        meter.target = target
-        self._meters[source] = meter
-        self._sources[target] = source
-        if source not in self._context.known:
-            # A task that did not ask for its positions: it is paused as soon as it is known.
+    def _open_meters(self, new: Sequence[tuple[TopicPartition, TopicPartition]]) -> None:
+        """Count what a task works on for the first time; a record task may return thousands at once."""
+        known = self._context.known
+        for source, target in new:
+            meter = self._context.meter(source)
+            meter.target = target
+            self._meters[source] = meter
+            self._sources[target] = source
             self._context.seen(source)
+        if not known.issuperset(source for source, _ in new):
+            # A task that did not ask for its positions: they are paused as soon as they are known.
             self._look_at_holds()
-        self._context.seen(source)

@@ -25,6 +25,7 @@ class FakeGroups:
         self.offsets: dict[str, dict[TopicPartition, FetchedOffset]] = {}
         self.errors: dict[str, Mm2pyError] = {}
         self.refusals: dict[TopicPartition, ServerError] = {}
+        self.unwritable: dict[str, Mm2pyError] = {}
         self.missing = ""
         self.broken: Mm2pyError | None = None
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
@@ -62,6 +63,8 @@ class FakeGroups:
         self, group_id: str, offsets: Sequence[OffsetToCommit]
     ) -> dict[TopicPartition, ServerError | None]:
         """Take a commit."""
+        if group_id in self.unwritable:
+            raise self.unwritable[group_id]
         wanted = {TopicPartition(it.topic, it.partition): it for it in offsets}
         self.commits.append((group_id, {tp: it.offset for tp, it in wanted.items()}))
         self.states.setdefault(group_id, "Empty")

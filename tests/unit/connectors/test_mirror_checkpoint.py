@@ -156,6 +156,23 @@ async def test_new_groups_are_found_and_known_ones_not_asked_again() -> None:
     await connector.stop()
 
 
+async def test_groups_that_keep_coming_start_the_tasks_anew_once_per_checkpoint_interval() -> None:
+    region, context = GroupRegion(), FakeConnectorContext()
+    connector = connector_of(region, emit_checkpoints_interval_seconds="60")
+    await connector.start(context)
+    asked: list[int] = []
+    for number in range(24):
+        region.at_source.put(f"g{number}", t_0=1)
+        await context.clock.advance(5)
+        asked.append(context.reconfigurations)
+    assert asked == [2] * 12 + [3] * 12, "the first one is that of the topic"
+    await context.clock.advance(60)
+    assert context.reconfigurations == 4, "those that came last"
+    await context.clock.advance(60)
+    assert context.reconfigurations == 4
+    await connector.stop()
+
+
 async def test_a_source_that_is_away_is_tried_again_by_the_runtime() -> None:
     region = GroupRegion()
     region.at_source.broken = ConnectionFailedError("away")
@@ -323,6 +340,19 @@ def region() -> GroupRegion:
     return made
 
 
+async def test_a_task_that_starts_anew_does_not_wait_an_interval_again(region: GroupRegion) -> None:
+    slow = dict.fromkeys(
+        ("emit_checkpoints_interval_seconds", "sync_group_offsets_interval_seconds"), "60"
+    )
+    async with running(region, ["g"], sync_group_offsets_enabled="true", **slow) as bench:
+        assert [it.upstream for it in await bench.polled()] == [101, 51]
+        await bench.clock.settle()
+        assert region.at_target.commits == [("g", at("A.t", _0=101, _1=51))]
+        region.at_source.put("g", t_0=102)
+        await bench.clock.advance(60)
+        assert [it.upstream for it in await bench.polled()] == [102]
+
+
 async def test_groups_that_do_not_exist_get_all_their_offsets_once(region: GroupRegion) -> None:
     async with synced(region, ["g"]) as target:
         assert target.commits == [("g", at("A.t", _0=101, _1=51))]
@@ -371,6 +401,18 @@ async def test_a_refused_partition_is_logged_once_and_costs_the_others_nothing(
         assert {tp.partition for tp in target.offsets["g"]} == {1}
     assert len(region.at_target.commits) > 1, "it is tried again"
     assert caplog.text.count(words) == 1
+
+
+async def test_a_group_whose_coordinator_may_not_be_asked_for_costs_the_others_nothing(
+    region: GroupRegion, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"g{number:03d}" for number in range(120)]
+    for name in names:
+        region.at_source.put(name, t_0=101)
+    region.at_target.unwritable["g000"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g000")
+    async with synced(region, names) as target:
+        assert {group for group, _ in target.commits} == set(names[1:])
+    assert "group=g000" in caplog.text
 
 
 async def test_without_the_property_no_group_is_written(region: GroupRegion) -> None:

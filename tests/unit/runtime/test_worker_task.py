@@ -241,6 +241,26 @@ class EndlessTask(FakeTask):
         self.unread.difference_update(partitions)
 
 
+class HoldCalls(FakeTask):
+    """Counts how often it is asked to hold."""
+
+    calls = 0
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        super().hold(partitions)
+        self.calls += 1
+
+
+async def test_thousands_of_new_partitions_in_one_round_are_looked_at_once() -> None:
+    names = [TopicPartition(f"group {number}", 0) for number in range(3_000)]
+    into = TopicPartition("A.checkpoints.internal", 0)
+    task = HoldCalls([Outgoing(it, into, [a_batch(0, 1)]) for it in names])
+    bench = Bench(task)
+    bench.running.hold(frozenset(names))
+    await bench.run(lambda: len(task.deliveries) == len(names))
+    assert (task.calls, set(task.held)) == (1, set(names))
+
+
 @pytest.mark.parametrize("stuck", [1, 6, 7, 20, 60])
 async def test_any_number_of_stuck_partitions_leaves_the_others_flowing(stuck: int) -> None:
     names = [f"stuck{number}" for number in range(stuck)]
