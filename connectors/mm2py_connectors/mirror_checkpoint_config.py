@@ -68,7 +68,11 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
         bool, Option(_BOOLEAN, "Write checkpoints.", group="groups")
     ] = True
     emit_checkpoints_interval_seconds: Annotated[
-        int, seconds("How often to write checkpoints.", "groups")
+        int,
+        seconds(
+            "How often to write checkpoints; groups are dealt to tasks anew no more often.",
+            "groups",
+        ),
     ] = 60
     sync_group_offsets_enabled: Annotated[
         bool,

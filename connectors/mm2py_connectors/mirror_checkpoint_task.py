@@ -10,10 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from mm2py.api.context import TaskContext
+from mm2py.api.context import PartitionState, TaskContext
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
 from mm2py.client.backoff import Backoff
+from mm2py.client.fetch.log_reader import RecordHandler
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
@@ -67,8 +68,14 @@ class MirrorCheckpointTask(SourceTask):
         self._config = parse_config(MirrorCheckpointTaskConfig, config)
         self._policy = policy_from_config(config)
         self._topics = topic_filter_from_config(config)
-        self._groups, self._logs, self._clock = groups, logs, context.clock
+        self._groups, self._logs = groups, logs
+        self._context, self._clock = context, context.clock
         self._checkpoints_topic = self._policy.checkpoints_topic(self._config.source_cluster_alias)
+        at_source = self._config.offset_syncs_topic_location == "source"
+        other = (
+            self._config.target_cluster_alias if at_source else self._config.source_cluster_alias
+        )
+        self._syncs_at = TopicPartition(self._policy.offset_syncs_topic(other), 0)
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self._syncs: OffsetSyncStore | None = None  # once its backlog was read
         self._sessions: list[Session] = []
@@ -90,12 +97,8 @@ class MirrorCheckpointTask(SourceTask):
         try:
             self._source = await self._open_groups("source")
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
-            at_source = config.offset_syncs_topic_location == "source"
-            side: Side = "source" if at_source else "target"
-            other = config.target_cluster_alias if at_source else config.source_cluster_alias
-            syncs = await self._open_log(
-                side, f"offset-syncs-{side}", self._policy.offset_syncs_topic(other)
-            )
+            side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
+            syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_at.topic)
             if config.sync_group_offsets_enabled:
                 target = await self._open_groups("target")
                 self._sync = GroupSync(target.groups, self._checkpoints)
@@ -198,19 +201,25 @@ class MirrorCheckpointTask(SourceTask):
             except ProtocolError as error:
                 log.warning("offset sync is ignored offset=%d cause=%s", record.offset, error)
 
+        await self._read(syncs, take)
+        store.read_to_end()
+        self._syncs = store
+        await syncs.log.tail(take)
+
+    async def _read(self, syncs: LogSession, take: RecordHandler) -> None:
+        """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it does not checkpoint."""
         backoff = Backoff(_RETRY_MS, _LONGEST_RETRY_MS)
         while True:
             try:
                 await syncs.log.read_to_end(take)
             except RetriableError as error:
                 self._note("offset syncs cannot be read, no group is checkpointed", str(error))
+                self._context.partition_state(self._syncs_at, PartitionState.HELD, error)
                 await self._clock.sleep(backoff.next_s())
             else:
                 break
-        self._noted.pop("offset syncs cannot be read, no group is checkpointed", None)
-        store.read_to_end()
-        self._syncs = store
-        await syncs.log.tail(take)
+        if self._noted.pop("offset syncs cannot be read, no group is checkpointed", None):
+            self._context.partition_state(self._syncs_at, PartitionState.RUNNING)
 
     async def _load(self, written: LogSession) -> bool:
         """Read the checkpoints of before; False where that is not possible."""

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from mm2py.api.context import PartitionState
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
 from mm2py.protocol.error_codes import (
@@ -45,7 +46,8 @@ class Bench:
     """One running task."""
 
     def __init__(self, region: GroupRegion, task: MirrorCheckpointTask, context: FakeTaskContext):
-        self.region, self.task, self.clock = region, task, context.clock
+        self.region, self.task = region, task
+        self.context, self.clock = context, context.clock
         self.syncs = region.log(*SYNCS)
 
     async def polled(self) -> list[Checkpoint]:
@@ -278,6 +280,9 @@ async def test_offset_syncs_that_cannot_be_read_are_waited_for_or_fail_the_task(
         assert await bench.polled() == []
         await bench.clock.advance(5)
         assert await bench.polled() == [checkpoint("g", "A.t", 0, 5, 5)]
+        shown = TopicPartition(SYNCS[1], 0)
+        held, works = (shown, PartitionState.HELD, "away"), (shown, PartitionState.RUNNING, "")
+        assert bench.context.states == [held, held, works], "the flow is DEGRADED meanwhile"
     assert caplog.text.count("offset syncs cannot be read") == 1
     syncs.broken = [FatalError("not allowed")]
     async with running(region, ["g"]) as bench:
