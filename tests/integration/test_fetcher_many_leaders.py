@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from mm2py.embedded.region import Region
 from mm2py.types import TopicPartition
+from tests.integration.cluster_changes import delete_topic
 from tests.integration.fetching import reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -68,3 +69,5 @@ async def test_all_partitions_of_a_dead_leader_are_read_again_soon_after_the_ele
             if dark:
                 node.thaw()
             region_three.start()
+            # Flows of other tests copy whatever is there.
+            await asyncio.to_thread(delete_topic, region_three, topic)
