@@ -4,7 +4,15 @@ import asyncio
 import time
 from typing import Final, Protocol, final
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "set_within", "tick", "until_tick_s"]
+__all__ = [
+    "SYSTEM_CLOCK",
+    "Clock",
+    "SystemClock",
+    "set_within",
+    "tick",
+    "until_tick_s",
+    "wait_or_stop",
+]
 
 
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
@@ -71,3 +79,17 @@ async def set_within(event: asyncio.Event, timeout_s: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> bool:
+    """Wait ``seconds`` or until ``stop`` is set; return whether it was set."""
+    if stop.is_set():
+        return True
+    sleeper = asyncio.ensure_future(clock.sleep(seconds))
+    stopper = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({sleeper, stopper}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sleeper.cancel()
+        stopper.cancel()
+    return stop.is_set()

@@ -15,6 +15,7 @@ from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
 from mm2py.client.backoff import Backoff
 from mm2py.client.fetch.log_reader import RecordHandler
+from mm2py.clock import wait_or_stop
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
@@ -38,7 +39,6 @@ from mm2py_connectors.clients import (
 )
 from mm2py_connectors.group_sync import GroupSync
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointTaskConfig
-from mm2py_connectors.pause import pause
 from mm2py_connectors.scheduler import Scheduler
 
 __all__ = ["MirrorCheckpointTask"]
@@ -116,7 +116,7 @@ class MirrorCheckpointTask(SourceTask):
             self._following.result()
         wait_s = self._due - self._clock.monotonic()
         if wait_s > 0:
-            await pause(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
+            await wait_or_stop(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
         now = self._clock.monotonic()
         if self._stopping.is_set() or now < self._due:
             return ()

@@ -13,7 +13,7 @@ from mm2py.api.connector import Connector
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_HEARTBEAT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
@@ -24,7 +24,6 @@ from mm2py.mirror.source_offsets import heartbeat_source_partition, source_offse
 from mm2py_connectors.clients import AdminFactory, AdminSession, open_admin
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
-from mm2py_connectors.pause import pause
 from mm2py_connectors.scheduler import Scheduler
 
 __all__ = ["MirrorHeartbeatConnector", "MirrorHeartbeatTask"]
@@ -145,7 +144,7 @@ class MirrorHeartbeatTask(SourceTask):
         """Wait for the next beat, at most a second at a time."""
         wait_s = self._due - self._clock.monotonic()
         if wait_s > 0:
-            await pause(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
+            await wait_or_stop(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
         now = self._clock.monotonic()
         if self._stopping.is_set() or now < self._due:
             return ()

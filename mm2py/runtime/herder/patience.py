@@ -9,10 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, Literal, TypeVar, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import RetriableError
 
-__all__ = ["Patience", "attempt", "or_stop", "wait_or_stop"]
+__all__ = ["Patience", "attempt", "or_stop"]
 
 log = logging.getLogger(__name__)
 
@@ -21,20 +21,6 @@ LONGEST_PAUSE_S: Final = 5.0
 LOG_EVERY_S: Final = 10.0
 
 T = TypeVar("T")
-
-
-async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> bool:
-    """Wait ``seconds`` or until ``stop`` is set; return whether it was set."""
-    if stop.is_set():
-        return True
-    sleeper = asyncio.ensure_future(clock.sleep(seconds))
-    stopper = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({sleeper, stopper}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        sleeper.cancel()
-        stopper.cancel()
-    return stop.is_set()
 
 
 async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.observability.logging import cause_text
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderTimeoutError
 
@@ -159,15 +159,9 @@ class HerderQueue:
             await self._woken.wait()
             return
         pause = min(request.due_s for request in self._requests) - self._clock.monotonic()
-        if pause <= 0 or self._woken.is_set():
+        if pause <= 0:
             return
-        timer = asyncio.ensure_future(self._clock.sleep(pause))
-        woken = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            woken.cancel()
+        await wait_or_stop(self._clock, pause, self._woken)
 
     def open(self) -> None:
         """Take requests again."""

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
-from mm2py.runtime.herder.patience import attempt, wait_or_stop
+from mm2py.runtime.herder.patience import attempt
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.task_publication import TaskPublication
 

@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.providers import provider_placeholders
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, NotFoundError
-from mm2py.runtime.herder.patience import wait_or_stop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.types import TargetState

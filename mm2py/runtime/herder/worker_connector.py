@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final, runtime_checkable
 
 from mm2py.api.connector import Connector
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.observability.logging import cause_text
-from mm2py.runtime.herder.patience import Patience, wait_or_stop
+from mm2py.runtime.herder.patience import Patience
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.types import State, TargetState, TopicPartition
 

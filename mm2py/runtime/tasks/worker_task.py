@@ -16,12 +16,12 @@ from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
-from mm2py.clock import Clock, until_tick_s
+from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.herder.patience import Patience, wait_or_stop
+from mm2py.runtime.herder.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
