@@ -94,47 +94,38 @@ class DefaultConfigPropertyFilter:
 
 def topic_filter_from_config(config: Mapping[str, str]) -> TopicFilter:
     """Build the filter that ``topic.filter.class`` names; ``ConfigError`` if there is none."""
-    name = canonical_class(config.get(TOPIC_FILTER_CLASS, DEFAULT_TOPIC_FILTER))
-    if name == DEFAULT_TOPIC_FILTER:
-        return DefaultTopicFilter(config)
-    plugin = build_plugin(
-        name,
-        TOPIC_FILTER_CLASS,
-        config,
-        members=("should_replicate_topic",),
-        built_in=(DefaultTopicFilter.__name__,),
-    )
-    return cast("TopicFilter", plugin)
+    plugin = _plugin(config, TOPIC_FILTER_CLASS, DEFAULT_TOPIC_FILTER, "should_replicate_topic")
+    return DefaultTopicFilter(config) if plugin is None else cast("TopicFilter", plugin)
 
 
 def group_filter_from_config(config: Mapping[str, str]) -> GroupFilter:
     """Build the filter that ``group.filter.class`` names; ``ConfigError`` if there is none."""
-    name = canonical_class(config.get(GROUP_FILTER_CLASS, DEFAULT_GROUP_FILTER))
-    if name == DEFAULT_GROUP_FILTER:
-        return DefaultGroupFilter(config)
-    plugin = build_plugin(
-        name,
-        GROUP_FILTER_CLASS,
-        config,
-        members=("should_replicate_group",),
-        built_in=(DefaultGroupFilter.__name__,),
-    )
-    return cast("GroupFilter", plugin)
+    plugin = _plugin(config, GROUP_FILTER_CLASS, DEFAULT_GROUP_FILTER, "should_replicate_group")
+    return DefaultGroupFilter(config) if plugin is None else cast("GroupFilter", plugin)
 
 
 def config_property_filter_from_config(config: Mapping[str, str]) -> ConfigPropertyFilter:
     """Build the filter that ``config.property.filter.class`` names; ``ConfigError`` if none."""
-    name = canonical_class(config.get(CONFIG_PROPERTY_FILTER_CLASS, DEFAULT_CONFIG_PROPERTY_FILTER))
-    if name == DEFAULT_CONFIG_PROPERTY_FILTER:
-        return DefaultConfigPropertyFilter(config)
-    plugin = build_plugin(
-        name,
-        CONFIG_PROPERTY_FILTER_CLASS,
+    plugin = _plugin(
         config,
-        members=("should_replicate_config_property", "should_replicate_source_default"),
-        built_in=(DefaultConfigPropertyFilter.__name__,),
+        CONFIG_PROPERTY_FILTER_CLASS,
+        DEFAULT_CONFIG_PROPERTY_FILTER,
+        "should_replicate_config_property",
+        "should_replicate_source_default",
     )
-    return cast("ConfigPropertyFilter", plugin)
+    return (
+        DefaultConfigPropertyFilter(config)
+        if plugin is None
+        else cast("ConfigPropertyFilter", plugin)
+    )
+
+
+def _plugin(config: Mapping[str, str], key: str, default: str, *members: str) -> object | None:
+    """Build what ``key`` names, None for Java's default filter."""
+    name = canonical_class(config.get(key, default))
+    if name == default:
+        return None
+    return build_plugin(name, key, config, members=members, built_in=(default.rpartition(".")[2],))
 
 
 def _patterns(config: Mapping[str, str], name: str, absent: str) -> PatternList:

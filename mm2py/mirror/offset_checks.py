@@ -29,12 +29,7 @@ def check_mirror_offsets(positions: Positions) -> bool:
     Raises:
         ConfigError: one has the wrong form.
     """
-    for partition, offset in _to_store(positions):
-        _check_text(partition, "cluster")
-        _check_text(partition, "topic")
-        _check_partition_number(partition)
-        _check_offset(partition, offset, only_zero=False)
-    return True
+    return _check(positions, "cluster", "topic", of_partition=True, only_zero=False)
 
 
 def check_checkpoint_offsets(positions: Positions) -> bool:
@@ -43,12 +38,7 @@ def check_checkpoint_offsets(positions: Positions) -> bool:
     Raises:
         ConfigError: one has the wrong form.
     """
-    for partition, offset in _to_store(positions):
-        _check_text(partition, "group")
-        _check_text(partition, "topic")
-        _check_partition_number(partition)
-        _check_offset(partition, offset, only_zero=True)
-    return True
+    return _check(positions, "group", "topic", of_partition=True, only_zero=True)
 
 
 def check_heartbeat_offsets(positions: Positions) -> bool:
@@ -57,10 +47,17 @@ def check_heartbeat_offsets(positions: Positions) -> bool:
     Raises:
         ConfigError: one has the wrong form.
     """
+    texts = ("sourceClusterAlias", "targetClusterAlias")
+    return _check(positions, *texts, of_partition=False, only_zero=True)
+
+
+def _check(positions: Positions, *texts: str, of_partition: bool, only_zero: bool) -> bool:
     for partition, offset in _to_store(positions):
-        _check_text(partition, "sourceClusterAlias")
-        _check_text(partition, "targetClusterAlias")
-        _check_offset(partition, offset, only_zero=True)
+        for key in texts:
+            _check_text(partition, key)
+        if of_partition:
+            _check_partition_number(partition)
+        _check_offset(partition, offset, only_zero=only_zero)
     return True
 
 
