@@ -12,11 +12,11 @@ __all__ = ["ChangeLog"]
 
 @final
 class ChangeLog:
-    """Problems by name (a topic, a partition, an ACL)."""
+    """Problems by name (a topic, a partition, an ACL); ``key`` is what the log calls the name."""
 
-    def __init__(self, log: logging.Logger, what: str) -> None:
+    def __init__(self, log: logging.Logger, what: str, *, key: str = "name") -> None:
         self._log = log
-        self._what = what
+        self._what, self._key = what, key
         self._entries: dict[str, str] = {}
 
     @property
@@ -27,15 +27,15 @@ class ChangeLog:
     def note(self, name: str, problem: str) -> None:
         """Keep a problem; logged if it is new or another one."""
         if self._entries.get(name) != problem:
-            self._log.warning("%s name=%s cause=%s", self._what, name, problem)
+            self._log.warning("%s %s=%s cause=%s", self._what, self._key, name, problem)
         self._entries[name] = problem
 
     def clear(self, name: str) -> None:
         """The problem is gone."""
         if self._entries.pop(name, None) is not None:
-            self._log.info("solved: %s name=%s", self._what, name)
+            self._log.info("solved: %s %s=%s", self._what, self._key, name)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Forget names that nobody asks about any more."""
+        """Forget all other names."""
         for name in [name for name in self._entries if name not in names]:
             del self._entries[name]

@@ -132,10 +132,6 @@ class TopicLog(Protocol):
         """Hand on every record as soon as it is there, until cancelled."""
         ...
 
-    async def close(self) -> None:
-        """End a read that is under way."""
-        ...
-
 
 class SourceReader(Protocol):
     """The reading that a task needs (``Fetcher``)."""

@@ -11,6 +11,7 @@ from typing import Final, final
 from mm2py.api.policies import GroupFilter, TopicFilter
 from mm2py.client.connect.group_admin import GroupListing
 from mm2py.errors import Mm2pyError, RetriableError
+from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorGroups
 
 __all__ = ["GroupDiscovery"]
@@ -30,7 +31,7 @@ class GroupDiscovery:
         self._groups, self._group_filter, self._topics = groups, group_filter, topics
         self._chosen: set[str] = set()
         self._others: dict[str, None] = {}  # asked before, the one asked longest ago first
-        self._refused: set[str] = set()
+        self._refusals = ChangeLog(log, "group is not checkpointed", key="group")
 
     def chosen(self) -> list[str]:
         """Return the chosen groups by name."""
@@ -57,7 +58,7 @@ class GroupDiscovery:
         if not self._group_filter.should_replicate_group(group):
             return False
         if "," in group:
-            self._refuse(group, "task configs list groups by comma")
+            self._refusals.note(group, "task configs list groups by comma")
             return False
         return True
 
@@ -69,13 +70,8 @@ class GroupDiscovery:
             if isinstance(answer, RetriableError) or answer is None:
                 continue  # unknown: it counts as new at the next look
             if isinstance(answer, Mm2pyError):
-                self._refuse(name, str(answer))
+                self._refusals.note(name, str(answer))
             elif any(self._topics.should_replicate_topic(tp.topic) for tp in answer):
                 self._chosen.add(name)
                 continue
             self._others[name] = None
-
-    def _refuse(self, group: str, cause: str) -> None:
-        if group not in self._refused:
-            self._refused.add(group)
-            log.warning("group is not checkpointed group=%s cause=%s", group, cause)

@@ -15,6 +15,7 @@ from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
+from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorGroups
 
 __all__ = ["GroupSync", "offsets_to_sync"]
@@ -45,7 +46,7 @@ class GroupSync:
 
     def __init__(self, target: MirrorGroups, checkpoints: Checkpoints) -> None:
         self._target, self._checkpoints = target, checkpoints
-        self._noted: dict[str, str] = {}
+        self._refusals = ChangeLog(log, "group offsets are not synced", key="group")
 
     async def run(self) -> None:
         """Write what is behind.
@@ -64,18 +65,20 @@ class GroupSync:
             if listing is not None and listing.is_idle:
                 idle[group] = listing.node_id
             elif listing is not None:
-                self._note(group, f"it is in use on the target (state {listing.state})")
+                self._refusals.note(group, f"it is in use on the target (state {listing.state})")
             elif catalog.missing:
-                self._note(group, f"its state on the target is not known: {catalog.missing}")
+                self._refusals.note(
+                    group, f"its state on the target is not known: {catalog.missing}"
+                )
             else:
                 due.append((group, offsets_to_sync(parts, {})))
         for group, answer in (await self._target.committed(idle)).items():
             if isinstance(answer, Mm2pyError):
-                self._note(group, str(answer))
+                self._refusals.note(group, str(answer))
             elif offsets := offsets_to_sync(wanted[group], answer):
                 due.append((group, offsets))
             else:
-                self._noted.pop(group, None)
+                self._refusals.clear(group)
         for start in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._commit(*it) for it in due[start : start + AT_ONCE]))
 
@@ -83,18 +86,13 @@ class GroupSync:
         try:
             answers = await self._target.commit(group, offsets)
         except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
-            self._note(group, str(error))
+            self._refusals.note(group, str(error))
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
         if refused:
-            self._note(group, _cause(refused))
+            self._refusals.note(group, _cause(refused))
         else:
-            self._noted.pop(group, None)
-
-    def _note(self, group: str, cause: str) -> None:
-        if self._noted.get(group) != cause:
-            self._noted[group] = cause
-            log.warning("group offsets are not synced group=%s cause=%s", group, cause)
+            self._refusals.clear(group)
 
 
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:

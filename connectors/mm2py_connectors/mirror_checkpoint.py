@@ -72,10 +72,8 @@ class MirrorCheckpointConnector(Connector):
         self._context: ConnectorContext | None = None
         self._sessions: list[Session] = []
         self._topic_ready = False
-        self._is_new, self._deal_due = (
-            False,
-            0.0,
-        )  # whether the choice is to be dealt, and when at the earliest
+        self._is_new = False  # the choice has to be dealt, at the earliest at:
+        self._deal_due = 0.0
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:

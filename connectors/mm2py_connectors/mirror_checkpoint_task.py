@@ -28,6 +28,7 @@ from mm2py.mirror.source_offsets import checkpoint_source_partition, source_offs
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
+from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import (
     GroupFactory,
     GroupSession,
@@ -75,7 +76,7 @@ class MirrorCheckpointTask(SourceTask):
         other = (
             self._config.target_cluster_alias if at_source else self._config.source_cluster_alias
         )
-        self._syncs_at = TopicPartition(self._policy.offset_syncs_topic(other), 0)
+        self._syncs_topic = self._policy.offset_syncs_topic(other)
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self._syncs: OffsetSyncStore | None = None  # once its backlog was read
         self._sessions: list[Session] = []
@@ -84,7 +85,12 @@ class MirrorCheckpointTask(SourceTask):
         self._scheduler: Scheduler | None = None
         self._following: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._noted: dict[str, str] = {}
+        self._failure: Exception | None = None
+        self._unread = ChangeLog(
+            log, "offset syncs cannot be read, no group is checkpointed", key="topic"
+        )
+        self._unlisted = ChangeLog(log, "groups of the source cannot be listed", key="cluster")
+        self._refusals = ChangeLog(log, "group is not checkpointed", key="group")
         self._due = 0.0
 
     async def start(self) -> None:
@@ -98,7 +104,7 @@ class MirrorCheckpointTask(SourceTask):
             self._source = await self._open_groups("source")
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
-            syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_at.topic)
+            syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic)
             if config.sync_group_offsets_enabled:
                 target = await self._open_groups("target")
                 self._sync = GroupSync(target.groups, self._checkpoints)
@@ -112,6 +118,8 @@ class MirrorCheckpointTask(SourceTask):
 
     async def poll(self) -> Sequence[SourceRecord]:
         """Wait for the next interval, at most a second at a time, then return what changed."""
+        if self._failure is not None:
+            raise self._failure
         if self._following is not None and self._following.done():
             self._following.result()
         wait_s = self._due - self._clock.monotonic()
@@ -181,12 +189,7 @@ class MirrorCheckpointTask(SourceTask):
             self._scheduler.repeat("sync group offsets", self._sync.run, every_s)
 
     def _fail(self, error: Exception) -> None:
-        async def failed() -> None:
-            raise error
-
-        if self._following is not None:
-            self._following.cancel()
-        self._following = asyncio.create_task(failed())
+        self._failure = error
 
     # -- what is read -------------------------------------------------------------------------
 
@@ -209,17 +212,19 @@ class MirrorCheckpointTask(SourceTask):
     async def _read(self, syncs: LogSession, take: RecordHandler) -> None:
         """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it does not checkpoint."""
         backoff = Backoff(_RETRY_MS, _LONGEST_RETRY_MS)
+        shown = TopicPartition(self._syncs_topic, 0)
         while True:
             try:
                 await syncs.log.read_to_end(take)
             except RetriableError as error:
-                self._note("offset syncs cannot be read, no group is checkpointed", str(error))
-                self._context.partition_state(self._syncs_at, PartitionState.HELD, error)
+                self._unread.note(self._syncs_topic, str(error))
+                self._context.partition_state(shown, PartitionState.HELD, error)
                 await self._clock.sleep(backoff.next_s())
             else:
                 break
-        if self._noted.pop("offset syncs cannot be read, no group is checkpointed", None):
-            self._context.partition_state(self._syncs_at, PartitionState.RUNNING)
+        if self._unread.entries:
+            self._unread.clear(self._syncs_topic)
+            self._context.partition_state(shown, PartitionState.RUNNING)
 
     async def _load(self, written: LogSession) -> bool:
         """Read the checkpoints of before; False where that is not possible."""
@@ -261,16 +266,16 @@ class MirrorCheckpointTask(SourceTask):
             assigned = [it for it in self._config.task_assigned_groups if it in listed]
             committed = await groups.committed({it: listed[it].node_id for it in assigned})
         except RetriableError as error:
-            self._note("groups of the source cannot be listed", str(error))
+            self._unlisted.note(self._config.source_cluster_alias, str(error))
             return []
-        self._noted.pop("groups of the source cannot be listed", None)
+        self._unlisted.clear(self._config.source_cluster_alias)
         changes: list[SourceRecord] = []
         for group in assigned:
             answer = committed.get(group, {})
             if isinstance(answer, Mm2pyError):
-                self._note(f"group {group} is not checkpointed", str(answer))
+                self._refusals.note(group, str(answer))
             else:
-                self._noted.pop(f"group {group} is not checkpointed", None)
+                self._refusals.clear(group)
                 changes += self._changes_of(group, answer, syncs)
         return changes
 
@@ -312,8 +317,3 @@ class MirrorCheckpointTask(SourceTask):
             value=value,
             timestamp_ms=self._clock.now_ms(),
         )
-
-    def _note(self, what: str, cause: str) -> None:
-        if self._noted.get(what) != cause:
-            self._noted[what] = cause
-            log.warning("%s cause=%s", what, cause)

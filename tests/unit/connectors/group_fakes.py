@@ -114,9 +114,6 @@ class FakeLog:
         """Hand on what comes."""
         self._handlers.append(handle)
 
-    async def close(self) -> None:
-        """Nothing is under way."""
-
 
 class GroupRegion(Region):
     """The factories of the checkpoint connector's clients: source A, target B."""

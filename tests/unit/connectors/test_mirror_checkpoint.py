@@ -283,7 +283,8 @@ async def test_offset_syncs_that_cannot_be_read_are_waited_for_or_fail_the_task(
         shown = TopicPartition(SYNCS[1], 0)
         held, works = (shown, PartitionState.HELD, "away"), (shown, PartitionState.RUNNING, "")
         assert bench.context.states == [held, held, works], "the flow is DEGRADED meanwhile"
-    assert caplog.text.count("offset syncs cannot be read") == 1
+    line = f"offset syncs cannot be read, no group is checkpointed topic={SYNCS[1]} cause=away"
+    assert caplog.text.count(line) == 1
     syncs.broken = [FatalError("not allowed")]
     async with running(region, ["g"]) as bench:
         with pytest.raises(FatalError, match="not allowed"):
@@ -306,7 +307,7 @@ async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
         assert await bench.polled() == []
         del region.at_source.errors["g1"]
         assert [it.group for it in await bench.polled()] == ["g1"]
-    assert caplog.text.count("group g1 is not checkpointed") == 1
+    assert caplog.text.count("group is not checkpointed group=g1 cause=") == 1
 
 
 async def test_topics_that_are_not_chosen_and_offsets_before_all_syncs_have_no_checkpoint() -> None:
