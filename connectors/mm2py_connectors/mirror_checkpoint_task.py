@@ -212,7 +212,8 @@ class MirrorCheckpointTask(SourceTask):
     async def _read(self, syncs: LogSession, take: RecordHandler) -> None:
         """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it does not checkpoint."""
         backoff = Backoff(_RETRY_MS, _LONGEST_RETRY_MS)
-        shown = TopicPartition(self._syncs_topic, 0)
+        # No name that a topic can have: it must not count as a partition of the flow, whose lag would stay unknown.
+        shown = TopicPartition(f"offset syncs of {self._syncs_topic}", 0)
         while True:
             try:
                 await syncs.log.read_to_end(take)
