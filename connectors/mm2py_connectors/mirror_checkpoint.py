@@ -77,7 +77,7 @@ class MirrorCheckpointConnector(Connector):
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
-        """Check positions that somebody wants to store; ``ConfigError`` refuses them."""
+        """Check positions that are to be stored; ``ConfigError`` refuses them."""
         return check_checkpoint_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
@@ -103,14 +103,9 @@ class MirrorCheckpointConnector(Connector):
                 context.clock, timeout_ms=config.admin_timeout_ms, fail=context.fail
             )
             self._scheduler = scheduler
-            await scheduler.run("create checkpoints topic", lambda: self._create(target.admin))
-            if not self._topic_ready:
-                scheduler.repeat(
-                    "create checkpoints topic",
-                    lambda: self._create(target.admin),
-                    TOPIC_RETRY_S,
-                    delayed=True,
-                )
+            await scheduler.ensure(
+                "create checkpoints topic", lambda: self._create(target.admin), TOPIC_RETRY_S
+            )
             await self._found.refresh()
             if config.refresh_groups_enabled:
                 scheduler.repeat(
@@ -167,7 +162,7 @@ class MirrorCheckpointConnector(Connector):
         return opened
 
     async def _create(self, admin: MirrorAdmin) -> None:
-        if self._topic_ready or self._context is None:
+        if self._context is None:
             return
         await create_compacted_topic(
             admin,

@@ -56,7 +56,7 @@ class MirrorHeartbeatConnector(Connector):
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
-        """Check positions that somebody wants to store; ``ConfigError`` refuses them."""
+        """Check positions that are to be stored; ``ConfigError`` refuses them."""
         return check_heartbeat_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
@@ -76,11 +76,7 @@ class MirrorHeartbeatConnector(Connector):
                 context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail
             )
             self._scheduler = scheduler
-            await scheduler.run("create heartbeats topic", self._create_topic)
-            if not self._topic_ready:
-                scheduler.repeat(
-                    "create heartbeats topic", self._create_topic, TOPIC_RETRY_S, delayed=True
-                )
+            await scheduler.ensure("create heartbeats topic", self._create_topic, TOPIC_RETRY_S)
         except BaseException:
             await self.stop()
             raise
@@ -109,7 +105,7 @@ class MirrorHeartbeatConnector(Connector):
         return {} if self._scheduler is None else dict(self._scheduler.problems)
 
     async def _create_topic(self) -> None:
-        if self._topic_ready or self._opened is None or self._context is None:
+        if self._opened is None or self._context is None:
             return
         await create_compacted_topic(
             self._opened.admin,

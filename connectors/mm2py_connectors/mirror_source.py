@@ -106,11 +106,10 @@ class MirrorSourceConnector(Connector):
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
         self._context: ConnectorContext | None = None
-        self._syncs_topic_ready = False
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
-        """Check positions that somebody wants to store; ``ConfigError`` refuses them."""
+        """Check positions that are to be stored; ``ConfigError`` refuses them."""
         return check_mirror_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
@@ -134,7 +133,11 @@ class MirrorSourceConnector(Connector):
             )
             self._topics, self._scheduler = topics, scheduler
             if config.emit_offset_syncs_enabled:
-                await scheduler.run("create offset-syncs topic", self._create_offset_syncs_topic)
+                await scheduler.ensure(
+                    "create offset-syncs topic",
+                    self._create_offset_syncs_topic,
+                    OFFSET_SYNCS_RETRY_S,
+                )
             await topics.refresh()
             self._deal.update(topics.ready())
             if self._begins_at_end():
@@ -243,13 +246,6 @@ class MirrorSourceConnector(Connector):
             )
         if config.refresh_topics_enabled:
             scheduler.repeat("refresh topics", self._refresh, self._refresh_s(), delayed=True)
-        if config.emit_offset_syncs_enabled and not self._syncs_topic_ready:
-            scheduler.repeat(
-                "create offset-syncs topic",
-                self._create_offset_syncs_topic,
-                OFFSET_SYNCS_RETRY_S,
-                delayed=True,
-            )
 
     def _refresh_s(self) -> int:
         seconds = self._config.refresh_topics_interval_seconds
@@ -276,7 +272,7 @@ class MirrorSourceConnector(Connector):
         self._context.request_reconfiguration()
 
     async def _create_offset_syncs_topic(self) -> None:
-        if self._syncs_topic_ready or self._context is None:
+        if self._context is None:
             return
         config = self._config
         at_source = config.offset_syncs_topic_location == "source"
@@ -293,7 +289,6 @@ class MirrorSourceConnector(Connector):
                 factor_property="offset-syncs.topic.replication.factor",
                 cluster=host,
             )
-            self._syncs_topic_ready = True
         finally:
             self._sessions.remove(opened)
             await opened.session.close()

@@ -7,7 +7,7 @@ kept where the operator sees it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import final
 
 from mm2py.clock import Clock
@@ -63,9 +63,13 @@ class Scheduler:
 
     def repeat(self, name: str, job: Job, every_s: float, *, delayed: bool = False) -> None:
         """Run ``job`` every ``every_s`` seconds until ``close``, first now or after one period."""
-        loop = asyncio.create_task(self._repeat(name, job, every_s, delayed=delayed), name=name)
-        self._loops.add(loop)
-        loop.add_done_callback(self._ended)
+        self._launch(name, self._repeat(name, job, every_s, delayed=delayed))
+
+    async def ensure(self, name: str, job: Job, retry_s: float) -> None:
+        """Run ``job`` now and wait for it, then every ``retry_s`` seconds until it has succeeded once."""
+        await self.run(name, job)
+        if name in self._problems:
+            self._launch(name, self._retry(name, job, retry_s))
 
     async def close(self) -> None:
         """End all jobs, the running one too; safe twice."""
@@ -73,6 +77,16 @@ class Scheduler:
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
+
+    def _launch(self, name: str, work: Coroutine[None, None, None]) -> None:
+        loop = asyncio.create_task(work, name=name)
+        self._loops.add(loop)
+        loop.add_done_callback(self._ended)
+
+    async def _retry(self, name: str, job: Job, retry_s: float) -> None:
+        while name in self._problems:
+            await self._clock.sleep(retry_s)
+            await self.run(name, job)
 
     async def _repeat(self, name: str, job: Job, every_s: float, *, delayed: bool) -> None:
         due = self._clock.monotonic() + (every_s if delayed else 0)

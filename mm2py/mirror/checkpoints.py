@@ -20,7 +20,7 @@ _VALUE: Final = struct.Struct(">hqq")
 
 
 class Checkpoint(NamedTuple):
-    """``group`` stands at ``upstream`` on the source, which is ``downstream`` of ``partition`` on the target."""
+    """``group`` has read to ``upstream`` on the source, which is ``downstream`` of ``partition`` on the target."""
 
     group: str
     partition: TopicPartition

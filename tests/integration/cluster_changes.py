@@ -158,7 +158,7 @@ def permit_writing(region: KafkaAddress, topic: str) -> None:
 
 
 def forbid_creating(region: KafkaAddress, topic: str) -> None:
-    """Take the creation of one topic from everybody, which either of two rules would allow."""
+    """Deny all principals the creation of one topic, which either of two rules would allow."""
     _forbid(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
     _forbid(region, ResourceType.TOPIC, topic, AclOperation.CREATE)
 
