@@ -222,8 +222,14 @@ _add(
     "a batch is retried without end: giving up would lose it", JavaType.LONG, _NATURAL,
 )  # fmt: skip
 _add(
-    _L, "producer", "transactional.id transaction.timeout.ms transaction.two.phase.commit.enable",
-    "exactly-once mode comes with part 4",
+    _H, "producer", "transaction.timeout.ms",
+    "exactly-once: after this time the target aborts a transaction that was not ended", JavaType.INT,
+)  # fmt: skip
+_add(
+    _N, "producer", "transactional.id", "exactly-once names it <group.id>-<connector>-<task>, as Connect does",
+)  # fmt: skip
+_add(
+    _N, "producer", "transaction.two.phase.commit.enable", "a transaction ends within its task",
 )  # fmt: skip
 _add(
     _N, "producer", "partitioner.class partitioner.ignore.keys partitioner.adaptive.partitioning."

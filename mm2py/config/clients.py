@@ -109,6 +109,7 @@ class ProducerSettings:
     max_in_flight_requests_per_connection: int = MAX_IN_FLIGHT
     buffer_memory: int = 33_554_432
     produce_connections_max: int = CONNECTIONS
+    transaction_timeout_ms: int = 60_000
 
 
 def connection_settings(props: Mapping[str, str], *, scope: str = "") -> ConnectionSettings:
@@ -181,6 +182,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerS
         max_in_flight_requests_per_connection=min(in_flight, MAX_IN_FLIGHT),
         buffer_memory=read.number("buffer.memory", 33_554_432),
         produce_connections_max=read.number("produce.connections.max", CONNECTIONS),
+        transaction_timeout_ms=read.number("transaction.timeout.ms", 60_000),
     )
 
 

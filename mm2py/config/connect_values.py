@@ -28,7 +28,6 @@ __all__ = [
     "items_of",
     "java_type",
     "not_empty",
-    "not_one_of",
     "one_of",
 ]
 
@@ -120,17 +119,6 @@ def one_of(choices: Collection[str], *, any_case: bool = False) -> Check:
     def check(name: str, value: JavaValue) -> str:
         found = isinstance(value, str) and (value.upper() if any_case else value) in known
         return "" if found else invalid(name, value, reason)
-
-    return check
-
-
-def not_one_of(*wrong: str) -> Check:
-    """Refuse words that Java would take and this product cannot run yet."""
-
-    def check(name: str, value: JavaValue) -> str:
-        if isinstance(value, str) and value.lower() in wrong:
-            return invalid(name, value, "not supported yet, it comes with part 4")
-        return ""
 
     return check
 

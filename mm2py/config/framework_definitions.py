@@ -19,7 +19,6 @@ from mm2py.config.connect_values import (
     invalid,
     java_type,
     not_empty,
-    not_one_of,
     one_of,
 )
 from mm2py.config.java_values import JavaType, JavaValue
@@ -213,7 +212,7 @@ SOURCE_KEYS: Final[tuple[Definition, ...]] = (
     _key(
         "exactly.once.support", _STRING, "requested", _Place(_EXACTLY_ONCE, 2, "SHORT", "MEDIUM"),
         ("Exactly once support", "required refuses to run the connector without exactly-once mode."),
-        one_of(("REQUIRED", "REQUESTED"), any_case=True), not_one_of("required"),
+        one_of(("REQUIRED", "REQUESTED"), any_case=True),
     ),
     _key(
         "transaction.boundary", _STRING, "poll", _Place(_EXACTLY_ONCE, 3, "SHORT", "MEDIUM"),

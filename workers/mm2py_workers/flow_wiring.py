@@ -124,6 +124,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         settings=plan.worker,
         auto_restart=plan.auto_restart,
         close=close,
+        fence_producers=tables.fence_producers,
     )
     return WiredFlow(parts, overrides)
 

@@ -40,9 +40,13 @@ __all__ = ["HostedOffsets", "open_flow", "task_assembly"]
 class HostedOffsets:
     """An offset store that opens at its first use, and is tried again at the next when that failed."""
 
-    def __init__(self, tables: FlowTables, topic: InternalTopic) -> None:
+    def __init__(
+        self, tables: FlowTables, topic: InternalTopic, *, transactional: bool = False
+    ) -> None:
         self._tables, self._cluster = tables, tables.cluster
-        self._store = KafkaOffsetBackingStore(tables.table(topic, follow=False))
+        self._store = KafkaOffsetBackingStore(
+            tables.table(topic, follow=False, transactional=transactional)
+        )
         self._turn = asyncio.Lock()
         self._open = False
         self._early: asyncio.Task[None] | None = None
@@ -117,7 +121,9 @@ def open_flow(
     permit = Permit(clock)
     producer = store_producer(spec.worker, spec.flow)
     tables = FlowTables(cluster, producer, permit=permit, clock=clock)
-    offsets = HostedOffsets(tables, offset_topic(spec.worker, worker))
+    offsets = HostedOffsets(
+        tables, offset_topic(spec.worker, worker), transactional=worker.exactly_once
+    )
     assembly = task_assembly(
         spec.flow,
         spec.worker,
@@ -172,5 +178,10 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
             conversion=partial(Conversion.of, props),
             on_topic=reports.on_topic,
             permit=permit,
+            transactions=(
+                (lambda spec: links.transactions(spec, worker, store, reports.guard))
+                if worker.exactly_once
+                else None
+            ),
         )
     )

@@ -7,7 +7,7 @@ returns records -> ``WorkerTask``. It opens no connection.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import TypeGuard, cast, final
+from typing import Final, TypeGuard, cast, final
 
 from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
@@ -21,10 +21,19 @@ from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_transactions import (
+    StartGuard,
+    TaskTransactions,
+    Unguarded,
+    committed_reads,
+)
 from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
 from mm2py.types import TaskId
 
 __all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
+
+
+_SUPPORT: Final = "exactly.once.support"
 
 
 def _nobody_asks(_task: TaskId, _topic: str) -> None:
@@ -37,11 +46,12 @@ def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReports:
-    """Where a flow's tasks report to; ``events`` is the loss ledger."""
+    """Where a flow's tasks report to; ``events`` is the loss ledger, ``guard`` is asked before exactly-once tasks run."""
 
     meter: FlowMeter
     events: EventSink
     on_topic: Callable[[TaskId, str], None]
+    guard: StartGuard = field(default_factory=Unguarded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,8 @@ class TaskParts:
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
     ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
-    connector's config how its ordinary records become bytes.
+    connector's config how its ordinary records become bytes. ``transactions`` makes what a task has in place of
+    ``sender`` and ``store`` with exactly-once support.
     """
 
     plugins: Plugins
@@ -68,6 +79,7 @@ class TaskParts:
     on_topic: Callable[[TaskId, str], None] = _nobody_asks
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
+    transactions: Callable[[TaskSpec], TaskTransactions] | None = None
 
 
 @final
@@ -98,8 +110,17 @@ class TaskAssembly:
                 partition_failure=on_failure,
             ),
         )
+        transactions = None if parts.transactions is None else parts.transactions(spec)
+        if transactions is None and config.get(_SUPPORT, "").strip().lower() == "required":
+            raise ConfigError(
+                f"{_SUPPORT}=required: this worker does not have exactly-once source support enabled",
+                remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
+                " <target>.exactly.once.source.support)",
+            )
         connector = parts.plugins.find(config.get("connector.class", ""))(config)
-        opened = connector.open_task(spec.config, context)
+        opened = connector.open_task(
+            spec.config if transactions is None else committed_reads(spec.config), context
+        )
         adapter: RecordTaskAdapter | None = None
         if _moves_batches(opened):
             task: BatchSourceTask = opened
@@ -108,11 +129,11 @@ class TaskAssembly:
                 cast("SourceTask", opened), parts.clock, parts.conversion(config)
             )
         committer = OffsetCommitter(
-            parts.store,
+            transactions or parts.store,
             spec.id.connector,
             source_partition=task.source_partition,
             source_offset=task.source_offset,
-            timeout_ms=parts.offset_flush_timeout_ms,
+            timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
         )
         if adapter is not None:
@@ -129,13 +150,14 @@ class TaskAssembly:
         return WorkerTask(
             task,
             context=context,
-            sender=parts.sender(spec),
+            sender=transactions.sender if transactions else parts.sender(spec),
             committer=committer,
             settings=settings,
             on_status=on_status,
             acknowledged=adapter.acknowledged if adapter is not None else None,
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
             permit=parts.permit,
+            transactions=transactions,
         )
 
 
