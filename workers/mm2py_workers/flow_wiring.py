@@ -30,6 +30,7 @@ from mm2py.storage.status_records import TopicUse
 from mm2py.types import TaskId
 from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.host_wiring import task_host
+from mm2py_workers.hosted_flow import own_offsets
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 
@@ -119,7 +120,13 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
         overrides=overrides,
         resolve=plan.resolve,
-        editor=OffsetEditor(stores.offsets, node.plugins.find),
+        editor=OffsetEditor(
+            stores.offsets,
+            node.plugins.find,
+            own_offsets(plan.name, plan.props, plan.worker, permit, clock)
+            if plan.worker.exactly_once
+            else None,
+        ),
         meter=meter,
         settings=plan.worker,
         auto_restart=plan.auto_restart,

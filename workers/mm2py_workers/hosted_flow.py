@@ -7,6 +7,7 @@ from here and never cross the pipe. The store is opened beside the tasks, which 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -33,7 +34,7 @@ from mm2py.types import FlowName
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.target_senders import TargetSenders
 
-__all__ = ["HostedOffsets", "open_flow", "task_assembly"]
+__all__ = ["HostedOffsets", "open_flow", "own_offsets", "task_assembly"]
 
 
 @final
@@ -148,6 +149,26 @@ def open_flow(
     return _HostedFlow(host, permit, offsets)
 
 
+def own_offsets(
+    flow: FlowName,
+    props: Mapping[str, str],
+    worker: WorkerConfig,
+    permit: Permit,
+    clock: Clock,
+) -> Callable[[str], HostedOffsets]:
+    """Return what opens the offset topic of one connector, by its name (``offsets.storage.topic``)."""
+
+    def own(topic: str) -> HostedOffsets:
+        settings = connection_settings(props, scope=f"worker of {flow}")
+        cluster = Cluster(settings, alias=flow.target, clock=clock)
+        tables = FlowTables(cluster, store_producer(props, flow), permit=permit, clock=clock)
+        return HostedOffsets(
+            tables, replace(offset_topic(props, worker), name=topic), transactional=True
+        )
+
+    return own
+
+
 def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     flow: FlowName,
     props: Mapping[str, str],
@@ -162,6 +183,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
 ) -> TaskAssembly:
     """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
     links = TargetSenders(props, flow.target, clock, permit)
+    own = own_offsets(flow, props, worker, permit, clock)
     return TaskAssembly(
         TaskParts(
             plugins=plugins,
@@ -179,7 +201,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
             on_topic=reports.on_topic,
             permit=permit,
             transactions=(
-                (lambda spec: links.transactions(spec, worker, store, reports.guard))
+                (lambda spec: links.transactions(spec, worker, store, own, reports.guard))
                 if worker.exactly_once
                 else None
             ),

@@ -4,8 +4,8 @@ Flow: task spec -> ``TargetSenders`` -> ``Sender`` -> target. Each task has its 
 id, as in Java (``connector-producer-<connector>-<task>``).
 """
 
-from collections.abc import Mapping
-from typing import final
+from collections.abc import Callable, Mapping
+from typing import Final, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
@@ -18,6 +18,7 @@ from mm2py.errors import ConfigError
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
+    OwnOffsets,
     StartGuard,
     TaskTransactions,
     transaction_interval_ms,
@@ -25,6 +26,9 @@ from mm2py.runtime.tasks.task_transactions import (
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 
 __all__ = ["TargetSenders"]
+
+
+OWN_TOPIC: Final = "offsets.storage.topic"
 
 
 @final
@@ -72,9 +76,14 @@ class TargetSenders:
         return make
 
     def transactions(
-        self, spec: TaskSpec, worker: WorkerConfig, store: OffsetStore, guard: StartGuard
+        self,
+        spec: TaskSpec,
+        worker: WorkerConfig,
+        store: OffsetStore,
+        own: Callable[[str], OwnOffsets],
+        guard: StartGuard,
     ) -> TaskTransactions:
-        """Return what a task has in place of ``sender`` with exactly-once support.
+        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` opens a connector's topic.
 
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
@@ -87,12 +96,14 @@ class TargetSenders:
                 f"{settings.transaction_timeout_ms} of the producer",
                 remedy="lower transaction.boundary.interval.ms, or raise producer.override.transaction.timeout.ms",
             )
+        topic = spec.connector_config.get(OWN_TOPIC, "").strip() or worker.offset_storage_topic
         return TaskTransactions(
             Cluster(settings.connection, alias=self._alias, clock=self._clock),
             settings,
             f"{worker.group_id}-{spec.id}",
             store=store,
-            topic=worker.offset_storage_topic,
+            topic=topic,
+            own=own(topic) if topic != worker.offset_storage_topic else None,
             fence=lambda: guard.fence(spec.id),
             verify=lambda: guard.verify(spec.id, spec.configs),
             interval_s=interval_ms / 1000,

@@ -97,10 +97,11 @@ class TaskAssembly:
         """
         parts, config = self._parts, spec.connector_config
         on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
+        transactions = None if parts.transactions is None else parts.transactions(spec)
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
-            store=parts.store,
+            store=transactions or parts.store,
             meter=parts.meter,
             clock=parts.clock,
             events=parts.events,
@@ -110,7 +111,6 @@ class TaskAssembly:
                 partition_failure=on_failure,
             ),
         )
-        transactions = None if parts.transactions is None else parts.transactions(spec)
         if transactions is None and config.get(_SUPPORT, "").strip().lower() == "required":
             raise ConfigError(
                 f"{_SUPPORT}=required: this worker does not have exactly-once source support enabled",

@@ -27,7 +27,7 @@ from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ConfigError, FatalError
+from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
@@ -36,6 +36,7 @@ from mm2py.types import TaskId, TopicPartition
 
 __all__ = [
     "LEDGER_S",
+    "OwnOffsets",
     "StartGuard",
     "TaskTransactions",
     "TransactionCommits",
@@ -62,6 +63,14 @@ class StartGuard(Protocol):
 
     async def verify(self, task: TaskId, generation: int) -> None:
         """Return when the task still has these configs and this worker; ``RetriableError`` else."""
+        ...
+
+
+class OwnOffsets(OffsetStore, Protocol):
+    """The offset store over a connector's own topic (``offsets.storage.topic``)."""
+
+    async def close(self) -> None:
+        """Close its connections."""
         ...
 
 
@@ -127,8 +136,9 @@ class TaskTransactions:
         cluster: of this task alone; opened and closed here.
         settings: of the task's producer.
         transactional_id: ``<group.id>-<connector>-<task>``.
-        store: where positions are read.
+        store: where positions are read; of a connector with a topic of its own, what that has not.
         topic: where they are written, in the transaction.
+        own: reads ``topic`` where that is not the worker's, which then gets a copy of each position.
         guard: the worker's, bound to the task.
         interval_s: how long a transaction stays open for more records.
     """
@@ -141,6 +151,7 @@ class TaskTransactions:
         *,
         store: OffsetStore,
         topic: str,
+        own: OwnOffsets | None = None,
         fence: Callable[[], Awaitable[None]],
         verify: Callable[[], Awaitable[None]],
         interval_s: float,
@@ -148,7 +159,8 @@ class TaskTransactions:
         permit: Permit = UNLIMITED,
     ) -> None:
         self._cluster, self._settings = cluster, settings
-        self._store, self.topic = store, topic
+        self._store, self.topic, self._own = store, topic, own
+        self._copying: asyncio.Task[None] | None = None
         self._fence, self._verify = fence, verify
         self.interval_s = interval_s
         self._clock, self._permit = clock, permit
@@ -195,6 +207,8 @@ class TaskTransactions:
             await self.transactions.start()
         await self._verify()
         if not self._partitions:
+            if self._own is not None:
+                await self._own.get(())  # makes the topic
             found = (await self._cluster.metadata([self.topic])).topics
             self._partitions = len(found[0].partitions) if found else 0
             if not self._partitions:
@@ -214,7 +228,12 @@ class TaskTransactions:
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest committed value of each key."""
-        return await self._store.get(keys)
+        if self._own is None:
+            return await self._store.get(keys)
+        own, others = await asyncio.gather(self._own.get(keys), self._store.get(keys))
+        return [
+            mine if mine is not None else other for mine, other in zip(own, others, strict=True)
+        ]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
         """Write positions in the transaction and commit it."""
@@ -232,11 +251,27 @@ class TaskTransactions:
             )
         )
         await self.transactions.commit()
+        if self._own is not None:
+            if self._copying is not None:
+                await self._copying
+            self._copying = asyncio.create_task(self._copy(values))
+
+    async def _copy(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write committed positions to the worker's topic too, as well as that goes."""
+        try:
+            await self._store.set(values)
+        except Mm2pyError as error:
+            log.warning("positions are not copied to the worker's offset topic cause=%s", error)
 
     async def close(self) -> None:
         """Abort what is open and close the connections; the Sender is closed before."""
         await self.transactions.close()
         await self._writer.close()
+        if self._copying is not None:
+            self._copying.cancel()
+            await asyncio.wait({self._copying})
+        if self._own is not None:
+            await self._own.close()
         await self._cluster.close()
 
 
@@ -289,9 +324,9 @@ class TransactionCommits:
 
     async def close(self) -> None:
         """End a commit that has not finished in time: whether it counts is in the target's log."""
-        if self._running is not None and not self._running.done():
+        if self._running is not None:
             self._running.cancel()
-            await asyncio.wait({self._running})
+            await asyncio.gather(self._running, return_exceptions=True)
 
     async def _run_commit(self) -> None:
         await self._commit_now()
