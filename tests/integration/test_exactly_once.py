@@ -105,6 +105,7 @@ def test_a_connector_may_have_an_offset_topic_of_its_own(
     write(region_a, topic, records)
     for turn in range(2):
         with Mirror(flow.file, name=f"turn-{turn}") as mirror:
+            mirror.wait_ready()
             assert assert_each_once(mirror, flow, topic) == 400
             assert mirror.stop() == 0
     stored = [r for log in read(region_b, own, committed=True).values() for r in log.records]
