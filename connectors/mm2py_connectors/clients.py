@@ -68,7 +68,7 @@ class Session(Protocol):
 class MirrorAdmin(Protocol):
     """The administration that mirroring needs (``Admin``)."""
 
-    async def list_topics(self) -> dict[str, TopicDescription]:
+    async def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics but the broker's own."""
         ...
 
@@ -169,6 +169,11 @@ class SourceReader(Protocol):
         self, *, max_wait_ms: int, max_bytes: int
     ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
         """Return what has arrived."""
+        ...
+
+    @property
+    def answered(self) -> int:
+        """Partitions that were answered for so far: without a new one no position and no end has changed."""
         ...
 
     def position(self, tp: TopicPartition) -> int:

@@ -28,7 +28,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol.brokers import ProducerIdResult
 from mm2py.protocol.buffers import BufferPool
-from mm2py.protocol.call import Call
+from mm2py.protocol.call import AnswerMemo, Call
 from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, server_error
 from mm2py.protocol.group_messages import find_coordinator
 from mm2py.protocol.messages import metadata
@@ -106,6 +106,8 @@ class Cluster:
         self._refreshed_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: set[str] = set()
+        self._all_topics: AnswerMemo[MetadataResult] = AnswerMemo()
+        self._last: MetadataResult | None = None
 
     def __str__(self) -> str:
         addresses = ",".join(str(address) for address in self._bootstrap)
@@ -152,8 +154,12 @@ class Cluster:
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
         """Ask for fresh metadata of ``topics``, None for all topics of the cluster."""
         call = metadata(topics)
+        if topics is None:
+            call = self._all_topics.over(call)
         result = await self._repeat(lambda: self._first_answer(call), call.name)
-        self._take(result)
+        if result is not self._last:
+            self._last = result
+            self._take(result)
         return result
 
     async def leader(self, tp: TopicPartition) -> Leader:

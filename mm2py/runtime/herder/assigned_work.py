@@ -25,7 +25,7 @@ from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
 
-__all__ = ["STEADY_S", "AssignedWork", "Publish"]
+__all__ = ["PROVEN_S", "STEADY_S", "AssignedWork", "Publish"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,9 @@ LONGEST_RESTART_S: Final = 60.0
 SHORTEST_RESTART_S: Final = 0.1
 STEADY_S: Final = 300.0
 """A task that ran this long before it failed starts again with the shortest pause."""
+
+PROVEN_S: Final = 60.0
+"""A task that failed more than once is shown as a problem until it has run this long."""
 
 Publish = Callable[[str, ConnectorConfig, Sequence[Mapping[str, str]]], Awaitable[None]]
 """Takes a connector's name, its raw config and the task configs it made of it."""
@@ -53,6 +56,7 @@ class _Task:
     stopping: bool = False
     launching: bool = False
     failures: int = 0
+    cause: str = ""
     running_since: float = math.inf  # it has not run yet
     timer: asyncio.Task[None] | None = field(default=None)
 
@@ -273,7 +277,16 @@ class AssignedWork:
         }
         for name in self._parts.config.snapshot().inconsistent & self._connectors.keys():
             problems[name] = "its stored task configs are incomplete, they are published again"
-        return problems
+        for task, entry in self._tasks.items():
+            if entry.state is State.RUNNING and self._is_unproven(entry):
+                problems[str(task)] = (
+                    f"it runs again after {entry.failures} failures, the last one: {entry.cause}"
+                )
+        return problems | dict(self._host.problems())
+
+    def _is_unproven(self, entry: _Task) -> bool:
+        """Whether a task failed several times and has not run for long since."""
+        return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:
         """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
@@ -377,19 +390,20 @@ class AssignedWork:
         elif (
             status.state is State.FAILED and not entry.stopping and self._may_restart(status.cause)
         ):
-            self._plan_restart(task, entry)
+            self._plan_restart(task, entry, status.cause)
 
     def _may_restart(self, cause: Exception | None) -> bool:
         # A wrong config or a refused record is still there after a restart.
         return self._parts.auto_restart and not isinstance(cause, ConfigError | PartitionError)
 
-    def _plan_restart(self, task: TaskId, entry: _Task) -> None:
+    def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)
         if self._clock.monotonic() - entry.running_since > STEADY_S:
             entry.failures = 0
         entry.running_since = math.inf
         pause = min(_longest_pause(entry.connector), FIRST_RESTART_S * 2 ** min(entry.failures, 10))
         entry.failures += 1
+        entry.cause = self._parts.node.mask.apply(str(cause))
         log.info(
             "task will be restarted task=%s pause_s=%.0f failures=%d", task, pause, entry.failures
         )
