@@ -14,7 +14,6 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import connection_settings
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.secret_names import secrets_in
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
@@ -60,8 +59,6 @@ CONNECT: Final = "connect"
 
 DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
-
-AUTO_RESTART: Final = "task.auto.restart"
 
 
 class WorkerOffsets(OffsetStore, herder_api.OffsetStore, Protocol):
@@ -152,7 +149,6 @@ class _Worker:
             editor=OffsetEditor(offsets, node.plugins.find),
             meter=self.meter(),
             settings=self.file.worker,
-            auto_restart=parse_boolean_leniently(self.file.props.get(AUTO_RESTART), absent=True),
             close=close,
         )
 

@@ -122,7 +122,6 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         editor=OffsetEditor(stores.offsets, node.plugins.find),
         meter=meter,
         settings=plan.worker,
-        auto_restart=plan.auto_restart,
         close=close,
     )
     return WiredFlow(parts, overrides)

@@ -14,8 +14,7 @@ from typing import Final
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
-from mm2py.config.driver_options import DriverOptions
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import ProcessConfig, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostPool
@@ -54,7 +53,7 @@ def host_processes(props: Mapping[str, str]) -> int:
     Raises:
         ConfigError: the value is no such number.
     """
-    given = parse_config(DriverOptions, props).task_host_processes
+    given = parse_config(ProcessConfig, props).task_host_processes
     return len(os.sched_getaffinity(0)) if given is None else given
 
 

@@ -216,5 +216,4 @@ class HerderParts:
     editor: OffsetEditing
     meter: FlowMeter
     settings: WorkerConfig
-    auto_restart: bool
     close: Callable[[], Awaitable[None]]

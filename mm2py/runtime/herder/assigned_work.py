@@ -15,6 +15,8 @@ from typing import Final, final
 
 from mm2py.api.connector import Connector
 from mm2py.clock import Clock
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.herder.api import HerderParts
@@ -30,7 +32,6 @@ __all__ = ["PROVEN_S", "STEADY_S", "AssignedWork", "Publish"]
 log = logging.getLogger(__name__)
 
 FIRST_RESTART_S: Final = 1.0
-LONGEST_RESTART_S: Final = 60.0
 SHORTEST_RESTART_S: Final = 0.1
 STEADY_S: Final = 300.0
 """A task that ran this long before it failed starts again with the shortest pause."""
@@ -51,6 +52,7 @@ class _Task:
 
     config: ConnectorConfig
     connector: ConnectorConfig
+    framework: FrameworkConfig = field(default_factory=FrameworkConfig)
     refused: Status | None = None
     state: State | None = None
     stopping: bool = False
@@ -361,6 +363,7 @@ class AssignedWork:
         entry.refused, entry.launching = None, True
         try:
             connector = self._parts.resolve(entry.connector)
+            entry.framework = parse_config(FrameworkConfig, connector)
             spec = TaskSpec(
                 id=task,
                 connector_config=connector,
@@ -388,20 +391,26 @@ class AssignedWork:
         if status.state is State.RUNNING:
             entry.running_since = self._clock.monotonic()
         elif (
-            status.state is State.FAILED and not entry.stopping and self._may_restart(status.cause)
+            status.state is State.FAILED
+            and not entry.stopping
+            and self._may_restart(entry, status.cause)
         ):
             self._plan_restart(task, entry, status.cause)
 
-    def _may_restart(self, cause: Exception | None) -> bool:
+    def _may_restart(self, entry: _Task, cause: Exception | None) -> bool:
+        wanted = entry.framework.task_auto_restart
+        if wanted is None:
+            wanted = self._parts.settings.task_auto_restart
         # A wrong config or a refused record is still there after a restart.
-        return self._parts.auto_restart and not isinstance(cause, ConfigError | PartitionError)
+        return wanted and not isinstance(cause, ConfigError | PartitionError)
 
     def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)
         if self._clock.monotonic() - entry.running_since > STEADY_S:
             entry.failures = 0
         entry.running_since = math.inf
-        pause = min(_longest_pause(entry.connector), FIRST_RESTART_S * 2 ** min(entry.failures, 10))
+        longest = max(entry.framework.errors_retry_delay_max_ms / 1000, SHORTEST_RESTART_S)
+        pause = min(longest, FIRST_RESTART_S * 2 ** min(entry.failures, 10))
         entry.failures += 1
         entry.cause = self._parts.node.mask.apply(str(cause))
         log.info(
@@ -459,10 +468,3 @@ def _in_force(connector: str, snapshot: ConfigSnapshot) -> ConnectorConfig:
     """Return the connector config that the task configs were made of."""
     applied = snapshot.applied.get(connector)
     return snapshot.connectors.get(connector, {}) if applied is None else applied
-
-
-def _longest_pause(connector: ConnectorConfig) -> float:
-    text = (connector.get("errors.retry.delay.max.ms") or "").strip()
-    if not (text.isascii() and text.isdigit()):
-        return LONGEST_RESTART_S
-    return max(int(text) / 1000, SHORTEST_RESTART_S)

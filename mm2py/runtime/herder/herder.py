@@ -162,7 +162,7 @@ class Herder:
     async def reset_topics(self, name: str) -> None:
         """Forget which topics a connector uses; ``ForbiddenError`` when that is off."""
         self._need_tracking()
-        if not self._setting("topic_tracking_allow_reset"):
+        if not self._parts.settings.topic_tracking_allow_reset:
             raise ForbiddenError("Topic tracking reset is disabled.")
         self._parts.status.delete_topics(name)
 
@@ -524,13 +524,8 @@ class Herder:
         return info
 
     def _need_tracking(self) -> None:
-        if not self._setting("topic_tracking_enable"):
+        if not self._parts.settings.topic_tracking_enable:
             raise ForbiddenError("Topic tracking is disabled.")
-
-    def _setting(self, name: str) -> bool:
-        """Return a switch of the worker config, true (Java's default) where it does not know it."""
-        value: object = getattr(self._parts.settings, name, True)
-        return value is not False
 
 
 async def _nothing() -> None:

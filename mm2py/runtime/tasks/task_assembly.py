@@ -13,7 +13,8 @@ from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
@@ -84,7 +85,7 @@ class TaskAssembly:
             Mm2pyError: its config is wrong.
         """
         parts, config = self._parts, spec.connector_config
-        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
+        framework = parse_config(TaskFrameworkConfig, config)
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
@@ -93,12 +94,12 @@ class TaskAssembly:
             clock=parts.clock,
             events=parts.events,
             policies=LossPolicies(
-                gap=_choice(config, "gap.policy", ("continue", "fail")),
-                recreate=_choice(config, "recreate.policy", ("continue", "stop")),
-                partition_failure=on_failure,
+                gap=framework.gap_policy,
+                recreate=framework.recreate_policy,
+                partition_failure=framework.partition_failure_policy,
             ),
         )
-        connector = parts.plugins.find(config.get("connector.class", ""))(config)
+        connector = parts.plugins.find(framework.connector_class)(config)
         opened = connector.open_task(spec.config, context)
         adapter: RecordTaskAdapter | None = None
         if _moves_batches(opened):
@@ -123,7 +124,8 @@ class TaskAssembly:
             offset_flush_interval_ms=parts.offset_flush_interval_ms,
             graceful_timeout_ms=parts.graceful_timeout_ms,
             # A refused record of a foreign task cannot be isolated: Connect fails the task.
-            fail_on_partition_failure=adapter is not None or on_failure == "fail",
+            fail_on_partition_failure=adapter is not None
+            or framework.partition_failure_policy == "fail",
             target_name=parts.target_name,
         )
         return WorkerTask(
@@ -142,11 +144,3 @@ class TaskAssembly:
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
     """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
     return bool(signature(task.poll).parameters)
-
-
-def _choice(config: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
-    """Return one of ``choices``, the first where the config is silent."""
-    value = config.get(key, choices[0]).strip().lower()
-    if value not in choices:
-        raise ConfigError(f"{key}={value}: no such choice", remedy=f"use {' or '.join(choices)}")
-    return value

@@ -14,10 +14,10 @@ ALIAS = {"source.cluster.alias": "A"}
 
 def test_defaults_are_javas_but_for_these() -> None:
     differ = {
-        (name, info.default, info.option.java_default)
+        (name, option.default, option.java_default)
         for d in CONNECTORS
-        for name, info in options_of(d.model).items()
-        if info.option.java_default is not None and not info.option.ours
+        for name, option in options_of(d.model).items()
+        if option.java_default is not None and not option.ours
     }
     assert differ == {
         ("refresh.topics.interval.seconds", "5", "600"),
@@ -37,7 +37,7 @@ def test_defaults_are_javas_but_for_these() -> None:
         ("sync.topic.configs.interval.seconds", "600"), ("sync.topic.acls.enabled", "true"),
         ("emit.offset-syncs.enabled", "true"), ("heartbeats.replication.enabled", "true"),
         ("gap.policy", "continue"), ("recreate.policy", "continue"),
-        ("partition.failure.policy", "isolate"), ("task.auto.restart", "true"),
+        ("partition.failure.policy", "isolate"),
     ],
 )  # fmt: skip
 def test_a_source_option_has_this_default(name: str, default: str) -> None:

@@ -451,12 +451,11 @@ class Cluster:
         name: str = "n1",
         *,
         effective: Mapping[str, Mapping[str, str]] | None = None,
-        auto_restart: bool = True,
         resolve: Callable[[ConnectorConfig], dict[str, str]] | None = None,
         **settings: str | int,
     ) -> "Node":
         """Build a node; ``effective`` makes it one of a flow with overrides."""
-        node = Node(self, name, effective, auto_restart=auto_restart, resolve=resolve, **settings)
+        node = Node(self, name, effective, resolve=resolve, **settings)
         self.nodes[name] = node
         return node
 
@@ -474,7 +473,6 @@ class Node:
         name: str,
         effective: Mapping[str, Mapping[str, str]] | None,
         *,
-        auto_restart: bool,
         resolve: Callable[[ConnectorConfig], dict[str, str]] | None,
         **settings: str | int,
     ) -> None:
@@ -525,7 +523,6 @@ class Node:
             editor=self.editor,
             meter=self.meter,
             settings=WorkerConfig.model_validate(keys | settings),
-            auto_restart=auto_restart,
             close=lambda: self._step("close"),
         )
         self.herder = Herder(self.parts, clock=cluster.clock)

@@ -17,7 +17,7 @@ C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
 async def _running(cluster: Cluster, *, auto_restart: bool = True) -> Node:
-    node = cluster.node(auto_restart=auto_restart).start()
+    node = cluster.node(task_auto_restart=auto_restart).start()
     await node.put()
     await node.runs("c-0", "c-1")
     await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
