@@ -68,19 +68,25 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
         bool, Option(_BOOLEAN, "Write checkpoints.", group="groups")
     ] = True
     emit_checkpoints_interval_seconds: Annotated[
-        int,
+        int | None,
         seconds(
-            "How often to write checkpoints; groups are dealt to tasks anew no more often.",
+            "At most how often to write checkpoints; where it is not set, as soon as a group commits.",
             "groups",
+            "60",
         ),
-    ] = 60
+    ] = None
     sync_group_offsets_enabled: Annotated[
         bool,
         Option(_BOOLEAN, "Write translated offsets of idle groups.", group="groups"),
     ] = False
     sync_group_offsets_interval_seconds: Annotated[
-        int, seconds("How often to write group offsets.", "groups")
-    ] = 60
+        int | None,
+        seconds(
+            "At most how often to write group offsets; where it is not set, as soon as there is a new checkpoint.",
+            "groups",
+            "60",
+        ),
+    ] = None
     checkpoints_topic_replication_factor: Annotated[int, replicas("the checkpoints topic")] = 3
     offset_syncs_topic_location: Annotated[
         str,
@@ -119,5 +125,22 @@ class MirrorCheckpointTaskConfig(MirrorCheckpointConfig):
 
     task_index: Annotated[int | None, Option(_INT, "Number of the task.", low=0)] = None
     task_assigned_groups: Annotated[
-        tuple[str, ...], Option(_LIST, "Groups of the task.", importance="high")
-    ]
+        tuple[str, ...],
+        Option(
+            _LIST,
+            "Groups that a Java worker dealt to the task; our tasks find theirs by themselves.",
+            importance="low",
+        ),
+    ] = ()
+    task_group_tasks: Annotated[
+        int, Option(_INT, "Number of tasks that share the groups.", low=1, ours=True)
+    ] = 1
+    task_group_partitions: Annotated[
+        int,
+        Option(
+            _INT,
+            "Partitions of __consumer_offsets on the source: each task has the groups of some of them.",
+            low=1,
+            ours=True,
+        ),
+    ] = 50

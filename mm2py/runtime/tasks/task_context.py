@@ -14,7 +14,7 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.errors import PartitionError, ProtocolError, ServerError
 from mm2py.mirror.source_offsets import parse_source_offset_value, source_offset_key
-from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_history import TargetLoss
@@ -128,6 +128,7 @@ class WorkerTaskContext:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked: tuple[TopicPartition | None, ...] = ()
         self._metered: set[TopicPartition] = set()
+        self._found: dict[str, str] = {}
         self._to_note: dict[TopicPartition, bytes] = {}
         """Incarnations whose first position is not stored yet."""
 
@@ -320,6 +321,19 @@ class WorkerTaskContext:
         """Pass a lag to the partition's meter."""
         self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())
 
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        """Pass a finding to the flow's meter; the log gets one line per change of what harms."""
+        before = self._found.get(what, "")
+        if harms and text != before:
+            if text:
+                log.warning("%s: %s", what, text)
+            else:
+                log.info("solved: %s", what)
+        self._found[what] = text if harms else ""
+        self._meter.note_finding(
+            Finding(task=self._task_id, what=what, text=text, count=count, harms=harms)
+        )
+
     def meter(self, partition: TopicPartition) -> PartitionMeter:
         """Return the meter of one of the task's partitions; it ends with the task."""
         meter = self._meter.partition(partition)
@@ -332,6 +346,8 @@ class WorkerTaskContext:
         """Take the task's partitions out of the meters: another task may own them next."""
         for partition in self._metered:
             self._meter.forget(partition)
+        self._meter.forget_findings(self._task_id)
+        self._found.clear()
         self._metered.clear()
         self._states.clear()
 
