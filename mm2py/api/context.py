@@ -124,9 +124,10 @@ class SourceGap:
 
     ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is ``retention``, ``truncation`` or
     ``recreated`` (words of ``EventKind``); ``detail`` is for people. Empty when nothing is known to be lost.
+    ``under_way`` records that were read before it are not delivered yet; the task fills it in.
     """
 
-    __slots__ = ("cause", "detail", "first_offset", "last_offset", "partition")
+    __slots__ = ("cause", "detail", "first_offset", "last_offset", "partition", "under_way")
 
     def __init__(
         self,
@@ -141,6 +142,7 @@ class SourceGap:
         self.last_offset = last_offset
         self.cause = cause
         self.detail = detail
+        self.under_way = 0
 
     @property
     def count(self) -> int:

@@ -84,6 +84,11 @@ class Segment(NamedTuple):
         return self.source + self.records
 
     @property
+    def is_anchor(self) -> bool:
+        """Whether it only says where the copy begins."""
+        return not self.records and self.mark is Mark.COPIED
+
+    @property
     def target_end(self) -> int:
         """The target offset behind it; a mark has no offsets on the target."""
         return self.target + self.records if self.mark is Mark.COPIED else self.target
@@ -95,7 +100,7 @@ class Page:
 
     A page ends all pages with higher numbers: the map was cut there, or begun anew. Below ``covered`` everything
     is copied or needs no copy. ``position`` is where the copy would have continued when the page was written: the
-    stored position, -1 for none. The ids are those of the topics' incarnations, zeros where a cluster has none.
+    stored position, -1 for none; ``epoch`` is the leader epoch of the record before ``covered``, -1 unknown. The ids are those of the topics' incarnations, zeros where a cluster has none.
     """
 
     number: int
@@ -103,6 +108,7 @@ class Page:
     target_id: bytes
     covered: int
     position: int
+    epoch: int
     segments: tuple[Segment, ...]
 
 
@@ -125,7 +131,7 @@ class PartitionMap:
 
     __slots__ = (
         "_changed", "_covered", "_next_source", "_next_target", "_number", "_pending", "_records", "_segments",
-        "_source", "_target", "cut_below", "position", "source_id", "target_id",
+        "_source", "_target", "cut_below", "epoch", "position", "source_id", "target_id",
     )  # fmt: skip
 
     def __init__(self, page: Page | None = None) -> None:
@@ -135,6 +141,8 @@ class PartitionMap:
         self._covered = page.covered if page is not None else 0
         self.position = page.position if page is not None else -1
         """Where the stored position says that the copy continues; -1 for none."""
+        self.epoch = page.epoch if page is not None else -1
+        """Leader epoch of the record before ``covered``; -1 unknown."""
         # The run that grows; no records: none does.
         self._source = self._records = self._target = 0
         self._next_source, self._next_target = _SLOW, -1
@@ -190,6 +198,12 @@ class PartitionMap:
             return None
         return self._begin(source, records, target)
 
+    def anchor(self, source: int, target: int) -> None:
+        """The copy begins: the first record from a source offset on lands at a target offset or behind it."""
+        self._segments.append(Segment(source, 0, target))
+        self._next_target = target
+        self._changed = True
+
     def cover(self, position: int) -> None:
         """Everything below this source offset is copied or needs no copy."""
         if position > self._covered and not self.is_empty:
@@ -232,6 +246,8 @@ class PartitionMap:
             kept = max(0, from_target - target)
             if kept:
                 segments.append(Segment(source, kept, target))
+            if kept == records:
+                continue
             first = source + kept if first < 0 else min(first, source + kept)
             last = max(last, source + records - 1)
             _append_lost(segments, source + kept, source + records, from_target)
@@ -285,7 +301,7 @@ class PartitionMap:
 
     def _page(self, segments: list[Segment]) -> Page:
         ids = self.source_id, self.target_id
-        return Page(self._number, *ids, self._covered, self.position, tuple(segments))
+        return Page(self._number, *ids, self._covered, self.position, self.epoch, tuple(segments))
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
         """Begin a run, behind what is due before it."""
@@ -315,6 +331,8 @@ class PartitionMap:
             self._covered = max(self._covered, source + records)
         else:
             self._close()
+            if self._segments and self._segments[-1].is_anchor:
+                self._segments.pop()
             self._source, self._records, self._target = source, records, target
         if target >= 0:
             self._next_target = target + records
@@ -361,7 +379,7 @@ class PartitionMap:
 
     def _reopen(self, segments: list[Segment]) -> None:
         """Go on with these; the last run may grow."""
-        if segments and segments[-1].mark is Mark.COPIED:
+        if segments and segments[-1].mark is Mark.COPIED and not segments[-1].is_anchor:
             self._source, self._records, self._target, _ = segments.pop()
             if not self._pending:
                 self._next_source = self._source + self._records
@@ -411,6 +429,7 @@ def encode_page(page: Page) -> bytes:
     out += page.target_id
     out += varint(page.covered)
     out += varint(page.position)
+    out += varint(page.epoch)
     out += varint(len(page.segments))
     source_end = target_end = 0
     for segment in page.segments:
@@ -435,6 +454,7 @@ def decode_page(number: int, value: bytes) -> Page:
     try:
         covered, at = read_varint(value, at)
         position, at = read_varint(value, at)
+        epoch, at = read_varint(value, at)
         count, at = read_varint(value, at)
         source_end = target_end = 0
         for _ in range(count):
@@ -450,7 +470,7 @@ def decode_page(number: int, value: bytes) -> Page:
     if not _is_sound(segments, covered):
         raise ProtocolError("damaged page of the offset map: its offsets are impossible")
     ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
-    return Page(number, *ids, covered, position, tuple(segments))
+    return Page(number, *ids, covered, position, epoch, tuple(segments))
 
 
 def _is_sound(segments: Sequence[Segment], covered: int) -> bool:
