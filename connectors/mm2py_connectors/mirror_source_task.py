@@ -299,11 +299,13 @@ class MirrorSourceTask(BatchSourceTask):
                 gap = SourceGap(gap.partition, first, gap.last_offset, gap.cause, gap.detail)
             self._context.report_gap(gap)
             return
+        gap.under_way = self._covered.under_way(gap.partition)
+        if self._reader is not None:
+            gap.under_way += self._reader.reader.waiting(gap.partition)
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
         if gap.cause == "recreated" and self._reader is not None:
-            old = self._covered.under_way(gap.partition)
-            self._renewed[gap.partition] = old + self._reader.reader.waiting(gap.partition)
+            self._renewed[gap.partition] = gap.under_way
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
         if gap.cause == "recreated" and self._config.recreate_policy == "stop":

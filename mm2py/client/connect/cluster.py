@@ -25,12 +25,17 @@ from mm2py.errors import (
     RetriableError,
     RetriableServerError,
     ServerError,
+    UnsupportedVersionError,
 )
 from mm2py.protocol.brokers import ProducerIdResult
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.call import AnswerMemo, Call
-from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, server_error
-from mm2py.protocol.group_messages import find_coordinator
+from mm2py.protocol.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    COORDINATOR_NOT_AVAILABLE,
+    server_error,
+)
+from mm2py.protocol.group_messages import find_coordinator, find_coordinators
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.topics import MetadataResult
 from mm2py.types import TopicPartition
@@ -45,6 +50,8 @@ ADMIN: Final = "admin"
 """Purpose of the connections that carry metadata and administration."""
 
 COORDINATOR: Final = "coordinator"
+
+_GROUPS_PER_QUESTION: Final = 1_000
 
 SILENT_S: Final = 2.0
 """How long a broker may owe metadata before another one is asked too."""
@@ -245,6 +252,36 @@ class Cluster:
         except ConnectionFailedError:
             self.coordinator_moved(group_id)
             raise
+
+    async def coordinators(self, group_ids: Iterable[str]) -> dict[str, int | Mm2pyError]:
+        """Return the coordinator's node of many groups, or why there is none; one question for all unknown ones.
+
+        Raises:
+            RetriableError: no broker answered.
+        """
+        wanted = list(group_ids)
+        refused: dict[str, Mm2pyError] = {}
+        unknown = [group for group in wanted if group not in self._coordinators]
+        for start in range(0, len(unknown), _GROUPS_PER_QUESTION):
+            asked = unknown[start : start + _GROUPS_PER_QUESTION]
+            connection = await self._any()
+            try:
+                answers = await connection.call(find_coordinators(asked))
+            except UnsupportedVersionError:  # brokers before 3.0 are asked one by one
+                answers = {it: await connection.call(find_coordinator(it)) for it in asked}
+            for group, answer in answers.items():
+                if answer.error_code:
+                    refused[group] = server_error(
+                        answer.error_code, f"coordinator of group {group}"
+                    )
+                else:
+                    self._coordinators[group] = answer.node.node_id
+        absent = server_error(COORDINATOR_NOT_AVAILABLE, "coordinator")
+        return {it: self._coordinators.get(it, refused.get(it, absent)) for it in wanted}
+
+    def coordinator_found(self, group_id: str, node_id: int) -> None:
+        """Note which broker coordinates a group, as a list of groups says."""
+        self._coordinators[group_id] = node_id
 
     def coordinator_moved(self, group_id: str) -> None:
         """Forget the coordinator of a group."""

@@ -16,7 +16,7 @@ from mm2py.api.context import LossEvent
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.observability.metrics import PartitionSnapshot
+from mm2py.observability.metrics import Finding, PartitionSnapshot
 from mm2py.runtime.hosts.failure import Failure
 from mm2py.runtime.hosts.pipe import Channel
 from mm2py.runtime.hosts.pool import HostLink, HostPool
@@ -270,6 +270,7 @@ class _Reports(TaskReports):
         channel.serve(
             self.status_changed,
             self.measured,
+            self.found,
             self.topic_used,
             self.happened,
             self.written,
@@ -285,6 +286,10 @@ class _Reports(TaskReports):
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
         self._meter.apply(partitions, gone)
+
+    def found(self, findings: tuple[Finding, ...]) -> None:
+        for finding in findings:
+            self._meter.note_finding(finding)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         self._on_topic(task, topic)
