@@ -228,7 +228,7 @@ class Worker:
         self.line = Line(world.group, name)
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
-        node = Node(world.cluster, name, None, auto_restart=True, resolve=None)
+        node = Node(world.cluster, name, None, resolve=None)
         self.permit.watch(world.look)
         config = ConfigBackingStore(Log(world.configs, self))
         member = GroupMember(

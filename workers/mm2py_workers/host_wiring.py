@@ -15,8 +15,7 @@ from typing import Final
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
-from mm2py.config.driver_options import DriverOptions
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import ProcessConfig, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostPool
@@ -27,6 +26,7 @@ from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
+from mm2py.storage.offset_map_store import MapStore
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
@@ -56,7 +56,7 @@ def host_processes(props: Mapping[str, str]) -> int:
     Raises:
         ConfigError: the value is no such number.
     """
-    given = parse_config(DriverOptions, props).task_host_processes
+    given = parse_config(ProcessConfig, props).task_host_processes
     return len(os.sched_getaffinity(0)) if given is None else given
 
 
@@ -81,7 +81,7 @@ def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
     return None
 
 
-def task_host(
+def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
     node: NodeParts,
     flow: FlowName,
     props: Mapping[str, str],
@@ -89,6 +89,7 @@ def task_host(
     store: OffsetStore,
     reports: FlowReports,
     *,
+    maps: MapStore,
     permit: Permit,
     target_name: str,
 ) -> Callable[[TaskWatcher, StartGuard], TaskHost]:
@@ -113,6 +114,7 @@ def task_host(
             worker,
             plugins=node.plugins,
             store=store,
+            maps=maps,
             reports=guarded,
             permit=permit,
             target_name=target_name,

@@ -5,14 +5,16 @@ id, as in Java (``connector-producer-<connector>-<task>``).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
+from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.tasks.offset_committer import OffsetStore
@@ -26,9 +28,6 @@ from mm2py.runtime.tasks.task_transactions import (
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 
 __all__ = ["TargetSenders"]
-
-
-OWN_TOPIC: Final = "offsets.storage.topic"
 
 
 @final
@@ -60,6 +59,7 @@ class TargetSenders:
             on_failed: OnFailed,
             on_stalled: OnStalled,
             on_doubt: OnDoubt,
+            copied: CopiedSoFar | None,
         ) -> Sender:
             return Sender(
                 Cluster(settings.connection, alias=self._alias, clock=self._clock),
@@ -71,6 +71,7 @@ class TargetSenders:
                 on_doubt=on_doubt,
                 permit=self._permit,
                 owns_cluster=True,
+                copied=copied,
             )
 
         return make
@@ -78,6 +79,7 @@ class TargetSenders:
     def transactions(
         self,
         spec: TaskSpec,
+        framework: TaskFrameworkConfig,
         worker: WorkerConfig,
         store: OffsetStore,
         own: Callable[[str], OwnOffsets],
@@ -89,14 +91,14 @@ class TargetSenders:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
         """
         settings = self._settings(spec)
-        interval_ms = transaction_interval_ms(spec.connector_config, worker)
+        interval_ms = transaction_interval_ms(framework, worker)
         if interval_ms >= settings.transaction_timeout_ms:
             raise ConfigError(
                 f"a transaction of {interval_ms} ms cannot end before transaction.timeout.ms="
                 f"{settings.transaction_timeout_ms} of the producer",
                 remedy="lower transaction.boundary.interval.ms, or raise producer.override.transaction.timeout.ms",
             )
-        topic = spec.connector_config.get(OWN_TOPIC, "").strip() or worker.offset_storage_topic
+        topic = framework.offsets_storage_topic or worker.offset_storage_topic
         return TaskTransactions(
             Cluster(settings.connection, alias=self._alias, clock=self._clock),
             settings,

@@ -221,6 +221,5 @@ class HerderParts:
     editor: OffsetEditing
     meter: FlowMeter
     settings: WorkerConfig
-    auto_restart: bool
     close: Callable[[], Awaitable[None]]
     fence_producers: Callable[[Sequence[str]], Awaitable[None]]

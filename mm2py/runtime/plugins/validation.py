@@ -9,12 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
 from mm2py.api.connector import ConnectorFactory
-from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
-from mm2py.config.connect_values import Definition, check_value, invalid
-from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
+from mm2py.config.connect_definitions import (
+    ConfigInfos,
+    ConfigKey,
+    ConfigValue,
+    check_value,
+    described,
+    override_option,
+)
+from mm2py.config.definitions import Option, options_of
+from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
+from mm2py.config.java_values import invalid
 from mm2py.config.later_parts import later_connector
 from mm2py.config.limits import limit_problem
-from mm2py.config.override_policy import OverridePolicy, override_key
+from mm2py.config.override_policy import OverridePolicy
 from mm2py.config.providers import provider_placeholders
 from mm2py.config.secret_names import names_a_secret, secrets_in
 from mm2py.errors import ConfigError
@@ -99,7 +107,7 @@ class ConfigValidator:
             raise BadRequestError(too_long)
         factory = self._connector(config, plugin)
         props = self._resolved(config)
-        definitions = {it.key.name: it for it in checked_keys(factory)}
+        definitions = {it.name: it for it in checked_keys(factory)}
         found = _each(definitions.values(), props)
         _check_version(factory, props, found)
         _check_boundary(factory, props, found)
@@ -119,12 +127,13 @@ class ConfigValidator:
         self._ask_connector(factory, texts, found)
         behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
-        configs += [(it.key, found.values[name]) for name, it in definitions.items()]
+        keys = {name: described(option) for name, option in definitions.items()}
+        configs += [(key, found.values[name]) for name, key in keys.items()]
         configs += behind
         return ConfigInfos(
             name=config["connector.class"] or "",
             error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
-            groups=_groups(it.key for it in definitions.values()) + _converter_groups(texts),
+            groups=_groups(keys.values()) + _converter_groups(texts),
             configs=_masked(configs, self._mask.extended(secrets), provided),
         )
 
@@ -187,15 +196,15 @@ class ConfigValidator:
                 if not name.startswith(prefix):
                     continue
                 bare = name[len(prefix) :]
-                definition = override_key(prefix, bare)
+                option = override_option(bare)
                 refusal = self._policy.refusal(bare)
                 shown = HIDDEN if names_a_secret(name) else text
                 value = ConfigValue(name=name, value=shown)
-                if definition is not None:
-                    value = check_value(definition, texts)
+                if option is not None:
+                    value = check_value(option, texts, prefix=prefix)
                 if refusal:
                     value = replace(value, errors=(*value.errors, refusal))
-                entries.append((None if definition is None else definition.key, value))
+                entries.append((None if option is None else described(option, prefix), value))
         return entries
 
 
@@ -220,8 +229,8 @@ def _masked(
     return tuple((key, hidden(entry)) for key, entry in configs)
 
 
-def _each(definitions: Iterable[Definition], props: _Props) -> _Findings:
-    values = {it.key.name: check_value(it, props) for it in definitions}
+def _each(options: Iterable[Option], props: _Props) -> _Findings:
+    values = {it.name: check_value(it, props) for it in options}
     for name, converter in _VERSIONS.items():
         if name in values and not props.get(converter):
             values[name] = replace(values[name], visible=False)
@@ -290,15 +299,13 @@ def _converters(texts: Mapping[str, str]) -> _Configs:
     for which in ("header", "key", "value"):
         prefix = f"{which}.converter."
         name = texts.get(prefix.rstrip("."))
-        for definition in CONVERTER_KEYS.get(converter_class(name or ""), ()):
-            key = definition.key
-            own = {key.name: texts[prefix + key.name]} if prefix + key.name in texts else {}
-            if key.name == "converter.type":
-                own.setdefault(key.name, which)
-            value = check_value(definition, own)
-            entries.append(
-                (replace(key, name=prefix + key.name), replace(value, name=prefix + key.name))
-            )
+        config = CONVERTER_CONFIGS.get(converter_class(name or ""))
+        for option in () if config is None else options_of(config).values():
+            key = described(option, prefix)
+            own = {option.name: texts[key.name]} if key.name in texts else {}
+            if option.name == "converter.type":
+                own.setdefault(option.name, which)
+            entries.append((key, replace(check_value(option, own), name=key.name)))
     return entries
 
 

@@ -13,21 +13,27 @@ from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
     StartGuard,
     TaskTransactions,
+    TransactionMaps,
     Unguarded,
     committed_reads,
 )
 from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.types import TaskId
 
 __all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
@@ -61,8 +67,8 @@ class TaskParts:
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
     ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
-    connector's config how its ordinary records become bytes. ``transactions`` makes what a task has in place of
-    ``sender`` and ``store`` with exactly-once support.
+    connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
+    ``transactions`` makes what a task has in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
     """
 
     plugins: Plugins
@@ -79,7 +85,8 @@ class TaskParts:
     on_topic: Callable[[TaskId, str], None] = _nobody_asks
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
-    transactions: Callable[[TaskSpec], TaskTransactions] | None = None
+    maps: MapStore = field(default_factory=NoMapStore)
+    transactions: Callable[[TaskSpec, TaskFrameworkConfig], TaskTransactions] | None = None
 
 
 @final
@@ -96,8 +103,11 @@ class TaskAssembly:
             Mm2pyError: its config is wrong.
         """
         parts, config = self._parts, spec.connector_config
-        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
-        transactions = None if parts.transactions is None else parts.transactions(spec)
+        framework = parse_config(TaskFrameworkConfig, config)
+        copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
+        transactions = None if parts.transactions is None else parts.transactions(spec, framework)
+        kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
+        maps = TaskOffsetMaps(kept if copies else NoMapStore())
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
@@ -106,18 +116,19 @@ class TaskAssembly:
             clock=parts.clock,
             events=parts.events,
             policies=LossPolicies(
-                gap=_choice(config, "gap.policy", ("continue", "fail")),
-                recreate=_choice(config, "recreate.policy", ("continue", "stop")),
-                partition_failure=on_failure,
+                gap=framework.gap_policy,
+                recreate=framework.recreate_policy,
+                partition_failure=framework.partition_failure_policy,
             ),
+            maps=maps,
         )
-        if transactions is None and config.get(_SUPPORT, "").strip().lower() == "required":
+        if transactions is None and framework.exactly_once_support.lower() == "required":
             raise ConfigError(
-                f"{_SUPPORT}=required: this worker does not have exactly-once source support enabled",
+                "exactly.once.support=required: this worker does not have exactly-once source support enabled",
                 remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
                 " <target>.exactly.once.source.support)",
             )
-        connector = parts.plugins.find(config.get("connector.class", ""))(config)
+        connector = parts.plugins.find(framework.connector_class)(config)
         opened = connector.open_task(
             spec.config if transactions is None else committed_reads(spec.config), context
         )
@@ -135,6 +146,7 @@ class TaskAssembly:
             source_offset=task.source_offset,
             timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
+            maps=maps,
         )
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)
@@ -144,7 +156,8 @@ class TaskAssembly:
             offset_flush_interval_ms=parts.offset_flush_interval_ms,
             graceful_timeout_ms=parts.graceful_timeout_ms,
             # A refused record of a foreign task cannot be isolated: Connect fails the task.
-            fail_on_partition_failure=adapter is not None or on_failure == "fail",
+            fail_on_partition_failure=adapter is not None
+            or framework.partition_failure_policy == "fail",
             target_name=parts.target_name,
         )
         return WorkerTask(
@@ -164,11 +177,3 @@ class TaskAssembly:
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
     """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
     return bool(signature(task.poll).parameters)
-
-
-def _choice(config: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
-    """Return one of ``choices``, the first where the config is silent."""
-    value = config.get(key, choices[0]).strip().lower()
-    if value not in choices:
-        raise ConfigError(f"{key}={value}: no such choice", remedy=f"use {' or '.join(choices)}")
-    return value

@@ -6,7 +6,7 @@ that cannot be committed fails its task, which starts again from the committed p
 
 Invariants (tests of the same names):
 
-1. A position is visible if and only if every record up to it is: both are in one transaction.
+1. A position is visible if and only if every record up to it is: both are in one transaction, and the offset map too.
 2. A record is reported as delivered only after its transaction was committed.
 3. No transaction is begun before the guard has confirmed the task behind InitProducerId.
 4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
@@ -15,23 +15,27 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
+from mm2py.config.framework import SourceFrameworkConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, FatalError, Mm2pyError
+from mm2py.mirror.offset_map import Page
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
-from mm2py.storage.table import batched, partition_of
+from mm2py.storage.offset_map_store import MapStore, page_entries
+from mm2py.storage.table import Entry, batched, partition_of
 from mm2py.types import TaskId, TopicPartition
 
 __all__ = [
@@ -40,6 +44,7 @@ __all__ = [
     "StartGuard",
     "TaskTransactions",
     "TransactionCommits",
+    "TransactionMaps",
     "Unguarded",
     "committed_reads",
     "transaction_interval_ms",
@@ -84,29 +89,23 @@ class Unguarded(StartGuard):
         """Nothing to verify."""
 
 
-def transaction_interval_ms(connector: Mapping[str, str], worker: WorkerConfig) -> int:
+def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConfig) -> int:
     """Return how long a transaction stays open for more records (``transaction.boundary``).
 
     Raises:
-        ConfigError: no such boundary, or it is ``connector``, which no connector here defines.
+        ConfigError: the boundary is ``connector``, which no connector here defines.
     """
-    boundary = connector.get("transaction.boundary", "poll").strip().lower()
-    if boundary == "poll":
-        return POLL_MS
-    if boundary != "interval":
-        raise ConfigError(
-            f"transaction.boundary={boundary}: the connector does not define transaction boundaries",
-            remedy="use poll or interval",
-        )
-    text = connector.get("transaction.boundary.interval.ms", "").strip()
-    if not text:
-        return worker.offset_flush_interval_ms
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ConfigError(
-            f"transaction.boundary.interval.ms={text}: not a positive number of milliseconds",
-            remedy="write one, or leave it out: it is offset.flush.interval.ms then",
-        )
-    return int(text)
+    match connector.transaction_boundary.lower():
+        case "poll":
+            return POLL_MS
+        case "interval":
+            given = connector.transaction_boundary_interval_ms
+            return worker.offset_flush_interval_ms if given is None else given
+        case boundary:
+            raise ConfigError(
+                f"transaction.boundary={boundary}: the connector does not define transaction boundaries",
+                remedy="use poll or interval",
+            )
 
 
 def committed_reads(config: Mapping[str, str]) -> Mapping[str, str]:
@@ -183,8 +182,13 @@ class TaskTransactions:
         on_failed: OnFailed,
         on_stalled: OnStalled,
         on_doubt: OnDoubt,
+        copied: CopiedSoFar | None,
     ) -> Sender:
-        """Make the Sender of the task's records (``SenderFactory``)."""
+        """Make the Sender of the task's records (``SenderFactory``).
+
+        ``copied`` is not used: positions are committed with the records, so a predecessor left none behind them.
+        """
+        del copied
         self._sender = Sender(
             self._cluster,
             self._settings,
@@ -224,6 +228,15 @@ class TaskTransactions:
                 remedy="leave the topic out of what is copied",
             )
 
+    async def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
+        """Write records of our own in the transaction, behind all data."""
+        await asyncio.gather(
+            *(
+                self._writer.write(tp, [NewRecord(key, value, (), -1) for key, value in batch])
+                for batch in batched(entries)
+            )
+        )
+
     # ---- OffsetStore
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
@@ -237,17 +250,13 @@ class TaskTransactions:
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
         """Write positions in the transaction and commit it."""
-        by_partition: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        by_partition: dict[int, list[Entry]] = {}
         for key, value in values.items():
             by_partition.setdefault(partition_of(key, self._partitions), []).append((key, value))
         await asyncio.gather(
             *(
-                self._writer.write(
-                    TopicPartition(self.topic, partition),
-                    [NewRecord(key, value, (), -1) for key, value in batch],
-                )
+                self.write(TopicPartition(self.topic, partition), entries)
                 for partition, entries in by_partition.items()
-                for batch in batched(entries)
             )
         )
         await self.transactions.commit()
@@ -273,6 +282,37 @@ class TaskTransactions:
         if self._own is not None:
             await self._own.close()
         await self._cluster.close()
+
+
+@final
+class TransactionMaps(MapStore):
+    """The offset maps of a task, written in its transactions: they are never ahead of what is committed.
+
+    Args:
+        maps: where they are read.
+        transactions: the task's.
+    """
+
+    def __init__(self, maps: MapStore, transactions: TaskTransactions) -> None:
+        self._maps, self._transactions = maps, transactions
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, empty where maps are not kept."""
+        return self._maps.topic
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+        """Return the newest committed page of each partition that has a map."""
+        return await self._maps.load(partitions)
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Return the last page that begins below a target offset, else the first one."""
+        return await self._maps.page_below(partition, target)
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Write pages between ``settle`` and ``commit``."""
+        if self.topic:
+            await self._transactions.write(TopicPartition(self.topic, 0), page_entries(pages))
 
 
 @final

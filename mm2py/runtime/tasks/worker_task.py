@@ -26,7 +26,6 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.target_history import TargetHistory
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -105,11 +104,13 @@ class WorkerTask:
         self._lifecycle = Lifecycle("task", on_status)
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
         self._acknowledged = acknowledged or committer.acknowledged
-        self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
+        self._maps = context.maps
+        self._sender = sender(
+            self._delivered, self._refused, self._stalled, context.report_doubt, context.maps.kept
+        )
         self._transactions = transactions
         self._uncommitted: list[Delivery] = []
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
-        self._history = TargetHistory()
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -136,7 +137,7 @@ class WorkerTask:
             self._commits = TransactionCommits(
                 transactions,
                 self._commit_transaction,
-                lambda: bool(committer.pending) and permit.valid,
+                lambda: bool(committer.pending or context.maps.changed) and permit.valid,
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
             )
@@ -192,6 +193,7 @@ class WorkerTask:
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
         """Commit a position behind the last record: the task has nothing under way before it."""
         if partition not in self._failed:
+            self._maps.cover(partition, offset)
             self._committer.acknowledged(partition, offset)
 
     def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
@@ -326,7 +328,11 @@ class WorkerTask:
 
     def _report(self, delivery: Delivery) -> None:
         source, runs = delivery.source, delivery.runs
-        last = runs[-1]
+        last, landed = runs[-1], self._maps.of(source)
+        for run in runs:
+            loss = landed.add(*run)
+            if loss is not None:
+                self._context.report_target_loss(source, loss)
         self._acknowledged(source, last.source_offset + last.records - 1)
         if self._commits is not None:
             self._uncommitted.append(delivery)
@@ -336,10 +342,6 @@ class WorkerTask:
     def _landed(self, delivery: Delivery) -> None:
         """Count and report what readers of the target see now."""
         source, _, runs, size, newest = delivery
-        for run in runs:
-            loss = self._history.add(source, run)
-            if loss is not None:
-                self._context.report_target_loss(source, loss)
         meter = self._meters[source]
         if not meter.records:
             self._first_record(delivery.target.topic)

@@ -94,6 +94,7 @@ class ObedientHost:
         self.events: list[str] = []
         self.fails_at_start: dict[TaskId, Exception] = {}
         self.held: frozenset[TopicPartition] = frozenset()
+        self.silent: dict[str, str] = {}
         self.closed = False
         self.on_start: Callable[[TaskId], None] = lambda _: None
 
@@ -126,6 +127,9 @@ class ObedientHost:
 
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(self.running)
+
+    def problems(self) -> Mapping[str, str]:
+        return self.silent
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         self.held = partitions
@@ -455,12 +459,11 @@ class Cluster:
         name: str = "n1",
         *,
         effective: Mapping[str, Mapping[str, str]] | None = None,
-        auto_restart: bool = True,
         resolve: Callable[[ConnectorConfig], dict[str, str]] | None = None,
         **settings: str | int,
     ) -> "Node":
         """Build a node; ``effective`` makes it one of a flow with overrides."""
-        node = Node(self, name, effective, auto_restart=auto_restart, resolve=resolve, **settings)
+        node = Node(self, name, effective, resolve=resolve, **settings)
         self.nodes[name] = node
         return node
 
@@ -478,7 +481,6 @@ class Node:
         name: str,
         effective: Mapping[str, Mapping[str, str]] | None,
         *,
-        auto_restart: bool,
         resolve: Callable[[ConnectorConfig], dict[str, str]] | None,
         **settings: str | int,
     ) -> None:
@@ -532,7 +534,6 @@ class Node:
             editor=self.editor,
             meter=self.meter,
             settings=WorkerConfig.model_validate(keys | settings),
-            auto_restart=auto_restart,
             close=lambda: self._step("close"),
             fence_producers=self._fence_producers,
         )
