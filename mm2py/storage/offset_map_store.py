@@ -24,6 +24,15 @@ READ_S: Final = 60.0
 """Longest read to the end of the topic (``default.api.timeout.ms``)."""
 
 
+def page_entries(pages: Mapping[TopicPartition, Sequence[Page]]) -> list[Entry]:
+    """Return pages as records of the topic; those of one partition in their order."""
+    return [
+        (encode_page_key(partition, page.number), encode_page(page))
+        for partition, changed in pages.items()
+        for page in changed
+    ]
+
+
 class MapStore(Protocol):
     """Where the maps of a task's partitions are kept."""
 

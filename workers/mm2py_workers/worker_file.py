@@ -7,6 +7,7 @@ and ``RestSettings``. Every problem of a file is told at once, with its line. Op
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -146,7 +147,8 @@ def load_worker_file(
         None
         if worker is None
         else findings.tried(
-            lambda: override_policy(
+            partial(
+                override_policy,
                 worker.connector_client_config_override_policy,
                 worker.connector_client_config_override_allowlist,
             )

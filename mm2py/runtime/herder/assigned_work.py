@@ -369,7 +369,7 @@ class AssignedWork:
         entry = self._tasks[task] = _Task(
             config,
             _in_force(task.connector, snapshot),
-            snapshot.generations.get(task.connector, -1),
+            generation=snapshot.generations.get(task.connector, -1),
         )
         await self._launch(task, entry)
 
