@@ -146,12 +146,3 @@ class OffsetMapStore:
             return
         partition, page = taken
         self._newest[partition] = (page.number, bytes(record.value))
-
-
-def page_entries(pages: Mapping[TopicPartition, Sequence[Page]]) -> list[Entry]:
-    """Return pages as records, those of one partition in their order."""
-    return [
-        (encode_page_key(partition, page.number), encode_page(page))
-        for partition, changed in pages.items()
-        for page in changed
-    ]

@@ -24,7 +24,7 @@ from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.client.send.transactions import Transactions
-from mm2py.clock import Clock, wait_or_stop
+from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
 from mm2py.config.framework import SourceFrameworkConfig
@@ -343,7 +343,7 @@ class TransactionCommits:
         """Commit whenever a transaction has been open for its interval, until cancelled or broken."""
         began = self._parts.transactions.began
         while True:
-            if await wait_or_stop(self._clock, self._idle_s, began):
+            if await wait_or_stop(self._clock, until_tick_s(self._clock, self._idle_s), began):
                 await self._clock.sleep(self._parts.interval_s)
             elif not self._pending():
                 continue

@@ -55,10 +55,6 @@ class BrokenMaps:
         self.error: Exception | None = error
         self.written: list[Mapping[TopicPartition, Sequence[Page]]] = []
 
-    @property
-    def topic(self) -> str:
-        return "map"
-
     async def load(self, partitions: object) -> Mapping[TopicPartition, Page]:
         return {}
 
