@@ -26,6 +26,7 @@ ENABLED: Final = {
     "heartbeat.interval.ms": "1000",
     "scheduled.rebalance.max.delay.ms": "1000",
 }
+COUNT: Final = 8_000
 Unique = Callable[[str], str]
 
 
@@ -92,7 +93,7 @@ def test_a_third_partys_records_are_written_once_across_a_kill(
     config = {
         "connector.class": "CountingSource",
         "topic": topic,
-        "count": "2000",
+        "count": str(COUNT),
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
@@ -107,7 +108,9 @@ def test_a_third_partys_records_are_written_once_across_a_kill(
         rest_of(worker).ok("POST", "connectors", {"name": "n", "config": config})
         until(lambda: len(keys()) > 100, 90, "some records", alive=worker)
         worker.kill()
+    assert len(keys()) < COUNT, "it was killed in between"
     with Mirror(file, name="successor", program=DISTRIBUTED, environ=environ) as worker:
-        until(lambda: len(keys()) >= 2000, 90, lambda: f"{len(keys())} records", alive=worker)
-        assert keys() == [b"k%d" % number for number in range(1, 2001)]
+        rest_of(worker).wait_states("n", "RUNNING", "RUNNING")
+        until(lambda: len(keys()) >= COUNT, 90, lambda: f"{len(keys())} records", alive=worker)
+        assert keys() == [b"k%d" % number for number in range(1, COUNT + 1)]
         assert worker.stop() == 0
