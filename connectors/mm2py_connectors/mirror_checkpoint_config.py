@@ -50,15 +50,22 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
     ] = 5
     emit_checkpoints_enabled: Annotated[bool, switch("Write checkpoints.")] = True
     emit_checkpoints_interval_seconds: Annotated[
-        int,
-        seconds("How often to write checkpoints; groups are dealt to tasks anew no more often."),
-    ] = 60
+        int | None,
+        seconds(
+            "At most how often to write checkpoints; where it is not set, as soon as a group commits.",
+            "60",
+        ),
+    ] = None
     sync_group_offsets_enabled: Annotated[
         bool, switch("Write translated offsets of idle groups.")
     ] = False
     sync_group_offsets_interval_seconds: Annotated[
-        int, seconds("How often to write group offsets.")
-    ] = 60
+        int | None,
+        seconds(
+            "At most how often to write group offsets; where it is not set, as soon as there is a new checkpoint.",
+            "60",
+        ),
+    ] = None
     checkpoints_topic_replication_factor: Annotated[int, replicas("the checkpoints topic")] = 3
     offset_syncs_topic_location: OffsetSyncsLocation = "source"
     metric_names_formats: MetricNamesFormats = ("legacy",)
@@ -92,5 +99,21 @@ class MirrorCheckpointTaskConfig(MirrorCheckpointConfig):
 
     task_index: Annotated[int | None, Option(JavaType.INT, "Number of the task.", low=0)] = None
     task_assigned_groups: Annotated[
-        tuple[str, ...], Option(JavaType.LIST, "Groups of the task.", importance="HIGH")
-    ]
+        tuple[str, ...],
+        Option(
+            JavaType.LIST,
+            "Groups that a Java worker dealt to the task; our tasks find theirs by themselves.",
+        ),
+    ] = ()
+    task_group_tasks: Annotated[
+        int, Option(JavaType.INT, "Number of tasks that share the groups.", low=1, ours=True)
+    ] = 1
+    task_group_partitions: Annotated[
+        int,
+        Option(
+            JavaType.INT,
+            "Partitions of __consumer_offsets on the source: each task has the groups of some of them.",
+            low=1,
+            ours=True,
+        ),
+    ] = 50

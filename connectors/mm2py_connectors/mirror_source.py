@@ -256,8 +256,8 @@ class MirrorSourceConnector(Connector):
     async def _refresh(self) -> None:
         if self._topics is None or self._context is None:
             return
-        await self._topics.refresh()
-        self._dealt_anew |= self._deal.update(self._topics.ready())
+        if await self._topics.refresh():
+            self._dealt_anew |= self._deal.update(self._topics.ready())
         now = self._context.clock.monotonic()
         if now < self._collects_until:
             return

@@ -128,12 +128,19 @@ class FlowWork:
             yield "flow", _NO_SOURCE
         for node in nodes:
             yield from node.problems.items()
+            for finding in node.findings:
+                if finding.harms:
+                    yield f"{finding.task}: {finding.what}", finding.text
             for part in node.partitions:
                 if part.state in _STUCK:
                     yield str(part.source), part.cause
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-        """Return what is worth knowing of a flow that is in order: that it has nothing to copy yet."""
+        """Return what is worth knowing of a flow that is in order, and findings of tasks that do no harm."""
+        for node in nodes:
+            for finding in node.findings:
+                if not finding.harms:
+                    yield f"{finding.task}: {finding.what}: {finding.text}"
         source = self.source
         if source is None or source.tasks or self.state(nodes) != State.RUNNING.value:
             return

@@ -40,22 +40,21 @@ from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.file_offsets import FileOffsetBackingStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import memory_configs, memory_statuses
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
 from mm2py_workers.host_wiring import host_pool, host_processes, host_starter, task_host
+from mm2py_workers.hosted_flow import HostedMaps
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
-from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
+from mm2py_workers.internal_stores import CONNECT, FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode
 from mm2py_workers.worker_file import WorkerFile
 
 __all__ = ["build_distributed", "build_standalone"]
-
-CONNECT: Final = "connect"
-"""Stands for the source where tasks bring their own kind of it."""
 
 DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
@@ -162,8 +161,11 @@ class _Worker:
     ) -> SourceHost:
         meter = self.meter(source)
         ledger: LedgerStore | None = None
+        maps: MapStore = NoMapStore()
         if source != CONNECT:
             ledger = tables.ledger(source, self._ledger_replicas(), meter)
+            if self.node.pool is None and not self.file.standalone:
+                maps = HostedMaps(tables, source, self._ledger_replicas())
         events: EventSink = ledger if ledger is not None else NoLedger()
         host = task_host(
             self.node,
@@ -172,6 +174,7 @@ class _Worker:
             self.file.worker,
             offsets,
             FlowReports(meter=meter, events=events, on_topic=on_topic),
+            maps=maps,
             permit=tables.permit,
             target_name="the worker's cluster",
         )

@@ -24,6 +24,7 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
+from mm2py.storage.offset_map_store import MapStore
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
@@ -78,7 +79,7 @@ def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
     return None
 
 
-def task_host(
+def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
     node: NodeParts,
     flow: FlowName,
     props: Mapping[str, str],
@@ -86,6 +87,7 @@ def task_host(
     store: OffsetStore,
     reports: FlowReports,
     *,
+    maps: MapStore,
     permit: Permit,
     target_name: str,
 ) -> Callable[[TaskWatcher], TaskHost]:
@@ -109,6 +111,7 @@ def task_host(
             worker,
             plugins=node.plugins,
             store=store,
+            maps=maps,
             reports=reports,
             permit=permit,
             target_name=target_name,

@@ -7,7 +7,8 @@ Opens no connection.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from functools import partial
+from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
@@ -19,16 +20,29 @@ from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.ledger import ledger_topic
+from mm2py.mirror.offset_map import offset_map_topic
+from mm2py.mirror.offset_map_reader import read_page
 from mm2py.observability.metrics import FlowMeter
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.storage.offset_map_store import OffsetMapStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
 from mm2py.types import FlowName
 
-__all__ = ["FlowTables", "WorkerStores", "offset_topic", "store_producer", "worker_stores"]
+__all__ = [
+    "CONNECT",
+    "FlowTables",
+    "WorkerStores",
+    "offset_topic",
+    "store_producer",
+    "worker_stores",
+]
+
+CONNECT: Final = "connect"
+"""In place of a source, of what copies no source cluster: a worker's own topics and other connectors' tasks."""
 
 _KNOWN = ("topic", "partitions", "replication.factor")
 
@@ -81,6 +95,12 @@ class FlowTables:
         """Return the loss ledger of one source."""
         table = self.own_table(ledger_topic(source), "delete", replication_factor, follow=False)
         return LedgerStore(table, meter=meter, clock=self._clock)
+
+    def offset_map(self, source: str, replication_factor: int) -> OffsetMapStore:
+        """Return the offset maps of one source."""
+        topic = offset_map_topic(source)
+        table = self.own_table(topic, "compact", replication_factor, follow=False)
+        return OffsetMapStore(table, partial(read_page, self.cluster, topic))
 
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""

@@ -10,6 +10,7 @@ from typing import final
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
@@ -48,6 +49,7 @@ class TargetSenders:
             on_failed: OnFailed,
             on_stalled: OnStalled,
             on_doubt: OnDoubt,
+            copied: CopiedSoFar | None,
         ) -> Sender:
             return Sender(
                 Cluster(settings.connection, alias=self._alias, clock=self._clock),
@@ -59,6 +61,7 @@ class TargetSenders:
                 on_doubt=on_doubt,
                 permit=self._permit,
                 owns_cluster=True,
+                copied=copied,
             )
 
         return make

@@ -337,6 +337,15 @@ class SenderLane:
         self.acked_end = log_end
         self.state = LaneState.FLOWING
 
+    def recognised(self, rest: RecordBatch | None) -> RecordBatch:
+        """The first waiting batch is in the log, but for ``rest``; return it. Only in OPENING."""
+        source, batch = self.queue.popleft()
+        self.queued_bytes -= len(batch.data)
+        if rest is not None:
+            self.queue.appendleft((source, rest))
+            self.queued_bytes += len(rest.data)
+        return batch
+
     def acknowledged(self, sent: Sent, base_offset: int) -> Sequence[Sent]:
         """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
         self._was_full = self._under_way >= self._max_in_flight

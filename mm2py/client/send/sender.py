@@ -19,6 +19,7 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
+from mm2py.client.send.tail import CopiedSoFar, Recognised
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -74,7 +75,7 @@ class Sender:
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
     ``whole_batches`` no batch is joined with others or cut: one that is too large
-    ends its partition.
+    ends its partition. With ``copied`` what a predecessor wrote is recognised in the target's log (tail.py).
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
@@ -90,6 +91,7 @@ class Sender:
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
         owns_cluster: bool = False,
+        copied: CopiedSoFar | None = None,
     ) -> None:
         self._cluster, self._owns_cluster = cluster, owns_cluster
         self._settings = settings
@@ -113,7 +115,7 @@ class Sender:
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self)
+        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
         self._stirred = asyncio.Event()
@@ -157,6 +159,8 @@ class Sender:
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
             self.ready(lane)
+        elif lane.state is LaneState.OPENING:
+            self._opening.offered(lane)
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -280,6 +284,20 @@ class Sender:
                 lease.release()
         if delivered and self._stalled:
             self._moving(lane)
+        if self.buffered_bytes == 0:
+            self._idle.set()
+
+    def recognised(
+        self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
+    ) -> None:
+        """Report what a predecessor wrote of the lane's first batch, and keep the rest."""
+        source, before = lane.queue[0][0], lane.queued_bytes
+        batch = lane.recognised(rest)
+        self.buffered_bytes += lane.queued_bytes - before
+        for part in parts:
+            self._on_delivered(source, lane.target, part.batch, part.base_offset)
+        if rest is not batch:
+            _release(batch)
         if self.buffered_bytes == 0:
             self._idle.set()
 

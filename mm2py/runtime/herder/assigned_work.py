@@ -27,7 +27,7 @@ from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
 
-__all__ = ["STEADY_S", "AssignedWork", "Publish"]
+__all__ = ["PROVEN_S", "STEADY_S", "AssignedWork", "Publish"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,9 @@ FIRST_RESTART_S: Final = 1.0
 SHORTEST_RESTART_S: Final = 0.1
 STEADY_S: Final = 300.0
 """A task that ran this long before it failed starts again with the shortest pause."""
+
+PROVEN_S: Final = 60.0
+"""A task that failed more than once is shown as a problem until it has run this long."""
 
 Publish = Callable[[str, ConnectorConfig, Sequence[Mapping[str, str]]], Awaitable[None]]
 """Takes a connector's name, its raw config and the task configs it made of it."""
@@ -55,6 +58,7 @@ class _Task:
     stopping: bool = False
     launching: bool = False
     failures: int = 0
+    cause: str = ""
     running_since: float = math.inf  # it has not run yet
     timer: asyncio.Task[None] | None = field(default=None)
 
@@ -275,7 +279,16 @@ class AssignedWork:
         }
         for name in self._parts.config.snapshot().inconsistent & self._connectors.keys():
             problems[name] = "its stored task configs are incomplete, they are published again"
-        return problems
+        for task, entry in self._tasks.items():
+            if entry.state is State.RUNNING and self._is_unproven(entry):
+                problems[str(task)] = (
+                    f"it runs again after {entry.failures} failures, the last one: {entry.cause}"
+                )
+        return problems | dict(self._host.problems())
+
+    def _is_unproven(self, entry: _Task) -> bool:
+        """Whether a task failed several times and has not run for long since."""
+        return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:
         """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
@@ -382,7 +395,7 @@ class AssignedWork:
             and not entry.stopping
             and self._may_restart(entry, status.cause)
         ):
-            self._plan_restart(task, entry)
+            self._plan_restart(task, entry, status.cause)
 
     def _may_restart(self, entry: _Task, cause: Exception | None) -> bool:
         wanted = entry.framework.task_auto_restart
@@ -391,7 +404,7 @@ class AssignedWork:
         # A wrong config or a refused record is still there after a restart.
         return wanted and not isinstance(cause, ConfigError | PartitionError)
 
-    def _plan_restart(self, task: TaskId, entry: _Task) -> None:
+    def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)
         if self._clock.monotonic() - entry.running_since > STEADY_S:
             entry.failures = 0
@@ -399,6 +412,7 @@ class AssignedWork:
         longest = max(entry.framework.errors_retry_delay_max_ms / 1000, SHORTEST_RESTART_S)
         pause = min(longest, FIRST_RESTART_S * 2 ** min(entry.failures, 10))
         entry.failures += 1
+        entry.cause = self._parts.node.mask.apply(str(cause))
         log.info(
             "task will be restarted task=%s pause_s=%.0f failures=%d", task, pause, entry.failures
         )

@@ -136,6 +136,15 @@ class Herder:
         """Return a connector as this node knows it, None where it knows none."""
         return connector_info(name, self._parts)
 
+    def resolved_config(self, name: str) -> dict[str, str]:
+        """Return a connector's config as its connector gets it, with secrets: for clients, never to be shown.
+
+        Raises:
+            NotFoundError: there is no such connector.
+            ConfigError: a placeholder cannot be resolved now.
+        """
+        return self._parts.resolve(self._configured(name))
+
     def task_config_now(self, task: TaskId) -> ConnectorConfig:
         """Return a task's config as this node knows it, empty where it knows none."""
         return self._parts.config.snapshot().task_configs.get(task, {})

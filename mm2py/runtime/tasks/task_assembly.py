@@ -13,16 +13,19 @@ from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.types import TaskId
 
 __all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
@@ -52,7 +55,7 @@ class TaskParts:
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
     ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
-    connector's config how its ordinary records become bytes.
+    connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
     """
 
     plugins: Plugins
@@ -69,6 +72,7 @@ class TaskParts:
     on_topic: Callable[[TaskId, str], None] = _nobody_asks
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
+    maps: MapStore = field(default_factory=NoMapStore)
 
 
 @final
@@ -86,6 +90,8 @@ class TaskAssembly:
         """
         parts, config = self._parts, spec.connector_config
         framework = parse_config(TaskFrameworkConfig, config)
+        copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
+        maps = TaskOffsetMaps(parts.maps if copies else NoMapStore())
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
@@ -98,6 +104,7 @@ class TaskAssembly:
                 recreate=framework.recreate_policy,
                 partition_failure=framework.partition_failure_policy,
             ),
+            maps=maps,
         )
         connector = parts.plugins.find(framework.connector_class)(config)
         opened = connector.open_task(spec.config, context)
@@ -115,6 +122,7 @@ class TaskAssembly:
             source_offset=task.source_offset,
             timeout_ms=parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
+            maps=maps,
         )
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)

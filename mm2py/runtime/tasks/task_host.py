@@ -70,6 +70,10 @@ class TaskHost(Protocol):
         """Tasks the host knows, failed ones included."""
         ...
 
+    def problems(self) -> Mapping[str, str]:
+        """What hides the state of tasks, with the cause: a process that does not speak."""
+        ...
+
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; what is sent is acknowledged and committed (PAUSED / RUNNING)."""
         ...
@@ -140,6 +144,10 @@ class InProcessTaskHost:
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks the host knows."""
         return tuple(self._tasks)
+
+    def problems(self) -> Mapping[str, str]:
+        """Nothing: tasks here are as alive as this process."""
+        return {}
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; a failed task stays as it is."""

@@ -26,7 +26,6 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.target_history import TargetHistory
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -100,9 +99,11 @@ class WorkerTask:
         self._lifecycle = Lifecycle("task", on_status)
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
         self._acknowledged = acknowledged or committer.acknowledged
-        self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
+        self._sender = sender(
+            self._delivered, self._refused, self._stalled, context.report_doubt, context.maps.kept
+        )
         self._arrivals = Arrivals(self._report)
-        self._history = TargetHistory()
+        self._maps = context.maps
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -175,6 +176,7 @@ class WorkerTask:
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
         """Commit a position behind the last record: the task has nothing under way before it."""
         if partition not in self._failed:
+            self._maps.cover(partition, offset)
             self._committer.acknowledged(partition, offset)
 
     def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
@@ -308,9 +310,9 @@ class WorkerTask:
 
     def _report(self, delivery: Delivery) -> None:
         source, _, runs, size, newest = delivery
-        last = runs[-1]
+        last, landed = runs[-1], self._maps.of(source)
         for run in runs:
-            loss = self._history.add(source, run)
+            loss = landed.add(*run)
             if loss is not None:
                 self._context.report_target_loss(source, loss)
         self._acknowledged(source, last.source_offset + last.records - 1)

@@ -37,6 +37,8 @@ NOT_JAVAS: Final = {
 OTHER_DEFAULTS: Final = {
     "refresh.topics.interval.seconds",
     "refresh.groups.interval.seconds",
+    "emit.checkpoints.interval.seconds",
+    "sync.group.offsets.interval.seconds",
     "metric.reporters",
 }
 STRICTER: Final = {

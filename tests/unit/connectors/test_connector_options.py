@@ -22,6 +22,8 @@ def test_defaults_are_javas_but_for_these() -> None:
     assert differ == {
         ("refresh.topics.interval.seconds", "5", "600"),
         ("refresh.groups.interval.seconds", "5", "600"),
+        ("emit.checkpoints.interval.seconds", "", "60"),
+        ("sync.group.offsets.interval.seconds", "", "60"),
         ("metric.reporters", "", "org.apache.kafka.common.metrics.JmxReporter"),
     }
 
@@ -48,7 +50,7 @@ def test_checkpoint_and_heartbeat_options_have_javas_defaults() -> None:
     checkpoint = options_of(MirrorCheckpointConfig)
     assert checkpoint["groups.exclude"].default == "console-consumer-.*,connect-.*,__.*"
     assert checkpoint["sync.group.offsets.enabled"].default == "false"
-    assert checkpoint["emit.checkpoints.interval.seconds"].default == "60"
+    assert checkpoint["emit.checkpoints.interval.seconds"].java_default == "60"
     heartbeat = options_of(MirrorHeartbeatConfig)
     assert heartbeat["emit.heartbeats.interval.seconds"].default == "1"
     assert heartbeat["heartbeats.topic.replication.factor"].default == "3"

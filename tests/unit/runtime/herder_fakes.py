@@ -93,6 +93,7 @@ class ObedientHost:
         self.events: list[str] = []
         self.fails_at_start: dict[TaskId, Exception] = {}
         self.held: frozenset[TopicPartition] = frozenset()
+        self.silent: dict[str, str] = {}
         self.closed = False
         self.on_start: Callable[[TaskId], None] = lambda _: None
 
@@ -125,6 +126,9 @@ class ObedientHost:
 
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(self.running)
+
+    def problems(self) -> Mapping[str, str]:
+        return self.silent
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         self.held = partitions
