@@ -22,8 +22,8 @@ def test_defaults_are_javas_but_for_these() -> None:
     assert differ == {
         ("refresh.topics.interval.seconds", "5", "600"),
         ("refresh.groups.interval.seconds", "5", "600"),
-        ("emit.checkpoints.interval.seconds", "", "60"),
-        ("sync.group.offsets.interval.seconds", "", "60"),
+        ("emit.checkpoints.interval.seconds", None, "60"),
+        ("sync.group.offsets.interval.seconds", None, "60"),
         ("metric.reporters", "", "org.apache.kafka.common.metrics.JmxReporter"),
     }
 
