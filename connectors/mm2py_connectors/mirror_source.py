@@ -65,6 +65,7 @@ class MirrorSourceConnector(Connector):
     """Copies the chosen topics of one flow; ``enabled=false`` makes it do nothing at all."""
 
     java_class: ClassVar[str] = MIRROR_SOURCE_CONNECTOR
+    exactly_once_support: ClassVar[bool] = True
     plugin_version: ClassVar[str] = KAFKA_RELEASE
     config_model: ClassVar[type[ConfigModel]] = MirrorSourceConfig
 

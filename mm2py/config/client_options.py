@@ -191,6 +191,13 @@ class ProducerOptions(ConfigModel):
             low=1, ours=True, importance=_MEDIUM,
         ),
     ] = CONNECTIONS  # fmt: skip
+    transaction_timeout_ms: Annotated[
+        int,
+        Option(
+            _INT, "exactly-once: after this time the target aborts a transaction that was not ended",
+            low=1, unit="ms", java_default="60000",
+        ),
+    ] = 60_000  # fmt: skip
 
 
 _OPENSSL: Final = "names of Java's security providers; OpenSSL decides here"
@@ -442,7 +449,6 @@ _WITHOUT_END: Final = "a batch is retried without end: giving up would lose it"
 _NO_GROUP: Final = "MirrorMaker 2 reads with assigned partitions and no consumer group"
 _REBOOTSTRAP: Final = "the bootstrap list is always asked again when no known broker answers"
 _SAME_PARTITION: Final = "a record keeps its partition"
-_EXACTLY_ONCE: Final = "exactly-once mode comes with part 4"
 _LEVEL: Final = "recompression uses a fast level"
 _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
@@ -486,9 +492,9 @@ _UNREAD: Final = (
     *_unread(_N, "producer", "delivery.timeout.ms", _WITHOUT_END, _INT, low=0, java=("120000", _MEDIUM)),
     *_unread(_N, "producer", "retries", _WITHOUT_END, _INT, low=0, java=("2147483647", _HIGH)),
     *_unread(_N, "producer", "max.block.ms", _WITHOUT_END, _LONG, low=0, java=("60000", _MEDIUM)),
-    *_unread(_L, "producer", "transactional.id", _EXACTLY_ONCE, java=(None, _LOW)),
-    *_unread(_L, "producer", "transaction.timeout.ms", _EXACTLY_ONCE, _INT, java=("60000", _LOW)),
-    *_unread(_L, "producer", "transaction.two.phase.commit.enable", _EXACTLY_ONCE),
+    *_unread(_N, "producer", "transactional.id",
+             "exactly-once names it <group.id>-<connector>-<task>, as Connect does", java=(None, _LOW)),
+    *_unread(_N, "producer", "transaction.two.phase.commit.enable", "a transaction ends within its task"),
     *_unread(_N, "producer", "partitioner.class partitioner.ignore.keys partitioner.adaptive.partitioning."
              "enable partitioner.availability.timeout.ms", _SAME_PARTITION),
     *_unread(_N, _BOTH, "key.deserializer value.deserializer key.serializer value.serializer", _SERIALIZERS),

@@ -85,12 +85,6 @@ def _none_yet(name: str, value: JavaValue) -> str:
     return invalid(name, value, f"{name} come with part 5; remove them, records stay unchanged")
 
 
-def _not_required_yet(name: str, value: JavaValue) -> str:
-    if isinstance(value, str) and value.lower() == "required":
-        return invalid(name, value, "not supported yet, it comes with part 4")
-    return ""
-
-
 def _not_empty(name: str, value: JavaValue) -> str:
     return invalid(name, value, "String must be non-empty") if value == "" else ""
 
@@ -265,8 +259,7 @@ class SourceFrameworkConfig(FrameworkConfig):
         str,
         Option(
             _STRING, "required refuses to run the connector without exactly-once mode.",
-            choices=("REQUIRED", "REQUESTED"), any_case=True, checks=(_not_required_yet,),
-            effect=Effect.LATER,
+            choices=("REQUIRED", "REQUESTED"), any_case=True,
             group=_EXACTLY_ONCE, order=2, width="SHORT", importance="MEDIUM",
             display="Exactly once support",
         ),
@@ -275,7 +268,7 @@ class SourceFrameworkConfig(FrameworkConfig):
         str,
         Option(
             _STRING, "When a transaction ends in exactly-once mode.",
-            choices=("INTERVAL", "POLL", "CONNECTOR"), any_case=True, effect=Effect.LATER,
+            choices=("INTERVAL", "POLL", "CONNECTOR"), any_case=True,
             group=_EXACTLY_ONCE, order=3, width="SHORT", importance="MEDIUM",
             display="Transaction Boundary",
         ),
@@ -284,7 +277,6 @@ class SourceFrameworkConfig(FrameworkConfig):
         int | None,
         Option(
             _LONG, "Time between transactions where the boundary is interval.", low=0,
-            effect=Effect.LATER,
             group=_EXACTLY_ONCE, order=4, width="SHORT", display="Transaction boundary interval",
         ),
     ] = None  # fmt: skip

@@ -5,10 +5,11 @@ Flow: top-level texts -> ``ProcessConfig``, ``RestOptions``; ``MirrorMakerConfig
 target's alias (``B.offset.flush.interval.ms``), because a flow's worker belongs to its target cluster.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER
-from mm2py.config.definitions import ConfigModel, Effect, Option, options_of
+from mm2py.config.definitions import ConfigModel, Effect, Option, Problem, options_of
 from mm2py.config.java_values import JavaType
 
 __all__ = [
@@ -176,6 +177,32 @@ class RestOptions(ConfigModel):
 class WorkerConfig(ConfigModel):
     """How the worker of one flow runs (``DistributedConfig``, ``WorkerConfig``)."""
 
+    @classmethod
+    def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
+        """Fencing needs workers that send each other signed requests."""
+        mode = props.get("exactly.once.source.support", "disabled").strip().lower()
+        protocol = props.get("connect.protocol", "sessioned").strip().lower()
+        if mode == "disabled" or protocol != "eager":
+            return []
+        return [
+            Problem(
+                "connect.protocol",
+                protocol,
+                f"exactly.once.source.support={mode} needs an incremental protocol",
+                "use sessioned or compatible",
+            )
+        ]
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether source tasks write in transactions."""
+        return self.exactly_once_source_support == "enabled"
+
+    @property
+    def leader_writes_in_transactions(self) -> bool:
+        """Whether the leader's records of the config topic are transactional (``preparing`` and ``enabled``)."""
+        return self.exactly_once_source_support != "disabled"
+
     bootstrap_servers: Annotated[tuple[str, ...], Option(_LIST, "Brokers of the target.")]
     client_id: Annotated[str, Option(_STRING, "Put into client ids of the worker.")] = ""
     group_id: Annotated[str, Option(_STRING, "Group that the workers of a flow join.")]
@@ -253,10 +280,10 @@ class WorkerConfig(ConfigModel):
         str,
         Option(
             _STRING,
-            "Exactly-once mode of source connectors; it comes with part 4.",
+            "enabled: records and their source offsets are written in one transaction. Roll all workers of a "
+            "group to preparing first: the leader writes the config topic in transactions.",
             choices=("disabled", "preparing", "enabled"),
             any_case=True,
-            effect=Effect.LATER,
         ),
     ] = "disabled"
     topic_creation_enable: Annotated[

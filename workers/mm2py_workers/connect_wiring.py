@@ -35,6 +35,7 @@ from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.file_offsets import FileOffsetBackingStore
@@ -138,9 +139,9 @@ class _Worker:
             status=status,
             offsets=offsets,
             membership=membership,
-            hosts=lambda watcher: HostsBySource(
+            hosts=lambda watcher, guard: HostsBySource(
                 _source_of,
-                lambda source: self._host(source, watcher, tables, offsets, on_topic),
+                lambda source: self._host(source, watcher, guard, tables, offsets, on_topic),
             ),
             peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
@@ -149,12 +150,14 @@ class _Worker:
             meter=self.meter(),
             settings=self.file.worker,
             close=close,
+            fence_producers=tables.fence_producers,
         )
 
     def _host(
         self,
         source: str,
         watcher: TaskWatcher,
+        guard: StartGuard,
         tables: FlowTables,
         offsets: WorkerOffsets,
         on_topic: Callable[[TaskId, str], None],
@@ -178,7 +181,7 @@ class _Worker:
             permit=tables.permit,
             target_name="the worker's cluster",
         )
-        return SourceHost(host(watcher), ledger)
+        return SourceHost(host(watcher, guard), ledger)
 
     def _ledger_replicas(self) -> int:
         """As safe as the offsets; where those are in a file, as the broker has it."""
@@ -297,7 +300,13 @@ def _node(
         worker_id=rest.worker_id,
         plugins=plugins,
         catalog=InstalledPlugins(plugins),
-        validator=ConfigValidator(plugins, resolve=file.resolve, policy=file.policy, mask=mask),
+        validator=ConfigValidator(
+            plugins,
+            resolve=file.resolve,
+            policy=file.policy,
+            mask=mask,
+            exactly_once=file.worker.exactly_once,
+        ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,

@@ -129,6 +129,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         meter=meter,
         settings=plan.worker,
         close=close,
+        fence_producers=tables.fence_producers,
     )
     return WiredFlow(parts, overrides)
 

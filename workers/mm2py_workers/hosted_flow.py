@@ -77,8 +77,12 @@ class _Opening:
 class HostedOffsets:
     """The offset store of a flow in its task host."""
 
-    def __init__(self, tables: FlowTables, topic: InternalTopic) -> None:
-        self._store = KafkaOffsetBackingStore(tables.table(topic, follow=False))
+    def __init__(
+        self, tables: FlowTables, topic: InternalTopic, *, transactional: bool = False
+    ) -> None:
+        self._store = KafkaOffsetBackingStore(
+            tables.table(topic, follow=False, transactional=transactional)
+        )
         self.opening = _Opening(tables.cluster, self._store.start)
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
@@ -101,9 +105,21 @@ class HostedOffsets:
 class HostedMaps:
     """The offset maps of a flow in its task host."""
 
-    def __init__(self, tables: FlowTables, source: str, replication_factor: int) -> None:
-        self._store = tables.offset_map(source, replication_factor)
+    def __init__(
+        self,
+        tables: FlowTables,
+        source: str,
+        replication_factor: int,
+        *,
+        transactional: bool = False,
+    ) -> None:
+        self._store = tables.offset_map(source, replication_factor, transactional=transactional)
         self.opening = _Opening(tables.cluster, self._store.start)
+
+    @property
+    def topic(self) -> str:
+        """The topic that holds them."""
+        return self._store.topic
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest page of each partition that has a map."""
@@ -170,10 +186,17 @@ def open_flow(
     permit = Permit(clock)
     producer = store_producer(spec.worker, spec.flow)
     tables = FlowTables(cluster, producer, permit=permit, clock=clock)
-    offsets = HostedOffsets(tables, offset_topic(spec.worker, worker))
+    offsets = HostedOffsets(
+        tables, offset_topic(spec.worker, worker), transactional=worker.exactly_once
+    )
     maps = None
     if spec.flow.source != CONNECT:  # a worker's tasks that copy no source cluster
-        maps = HostedMaps(tables, spec.flow.source, worker.offset_storage_replication_factor)
+        maps = HostedMaps(
+            tables,
+            spec.flow.source,
+            worker.offset_storage_replication_factor,
+            transactional=worker.exactly_once,
+        )
     assembly = task_assembly(
         spec.flow,
         spec.worker,
@@ -233,5 +256,10 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
             on_topic=reports.on_topic,
             permit=permit,
             maps=maps,
+            transactions=(
+                (lambda spec: links.transactions(spec, worker, store, reports.guard))
+                if worker.exactly_once
+                else None
+            ),
         )
     )

@@ -7,6 +7,7 @@ and ``RestSettings``. Every problem of a file is told at once, with its line. Op
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -146,7 +147,8 @@ def load_worker_file(
         None
         if worker is None
         else findings.tried(
-            lambda: override_policy(
+            partial(
+                override_policy,
                 worker.connector_client_config_override_policy,
                 worker.connector_client_config_override_allowlist,
             )
@@ -157,6 +159,9 @@ def load_worker_file(
     assert worker is not None, "or it was refused"
     assert rest is not None, "or it was refused"
     assert policy is not None, "or it was refused"
+    notices = tuple(_notices(resolved, worker, standalone=standalone))
+    if standalone:
+        worker = worker.model_copy(update={"exactly_once_source_support": "disabled"})
     return WorkerFile(
         file=file,
         props=props,
@@ -164,7 +169,7 @@ def load_worker_file(
         rest=rest,
         policy=policy,
         providers=providers,
-        notices=tuple(_notices(resolved, worker, standalone=standalone)),
+        notices=notices,
         standalone=standalone,
     )
 
@@ -175,10 +180,10 @@ def _notices(props: Mapping[str, str], worker: WorkerConfig, *, standalone: bool
             "plugin.path has no effect: connectors are Python packages with an entry point of group"
             " mm2py.connectors, and the mirror connectors are built in"
         )
-    if worker.exactly_once_source_support != "disabled":
+    if standalone and worker.leader_writes_in_transactions:
         yield (
-            f"exactly.once.source.support={worker.exactly_once_source_support} comes with part 4:"
-            " records are copied at least once"
+            f"exactly.once.source.support={worker.exactly_once_source_support} has no effect: a standalone"
+            " worker keeps its offsets in a file, so records are copied at least once"
         )
     if standalone and props.get(PROCESSES, "0").strip() != "0":
         yield f"{PROCESSES} has no effect: tasks of a standalone worker live in its own process"

@@ -23,6 +23,7 @@ from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.worker_connector import ConnectorFacts, WorkerConnector
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
@@ -53,6 +54,8 @@ class _Task:
     config: ConnectorConfig
     connector: ConnectorConfig
     framework: FrameworkConfig = field(default_factory=FrameworkConfig)
+    generation: int = -1
+    """Of the connector's task configs, as this worker counts commits."""
     refused: Status | None = None
     state: State | None = None
     stopping: bool = False
@@ -70,6 +73,7 @@ class AssignedWork:
     Args:
         parts: the herder's.
         publish: takes task configs of connectors that run here.
+        guard: what tasks with exactly-once support ask before they run.
         on_change: called when the state of a connector or task changed.
     """
 
@@ -77,6 +81,7 @@ class AssignedWork:
         self,
         parts: HerderParts,
         publish: Publish,
+        guard: StartGuard,
         *,
         clock: Clock,
         on_change: Callable[[], None],
@@ -90,9 +95,10 @@ class AssignedWork:
         self._configs: dict[str, ConnectorConfig] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
+        self._exactly_once = parts.settings.exactly_once
         self._permit = parts.membership.permit
         self._term = self._permit.term
-        self._host = parts.hosts(self._task_changed)
+        self._host = parts.hosts(self._task_changed, guard)
 
     @property
     def running(self) -> Work:
@@ -130,7 +136,10 @@ class AssignedWork:
         self._on_change()
 
     def changed(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> Work:
-        """Return the tasks that a commit has changed or taken away; unchanged ones run on."""
+        """Return the tasks that a commit has changed or taken away; unchanged ones run on.
+
+        With exactly-once support all of them: before tasks of the new configs start, every producer is fenced.
+        """
         names = frozenset(connectors)
         current = {task for name in names for task in snapshot.tasks(name)}
         stale = (
@@ -138,7 +147,8 @@ class AssignedWork:
             for task, entry in self._tasks.items()
             if task.connector in names
             and (
-                task not in current
+                self._exactly_once
+                or task not in current
                 or snapshot.task_configs.get(task) != entry.config
                 or _in_force(task.connector, snapshot) != entry.connector
             )
@@ -356,7 +366,11 @@ class AssignedWork:
         if config is None or task not in snapshot.tasks(task.connector):
             return
         self._note_target(task.connector, snapshot.target(task.connector))
-        entry = self._tasks[task] = _Task(config, _in_force(task.connector, snapshot))
+        entry = self._tasks[task] = _Task(
+            config,
+            _in_force(task.connector, snapshot),
+            generation=snapshot.generations.get(task.connector, -1),
+        )
         await self._launch(task, entry)
 
     async def _launch(self, task: TaskId, entry: _Task) -> None:
@@ -371,6 +385,7 @@ class AssignedWork:
                 paused=task.connector in self._paused,
                 generation=self._parts.membership.generation,
                 version=self._version(connector) or "",
+                configs=entry.generation,
             )
             await self._host.start_task(spec)
         except (

@@ -263,6 +263,7 @@ class _Reports(TaskReports):
         self._meter = reports.meter
         self._events = reports.events
         self._on_topic = reports.on_topic
+        self._guard = reports.guard
         self._changed = changed
 
     def serve(self, channel: Channel, scope: str) -> None:
@@ -276,6 +277,8 @@ class _Reports(TaskReports):
             self.written,
             self.incarnations,
             self.note_incarnation,
+            self.fence,
+            self.verify,
             scope=scope,
         )
 
@@ -306,3 +309,9 @@ class _Reports(TaskReports):
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         self._events.note_incarnation(partition, topic_id)
+
+    async def fence(self, task: TaskId) -> None:
+        await self._guard.fence(task)
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        await self._guard.verify(task, generation)

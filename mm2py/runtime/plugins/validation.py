@@ -35,6 +35,7 @@ __all__ = ["ConfigValidator"]
 
 _ENDING: Final = "Connector"
 _BOUNDARY: Final = "transaction.boundary"
+_SUPPORT: Final = "exactly.once.support"
 _NULL: Final = "Null value can not be supplied as the configuration value."
 _VERSIONS: Final = {
     f"{which}.converter.plugin.version": f"{which}.converter"
@@ -74,6 +75,7 @@ class ConfigValidator:
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
         build: also build the connector once its options are right; it refuses what only it can know.
+        exactly_once: whether the worker has exactly-once source support.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class ConfigValidator:
         policy: OverridePolicy,
         mask: SecretMask,
         build: bool = True,
+        exactly_once: bool = True,
     ) -> None:
+        self._exactly_once = exactly_once
         self._plugins = plugins
         self._resolve = resolve
         self._policy = policy
@@ -113,6 +117,7 @@ class ConfigValidator:
             if value is None and name not in definitions
         ]
         texts = {name: value for name, value in props.items() if value is not None}
+        _check_support(factory, texts, found, enabled=self._exactly_once)
         provided = {
             name: texts[name]
             for name, raw in config.items()
@@ -254,6 +259,31 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) 
             _BOUNDARY,
             "The connector does not support connector-defined transaction boundaries with the given"
             " configuration. Please reconfigure it to use a different transaction boundary definition.",
+        )
+
+
+def _check_support(
+    factory: ConnectorFactory, texts: Mapping[str, str], found: _Findings, *, enabled: bool
+) -> None:
+    """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong replaces it."""
+    if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in found.values:
+        return
+    model = config_model(factory)
+    own = [] if model is None else model.cross_check(texts)
+    for problem in (it for it in own if it.name == _SUPPORT):
+        reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
+        found.add(problem.name, invalid(problem.name, problem.value, reason))
+        return
+    if not enabled:
+        found.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
+    if not getattr(factory, "exactly_once_support", False):
+        found.add(
+            _SUPPORT,
+            "The connector does not implement the API required for preflight validation of exactly-once"
+            " source support. Please consult the documentation for the connector to determine whether it"
+            " supports exactly-once semantics, and then consider reconfiguring the connector to use the value"
+            ' "requested" for this property (which will disable this preflight check and allow the connector'
+            " to be created).",
         )
 
 

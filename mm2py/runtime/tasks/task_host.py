@@ -33,7 +33,7 @@ class TaskSpec:
     """Everything a host needs to run a task; plain data, resolved texts.
 
     ``generation`` and ``version`` are the connector's: the group's generation at the start, and the
-    plug-in's version for the status.
+    plug-in's version for the status. ``configs`` is the generation of its task configs.
     """
 
     id: TaskId
@@ -42,6 +42,7 @@ class TaskSpec:
     paused: bool = False
     generation: int = 0
     version: str = ""
+    configs: int = -1
 
 
 TaskWatcher = Callable[[TaskId, Status], None]

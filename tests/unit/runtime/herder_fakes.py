@@ -29,6 +29,7 @@ from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
@@ -356,6 +357,13 @@ class FakePeers:
         name = url.removeprefix("http://").rstrip("/")
         await self.cluster.nodes[name].herder.put_task_configs(connector, configs)
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.posted.append(url)
+        name = url.removeprefix("http://").rstrip("/")
+        await self.cluster.nodes[name].herder.fence(connector)
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         raise FatalError("not asked for here")
 
@@ -478,6 +486,9 @@ class Node:
     ) -> None:
         self.cluster, self.name = cluster, name
         self.hosts: list[ObedientHost] = []
+        self.guards: list[StartGuard] = []
+        self.fenced: list[tuple[str, ...]] = []
+        self.fence_gate: asyncio.Event | None = None
         self.config = memory_configs(cluster.configs)
         self.status = memory_statuses(cluster.statuses)
         self.offsets = FakeStore()
@@ -524,6 +535,7 @@ class Node:
             meter=self.meter,
             settings=WorkerConfig.model_validate(keys | settings),
             close=lambda: self._step("close"),
+            fence_producers=self._fence_producers,
         )
         self.herder = Herder(self.parts, clock=cluster.clock)
         self.life: asyncio.Task[None] | None = None
@@ -565,7 +577,13 @@ class Node:
         stored = self.status.get(work)
         return "" if stored is None else stored.state.value
 
-    def _host(self, watcher: TaskWatcher) -> ObedientHost:
+    async def _fence_producers(self, transactional_ids: Sequence[str]) -> None:
+        self.fenced.append(tuple(transactional_ids))
+        if self.fence_gate is not None:
+            await self.fence_gate.wait()
+
+    def _host(self, watcher: TaskWatcher, guard: StartGuard) -> ObedientHost:
+        self.guards.append(guard)
         self.hosts.append(ObedientHost(watcher))
         return self.hosts[-1]
 
