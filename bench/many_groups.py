@@ -150,9 +150,9 @@ class _Run:
         where = TopicPartition(self._copy, number % PARTITIONS)
         while time.monotonic() - begun < DEADLINE_S:
             found = (await target.committed([self._names[number]]))[self._names[number]]
-            if not isinstance(found, Mm2pyError) and (at := found.get(where)) is not None:
-                if at.offset >= offset:
-                    break
+            at = None if isinstance(found, Mm2pyError) else found.get(where)
+            if at is not None and at.offset >= offset:
+                break
             await asyncio.sleep(0.02)
         return time.monotonic() - begun
 
