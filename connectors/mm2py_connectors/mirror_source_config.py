@@ -128,6 +128,20 @@ class MirrorSourceConfig(MirrorConnectorConfig):
             java_default="no limit",
         ),
     ] = 0
+    loop_suppression: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Which batches of the source are not copied because a mirror wrote them there. on: those that a mirror of "
+            "this flow's target wrote. all: those that any mirror wrote, for three or more clusters that are all "
+            "connected. off: none. auto: on where the replication policy keeps names and the source lets us read "
+            "mm2py-producers.internal.",
+            choices=("auto", "on", "all", "off"),
+            group="topics",
+            ours=True,
+            java_default="off",
+        ),
+    ] = "auto"
     gap_policy: Annotated[
         str,
         Option(
@@ -211,6 +225,14 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
     task_assigned_partitions: Annotated[
         tuple[str, ...], Option(_LIST, "Source partitions as topic-partition.", importance="high")
     ]
+    task_source_cluster_id: Annotated[
+        str,
+        Option(_STRING, "Kafka's id of the source, where loops are suppressed.", ours=True),
+    ] = ""
+    task_target_cluster_id: Annotated[
+        str,
+        Option(_STRING, "Kafka's id of the target, where loops are suppressed.", ours=True),
+    ] = ""
     task_late_partitions: Annotated[
         tuple[str, ...],
         Option(

@@ -177,6 +177,7 @@ class _Worker:
             offsets,
             FlowReports(meter=meter, events=events, on_topic=on_topic),
             permit=tables.permit,
+            producers=tables.producer_ids(self._ledger_replicas()),
             target_name="the worker's cluster",
         )
         return SourceHost(host(watcher), ledger)

@@ -25,6 +25,7 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
+from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
@@ -79,7 +80,7 @@ def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
     return None
 
 
-def task_host(
+def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
     node: NodeParts,
     flow: FlowName,
     props: Mapping[str, str],
@@ -88,6 +89,7 @@ def task_host(
     reports: FlowReports,
     *,
     permit: Permit,
+    producers: ProducerIdStore,
     target_name: str,
 ) -> Callable[[TaskWatcher], TaskHost]:
     """Return what makes a flow's task host; ``props`` are its worker config, resolved."""
@@ -112,6 +114,7 @@ def task_host(
             store=store,
             reports=reports,
             permit=permit,
+            producers=producers,
             target_name=target_name,
             clock=node.clock,
         )

@@ -19,11 +19,13 @@ from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.ledger import ledger_topic
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.observability.metrics import FlowMeter
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
 from mm2py.types import FlowName
@@ -50,6 +52,7 @@ class FlowTables:
         self._clock = clock
         self._topics = InternalTopics(Admin(cluster), clock=clock)
         self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
+        self._producer_ids: ProducerIdStore | None = None
 
     def table(self, topic: InternalTopic, *, follow: bool = True) -> KafkaTable:
         """Return the table over one topic."""
@@ -82,12 +85,21 @@ class FlowTables:
         table = self.own_table(ledger_topic(source), "delete", replication_factor, follow=False)
         return LedgerStore(table, meter=meter, clock=self._clock)
 
+    def producer_ids(self, replication_factor: int) -> ProducerIdStore:
+        """Return what publishes the producer ids of the flow's tasks, always the same."""
+        if self._producer_ids is None:
+            table = self.own_table(PRODUCERS_TOPIC, "compact", replication_factor, follow=False)
+            self._producer_ids = ProducerIdStore(table)
+        return self._producer_ids
+
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""
         await asyncio.gather(*(self._topics.partitions(name) for name in names))
 
     async def close(self) -> None:
         """Close the writer; the cluster is its owner's."""
+        if self._producer_ids is not None:
+            await self._producer_ids.close()
         await self._writer.close()
 
 
