@@ -51,20 +51,37 @@ def wait_both_ready(mirror: Mirror) -> None:
 def wait_until_quiet(
     mirror: Running, one: KafkaAddress, two: KafkaAddress, topic: str, records: int
 ) -> tuple[Logs, Logs]:
-    """Wait until both sides have so many records at least and their log ends do not move; return both."""
+    """Wait until both sides have so many different records and their log ends do not move; return both.
+
+    Doubles of a killed worker count in log ends, so those alone say nothing of what is missing.
+    """
     seen: tuple[dict[int, int], dict[int, int]] = ({}, {})
     since = time.monotonic()
+    logs: tuple[Logs, Logs] = ({}, {})
 
     def quiet() -> bool:
-        nonlocal seen, since
+        nonlocal seen, since, logs
         now = ends(one, topic), ends(two, topic)
         if now != seen:
             seen, since = now, time.monotonic()
-        enough = all(sum(side.values()) >= records for side in now)
-        return enough and time.monotonic() - since >= QUIET_S
+        if time.monotonic() - since < QUIET_S:
+            return False
+        logs, since = (read(one, topic), read(two, topic)), time.monotonic()
+        return all(_different(side) >= records for side in logs)
 
-    until(quiet, 180, lambda: f"{records} records on both sides, at rest: {seen}", alive=mirror)
-    return read(one, topic), read(two, topic)
+    until(
+        quiet,
+        180,
+        lambda: (
+            f"{records} records on both sides, at rest: {[*map(_different, logs)]}, ends {seen}"
+        ),
+        alive=mirror,
+    )
+    return logs
+
+
+def _different(logs: Logs) -> int:
+    return sum(len({record.value for record in log.records}) for log in logs.values())
 
 
 @dataclass(frozen=True, slots=True)
