@@ -16,6 +16,7 @@ from tests.integration.active_active import (
 from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.ledger_scenes import COMPACTING
 from tests.integration.mirror_process import SHORT_SESSION, Mirror, run_to_end, until
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Load, Sent, ends, read, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -138,6 +139,34 @@ def test_what_compaction_leaves_of_a_mirrors_batches_is_still_recognised(
         values = [it.value or b"" for it in read(region_b, topic)[0].records]
         assert sum(MARKS[0] in value for value in values) == count, "the mirror's came back"
         assert any(MARKS[1] in value for value in values)
+        assert mirror.stop() == 0
+
+
+def test_conflicting_writes_of_a_compacted_topic_are_counted_in_both_directions(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, keys = unique("compacted"), 10
+    for region in (region_a, region_b):
+        create_topic(region, topic, 1, config={"cleanup.policy": "compact"})
+    flow = write_pair(tmp_path, region_a, region_b, topic)
+    for region, mark, first in ((region_a, MARKS[0], 0), (region_b, MARKS[1], keys // 2)):
+        write(region, topic, [Sent(0, mark, b"%d" % key) for key in range(first, first + keys)])
+    with Mirror(flow.file) as mirror:
+        url = public_url(mirror, 90)
+
+        def counted() -> bool:
+            found = [
+                (it["records_looped"], it["conflicts"])
+                for it in ask(f"{url}flows")[1]
+                if it["state"] == "RUNNING"
+            ]
+            return found == [(keys, keys // 2)] * 2
+
+        until(counted, 90, lambda: f"{ask(f'{url}flows')[1]}", alive=mirror)
         assert mirror.stop() == 0
 
 

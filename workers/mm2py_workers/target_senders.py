@@ -87,7 +87,7 @@ class TargetSenders:
         """Return what publishes the ids of a mirror's task; what others write is the cluster's own."""
         config = spec.connector_config
         mirrors = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
-        if not mirrors or suppression_of(spec.config) is Suppression.OFF:
+        if not mirrors or suppression_of(config) is Suppression.OFF:
             return None
 
         async def announce(producer_id: int) -> None:
