@@ -19,6 +19,10 @@ __all__ = ["LaneOwner"]
 class LaneOwner(Protocol):
     """Decides what follows for a lane; implemented by ``mm2py.client.send.sender.Sender``."""
 
+    async def new_producer(self) -> tuple[int, int]:
+        """Return a new producer id and its epoch, announced; ``Mm2pyError``: not now."""
+        ...
+
     def allowed(self) -> bool:
         """Whether anything may leave now."""
         ...
