@@ -8,6 +8,7 @@
     |-- RetriableError          try again after a pause; the worker owns the back-off
     |   |-- ConnectionFailedError   no connection, or it was lost: outcome of requests unknown
     |   |-- RequestTimedOutError    no answer in time: outcome unknown
+    |   |-- TargetMovedError        a predecessor's late write moved a target log: read it again
     |   `-- RetriableServerError    the broker said "not now" (carries its code)
     |-- FatalError              trying again changes nothing: the task or flow fails
     |   |-- AuthenticationError
@@ -33,6 +34,7 @@ __all__ = [
     "RetriableError",
     "RetriableServerError",
     "ServerError",
+    "TargetMovedError",
     "UnsupportedVersionError",
     "UsageError",
 ]
@@ -71,6 +73,10 @@ class ConnectionFailedError(RetriableError):
 
 class RequestTimedOutError(RetriableError):
     """The broker did not answer in time; the outcome of the request is unknown."""
+
+
+class TargetMovedError(RetriableError):
+    """A late write of a predecessor moved a target partition's log; what it holds has to be read again."""
 
 
 class FatalError(Mm2pyError):

@@ -152,6 +152,20 @@ class MirrorSourceConfig(MirrorConnectorConfig):
             java_default="continue in silence",
         ),
     ] = "continue"
+    offsets_identical: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Copies are written with one producer id of the flow, so that a late write of a task that was killed "
+            "or frozen doubles nothing, and offsets are the same on both clusters where the source is dense and "
+            "nothing else writes to the copy. require: a partition where they cannot be the same stops; off: each "
+            "task has a producer id of its own.",
+            choices=("prefer", "require", "off"),
+            group="offsets",
+            ours=True,
+            java_default="other offsets",
+        ),
+    ] = "prefer"
     partition_failure_policy: Annotated[
         str,
         Option(

@@ -35,8 +35,10 @@ __all__ = [
     "TargetLoss",
     "decode_page",
     "decode_page_key",
+    "decode_producer_key",
     "encode_page",
     "encode_page_key",
+    "encode_producer",
     "offset_map_topic",
 ]
 
@@ -44,6 +46,9 @@ MAP_VERSION: Final = 1
 PAGE_SEGMENTS: Final = 256
 """Most segments of a page: one record of the topic, about a kilobyte where every record has a hole behind it."""
 
+_PRODUCER: Final = 2
+"""First byte of the key of a producer id."""
+_ID: Final = Struct(">Bq")
 _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
 _MARK_BITS: Final = 3
@@ -162,6 +167,10 @@ class PartitionMap:
         """Nothing was copied yet, and nothing lost."""
         return not (self._records or self._segments)
 
+    def is_of_another(self, target_id: bytes) -> bool:
+        """Whether the copies are in a target topic of another id than this one, as far as both are known."""
+        return NO_TOPIC_ID not in (target_id, self.target_id) and target_id != self.target_id
+
     @property
     def target_end(self) -> int:
         """The target offset behind the newest copy; -1 before the first one."""
@@ -252,6 +261,7 @@ class PartitionMap:
             last = max(last, source + records - 1)
             _append_lost(segments, source + kept, source + records, from_target)
         self._next_target = from_target
+        self.target_id = NO_TOPIC_ID  # perhaps the topic was created again
         self._changed = True
         return TargetLoss(first, last, from_target, end - 1)
 
@@ -420,6 +430,18 @@ def decode_page_key(key: bytes | None) -> tuple[TopicPartition, int]:
     if number < 0 or partition < 0:
         raise ProtocolError("a key of the offset map has a negative number")
     return TopicPartition(topic, partition), number
+
+
+def encode_producer(producer_id: int) -> tuple[bytes, bytes]:
+    """Return key and value of the record that makes a producer id the flow's; the first one counts."""
+    return _ID.pack(_PRODUCER, producer_id), bytes((MAP_VERSION,))
+
+
+def decode_producer_key(key: bytes | None) -> int:
+    """Return the producer id of a key, -1 where it is another kind of key."""
+    if key is None or len(key) != _ID.size or key[0] != _PRODUCER:
+        return -1
+    return int.from_bytes(key[1:])
 
 
 def encode_page(page: Page) -> bytes:

@@ -18,13 +18,21 @@ from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
 from mm2py.client.send.owner import LaneOwner
-from mm2py.client.send.tail import CopiedSoFar, LaneTail
+from mm2py.client.send.tail import (
+    CopiedSoFar,
+    Identical,
+    LaneTail,
+    LogEnd,
+    not_identical,
+    sequence_after,
+)
 from mm2py.clock import Clock
 from mm2py.errors import FatalServerError, Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.log_offsets import EpochQuery
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import LATEST, TopicPartition
 
 __all__ = ["LaneOpening"]
@@ -102,6 +110,13 @@ class LaneOpening:
                 node_id, {lane.target: LATEST for lane in lanes}
             )
             tails = await self._look_for_tails(node_id, lanes, ends)
+            sequences = await self._sequences(
+                {
+                    lane: ends[lane.target].offset
+                    for lane in lanes
+                    if lane.lasting and lane.target not in tails and ends[lane.target].error is None
+                }
+            )
         except Mm2pyError as error:
             for lane in lanes:
                 self._later(lane, error)
@@ -111,7 +126,7 @@ class LaneOpening:
             if lane.target in tails:
                 self._owner.spawn(self._compare(lane, node_id, tails[lane.target]))
             elif end.error is None:
-                self._open(lane, node_id, end.offset)
+                self._open(lane, node_id, end.offset, sequences.get(lane, 0))
             elif end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
                 self._open(lane, node_id, -1)  # it may be written all the same
             else:
@@ -124,11 +139,22 @@ class LaneOpening:
         if self._copied is None:
             return {}
         readable = [lane for lane in lanes if ends[lane.target].error is None]
-        known = {lane.target: self._copied.target_end(lane.source) for lane in readable}
+        ids = {
+            lane.target: self._cluster.known_topic_id(lane.target.topic) or NO_TOPIC_ID
+            for lane in readable
+        }
+        known = {
+            lane.target: self._copied.target_end(lane.source, ids[lane.target]) for lane in readable
+        }
         begun = [tp for tp, end in known.items() if end >= 0]
         log_ends = await self._log_ends(node_id, begun) if begun else {}
         await self._copied.begin(
-            {lane.source: log_ends.get(lane.target, ends[lane.target].offset) for lane in readable}
+            {
+                lane.source: LogEnd(
+                    log_ends.get(lane.target, ends[lane.target].offset), ids[lane.target]
+                )
+                for lane in readable
+            }
         )
         return {
             tp: LaneTail(tp, known[tp], end, partial(self._read, tp))
@@ -176,7 +202,35 @@ class LaneOpening:
                 lane.target,
                 tail.recognised,
             )
-        self._open(lane, node_id, tail.end)
+        if lane.state is LaneState.OPENING:
+            self._open(lane, node_id, tail.end, await self._sequence_behind(lane, tail))
+
+    async def _sequence_behind(self, lane: SenderLane, tail: LaneTail) -> int:
+        """Return the sequence that continues a tail."""
+        producer = lane.producer_id, lane.epoch
+        if not lane.lasting:
+            return 0
+        if producer in tail.sequences:
+            return tail.sequences[producer]
+        return await self._patient_sequence(lane, tail.start)
+
+    async def _sequences(self, ends: Mapping[SenderLane, int]) -> dict[SenderLane, int]:
+        """Return where the sequences of lanes continue, given the ends of their logs."""
+        found = await asyncio.gather(
+            *(self._patient_sequence(lane, end) for lane, end in ends.items())
+        )
+        return dict(zip(ends, found, strict=True))
+
+    async def _patient_sequence(self, lane: SenderLane, end: int) -> int:
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        producer = lane.producer_id, lane.epoch
+        while end > 0:
+            try:
+                return await sequence_after(self._cluster, lane.target, end - 1, producer)
+            except RetriableError as error:
+                log.debug("log of %s cannot be read yet cause=%s", lane.target, error)
+                await self._clock.sleep(backoff.next_s())
+        return 0
 
     async def _compare_first(self, lane: SenderLane, tail: LaneTail) -> None:
         source, batch = lane.queue[0]
@@ -200,12 +254,19 @@ class LaneOpening:
                 log.debug("log of %s cannot be read yet cause=%s", tp, error)
                 await self._clock.sleep(backoff.next_s())
 
-    def _open(self, lane: SenderLane, node_id: int, log_end: int) -> None:
+    def _open(self, lane: SenderLane, node_id: int, log_end: int, sequence: int = 0) -> None:
         self._backoff.reset()
-        if lane.state is LaneState.OPENING:
-            self._limits.apply(lane)
-            lane.opened(node_id, log_end)
-            self._owner.ready(lane)
+        if lane.state is not LaneState.OPENING:
+            return
+        if self._copied is not None and self._copied.identical is Identical.REQUIRE:
+            first = lane.queue[0][1].runs[0][0] if lane.queue else log_end
+            if first != log_end:
+                text = f"the copy of source offset {first} would be at {log_end}"
+                self._owner.failed(lane, not_identical(lane, text))
+                return
+        self._limits.apply(lane)
+        lane.opened(node_id, log_end, sequence)
+        self._owner.ready(lane)
 
     def _later(self, lane: SenderLane, error: Exception) -> None:
         if lane.state is not LaneState.OPENING:

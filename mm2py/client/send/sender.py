@@ -19,7 +19,13 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.client.send.tail import CopiedSoFar, Recognised
+from mm2py.client.send.tail import (
+    CopiedSoFar,
+    Identical,
+    Recognised,
+    not_identical,
+    producer_at,
+)
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -118,11 +124,15 @@ class Sender:
         self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
+        self._foreign: set[TopicPartition] = set()
+        """Targets whose other writer was named."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._copied = copied
         self._producer_id = -1
         self._epoch = -1
+        self._lasting = False
         self._closed = False
         self._codec = CODECS.get(settings.compression_type)
         self.buffered_bytes = 0
@@ -131,9 +141,18 @@ class Sender:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
         if self._owns_cluster:
             await self._cluster.connect()
-        answer = await self._cluster.call_any(messages.init_producer_id())
-        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        if self._copied is not None:
+            lasting_id = await self._copied.producer_id(self._claim_id)
+            self._lasting = lasting_id >= 0
+            self._producer_id, self._epoch = lasting_id, 0
+        if not self._lasting:
+            answer = await self._cluster.call_any(messages.init_producer_id())
+            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
         self.spawn(self._look_after())
+
+    async def _claim_id(self) -> int:
+        answer = await self._cluster.call_any(messages.init_producer_id())
+        return answer.producer_id
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -143,6 +162,7 @@ class Sender:
         if lane is None:
             lane = self._lanes[target] = self._new_lane(target)
             self._opening.add(lane)
+        self._fail_at_hole(lane, batches)
         if lane.state is LaneState.FAILED:
             for batch in batches:
                 _release(batch)
@@ -161,6 +181,17 @@ class Sender:
             self.ready(lane)
         elif lane.state is LaneState.OPENING:
             self._opening.offered(lane)
+
+    def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
+        """End a partition whose offsets must be identical where its source has none to copy."""
+        if self._copied is None or self._copied.identical is not Identical.REQUIRE:
+            return
+        hole = lane.hole_before(batches)
+        if hole is not None and lane.state is not LaneState.FAILED:
+            text = (
+                f"source offset {hole} has no record to copy (compaction, a transaction, or lost)"
+            )
+            self.failed(lane, not_identical(lane, text))
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -253,6 +284,8 @@ class Sender:
         try:
             if code == 0:
                 self.delivered(lane, lane.acknowledged(sent, base_offset))
+                if lane.foreign is not None:
+                    self._note_foreign(lane)
                 if lane.state is LaneState.FLOWING:  # the ordinary case
                     if lane.queue:
                         self.ready(lane)
@@ -343,12 +376,14 @@ class Sender:
             producer_id, last = self._last_epochs[target]
             # Behind the last epoch the broker refuses 0, and the lane gets a new producer id.
             epoch = last + 1 if last < MAX_EPOCH else 0
-        return SenderLane(
+        lane = SenderLane(
             target,
             producer_id=producer_id,
             epoch=epoch,
             max_in_flight=self._settings.max_in_flight_requests_per_connection,
         )
+        lane.lasting = self._lasting and target not in self._last_epochs
+        return lane
 
     def resized(self, by_bytes: int) -> None:
         """Count what cutting changed."""
@@ -375,6 +410,37 @@ class Sender:
         """End a partition."""
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
+
+    def _note_foreign(self, lane: SenderLane) -> None:
+        """Another program wrote between our batches: name it, and end the partition where offsets must be identical."""
+        assert lane.foreign is not None
+        (first, end), lane.foreign = lane.foreign, None
+        required = self._copied is not None and self._copied.identical is Identical.REQUIRE
+        if required or lane.target not in self._foreign:
+            self._foreign.add(lane.target)
+            self.spawn(self._name_foreign(lane, first, end, required=required))
+
+    async def _name_foreign(
+        self, lane: SenderLane, first: int, end: int, *, required: bool
+    ) -> None:
+        try:
+            name = f"with producer id {await producer_at(self._cluster, lane.target, first)}"
+        except Mm2pyError as error:
+            name = f"(its batch cannot be read: {error})"
+        if not required:
+            log.warning(
+                "another program %s writes to a target partition, offsets are not the same on both clusters from"
+                " here on partition=%s first_offset=%d last_offset=%d",
+                name,
+                lane.target,
+                first,
+                end - 1,
+            )
+        elif lane.state is not LaneState.FAILED:
+            self.failed(
+                lane,
+                not_identical(lane, f"another program {name} wrote offsets {first} to {end - 1}"),
+            )
 
     def _drop(self, lane: SenderLane) -> None:
         self.buffered_bytes -= lane.queued_bytes

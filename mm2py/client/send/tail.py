@@ -16,9 +16,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, final
 
-from mm2py.errors import ProtocolError
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.send.lane import SenderLane
+from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.protocol.compression import decompress
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import (
@@ -35,10 +39,21 @@ from mm2py.protocol.record_bytes import walk
 from mm2py.protocol.splice import rewrite
 from mm2py.types import TopicPartition
 
-__all__ = ["CopiedSoFar", "LaneTail", "Recognised"]
+__all__ = [
+    "CopiedSoFar",
+    "Identical",
+    "LaneTail",
+    "LogEnd",
+    "Recognised",
+    "next_sequence",
+    "not_identical",
+    "producer_at",
+    "sequence_after",
+]
 
 log = logging.getLogger(__name__)
 
+_MAX_SEQUENCE: Final = 0x7FFFFFFF
 AHEAD_BYTES: Final = 32 * 1024 * 1024
 """How far a record is looked for behind records of others."""
 
@@ -46,14 +61,40 @@ Content = tuple[int, bytes]
 """Timestamp, and key, value and headers in their stored form."""
 
 
+class Identical(StrEnum):
+    """Whether offsets must be the same on both clusters (``offsets.identical``)."""
+
+    REQUIRE = "require"
+    """A partition where they cannot be fails."""
+    PREFER = "prefer"
+    """They are where the source is dense and nothing else writes to the target; the rest is reported."""
+    OFF = "off"
+
+
+class LogEnd(NamedTuple):
+    """Where a target partition's log ends, and the id of its topic (zeros where the cluster has none)."""
+
+    offset: int
+    topic_id: bytes
+
+
 class CopiedSoFar(Protocol):
     """What is known of the copies of a partition before its first batch is sent."""
 
-    def target_end(self, source: TopicPartition) -> int:
-        """Return the target offset behind the newest known copy; -1 where nothing is known."""
+    def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
+        """Return the target offset behind the newest known copy in the topic with this id; -1: nothing is known."""
         ...
 
-    def begin(self, ends: Mapping[TopicPartition, int]) -> Awaitable[None]:
+    @property
+    def identical(self) -> Identical:
+        """``offsets.identical``."""
+        ...
+
+    def producer_id(self, claim: Callable[[], Awaitable[int]]) -> Awaitable[int]:
+        """Return the producer id that all copies of the flow are written with, -1 for none; ``claim`` gets a new one."""
+        ...
+
+    def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
         """Note where the target's logs end before the first copy, by source partition; returns when that is durable.
 
         A log that ends before its newest known copy has lost it.
@@ -122,6 +163,8 @@ class LaneTail:
         self._open: deque[tuple[int, Content]] = deque()
         """Records of the first stored batch, once it had to be opened."""
         self._timed = True
+        self.sequences: dict[tuple[int, int], int] = {}
+        """By producer id and epoch, the sequence that follows its last batch here."""
         self.recognised = 0
         self.foreign = 0
         self.is_over = start >= end
@@ -214,12 +257,66 @@ class LaneTail:
             if last >= self._position and fields[0] < self.end:
                 if not attributes & CONTROL_FLAG and count:
                     data = view[at : at + size]
+                    self.sequences[fields[9], fields[10]] = next_sequence(data)
                     self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))
                 self._position = last + 1
             at += size
 
 
 # ---- records
+
+
+def not_identical(lane: SenderLane, cause: str) -> PartitionError:
+    """Return the error of a partition whose offsets cannot be the same on both clusters."""
+    return PartitionError(
+        f"offsets.identical=require: {cause}, so {lane.target} on the target has other offsets",
+        topic=lane.source.topic,
+        partition=lane.source.partition,
+        remedy="set offsets.identical=prefer to copy it with other offsets, which the offset map translates",
+    )
+
+
+async def producer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> int:
+    """Return the producer id of the batch that has an offset; -1 for none.
+
+    Raises:
+        RetriableError: the log cannot be read now.
+        FatalServerError: it may not be read, or has not this offset any more.
+    """
+    header = await _header_at(cluster, tp, offset)
+    return -1 if header is None else int(HEADER.unpack_from(header)[9])
+
+
+async def sequence_after(
+    cluster: Cluster, tp: TopicPartition, offset: int, producer: tuple[int, int]
+) -> int:
+    """Return the sequence that follows a producer's batch at an offset; 0 where it is another's, or gone."""
+    try:
+        header = await _header_at(cluster, tp, offset)
+    except FatalServerError:
+        return 0
+    if header is None or HEADER.unpack_from(header)[9:11] != producer:
+        return 0
+    return next_sequence(header)
+
+
+async def _header_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Bytes | None:
+    fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
+    view = memoryview(fetched.records or b"")
+    at = 0
+    while len(view) - at >= HEADER_BYTES:
+        fields = HEADER.unpack_from(view, at)
+        if fields[0] <= offset <= fields[0] + fields[6]:
+            return view[at:]
+        at += fields[1] + 12
+    return None
+
+
+def next_sequence(batch: Bytes) -> int:
+    """Return the sequence that follows a batch."""
+    fields = HEADER.unpack_from(batch)
+    following: int = fields[11] + fields[6] + 1
+    return following & _MAX_SEQUENCE
 
 
 def _contents(data: Bytes, *, timed: bool) -> list[tuple[int, Content]]:

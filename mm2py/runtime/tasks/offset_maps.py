@@ -9,10 +9,11 @@ not be written is written with the next turn; 3 only the open page of a partitio
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import final
 
 from mm2py.api.context import EventKind, SourceGap
+from mm2py.client.send.tail import Identical, LogEnd
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
@@ -33,10 +34,12 @@ class TaskOffsetMaps:
 
     Args:
         store: where they are kept.
+        identical: ``offsets.identical``.
     """
 
-    def __init__(self, store: MapStore) -> None:
+    def __init__(self, store: MapStore, identical: Identical = Identical.OFF) -> None:
         self._store = store
+        self.identical = identical
         self._maps: dict[TopicPartition, PartitionMap] = {}
         self._unwritten: dict[TopicPartition, list[Page]] = {}
         self._refused = False
@@ -107,18 +110,37 @@ class TaskOffsetMaps:
 
     # ---- what the Sender asks before the first copy
 
-    def target_end(self, source: TopicPartition) -> int:
-        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
-        return -1 if source in self._astray else self.of(source).target_end
+    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
+        """Return the producer id that all copies of the flow are written with; -1 for an ordinary one of the task's own."""
+        if self.identical is Identical.OFF:
+            return -1
+        try:
+            return await self._store.producer_id(claim)
+        except RetriableError:
+            raise
+        except Mm2pyError as error:
+            self._note_refusal(error)
+            return -1
 
-    async def begin(self, ends: Mapping[TopicPartition, int]) -> None:
+    def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
+        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
+        found = self.of(source)
+        if source in self._astray or found.is_empty:
+            return -1
+        return 0 if found.is_of_another(topic_id) else found.target_end
+
+    async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable."""
-        for source, end in ends.items():
+        for source, (end, topic_id) in ends.items():
             found = self.of(source)
             if found.is_empty:
                 found.anchor(max(found.position, 0), end)
-            elif (loss := found.lose_target(end)) is not None:
-                self.on_loss(source, loss)
+            else:
+                # A topic that was created again has none of the copies, however far it has grown since.
+                loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
+                if loss is not None:
+                    self.on_loss(source, loss)
+            found.target_id = topic_id
         await self.write()
 
     # ---- what happens

@@ -12,6 +12,7 @@ from typing import TypeGuard, cast, final
 from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.errors import ConfigError
@@ -90,7 +91,12 @@ class TaskAssembly:
         parts, config = self._parts, spec.connector_config
         on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
         copies = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
-        maps = TaskOffsetMaps(parts.maps if copies else NoMapStore())
+        identical = Identical(
+            _choice(
+                config, "offsets.identical", (Identical.PREFER, Identical.REQUIRE, Identical.OFF)
+            )
+        )
+        maps = TaskOffsetMaps(parts.maps if copies else NoMapStore(), identical)
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
