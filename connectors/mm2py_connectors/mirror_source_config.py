@@ -156,8 +156,8 @@ class MirrorSourceConfig(MirrorConnectorConfig):
         str,
         Option(
             _STRING,
-            "Copies are written with one producer id of the flow, so that a late write of a task that was killed "
-            "or frozen doubles nothing, and offsets are the same on both clusters where the source is dense and "
+            "The copies of a partition are written with one lasting producer id, so that a late write of a task that "
+            "was killed or frozen doubles nothing, and offsets are the same on both clusters where the source is dense and "
             "nothing else writes to the copy. require: a partition where they cannot be the same stops; off: each "
             "task has a producer id of its own.",
             choices=("prefer", "require", "off"),

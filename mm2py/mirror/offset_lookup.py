@@ -19,7 +19,6 @@ from mm2py.mirror.offset_map import (
     Segment,
     decode_page,
     decode_page_key,
-    decode_producer_key,
 )
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
@@ -146,17 +145,11 @@ class MapIndex:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionIndex] = {}
-        self.producer_id = -1
-        """What the flow's copies are written with; -1 before there is one."""
         self.strange = 0
         """Records of versions that this program does not know, or damaged ones."""
 
     def take(self, record: Record) -> tuple[TopicPartition, Page] | None:
         """Take the next record of the topic and return its page; one that cannot be read is counted only."""
-        producer_id = decode_producer_key(record.key)
-        if producer_id >= 0:
-            self.producer_id = self.producer_id if self.producer_id >= 0 else producer_id
-            return None
         try:
             partition, number = decode_page_key(record.key)
             page = decode_page(number, record.value) if record.value is not None else None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, final
 
 from mm2py.mirror.offset_lookup import MapIndex, PageRef
-from mm2py.mirror.offset_map import Page, decode_page, encode_page, encode_page_key, encode_producer
+from mm2py.mirror.offset_map import Page, decode_page, encode_page, encode_page_key
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition
@@ -39,10 +39,6 @@ class MapStore(Protocol):
         """Write pages; returns when all are acknowledged, raises as ``OffsetStore.set``."""
         ...
 
-    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
-        """Return the producer id of the flow's copies; the first use claims one and keeps it. -1: there is none."""
-        ...
-
 
 @final
 class NoMapStore:
@@ -60,11 +56,6 @@ class NoMapStore:
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Keep nothing."""
-
-    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
-        """Nothing is kept."""
-        del claim
-        return -1
 
 
 @final
@@ -128,15 +119,6 @@ class OffsetMapStore:
         ]
         if entries:
             await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
-
-    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
-        """Return the producer id of the flow's copies; of several that were claimed at once the first counts."""
-        if self.index.producer_id < 0:
-            await self._table.read_to_end(READ_S)
-        if self.index.producer_id < 0:
-            await self._table.post([encode_producer(await claim())])
-            await self._table.read_to_end(READ_S)
-        return self.index.producer_id
 
     def _take(self, _partition: int, record: Record) -> None:
         taken = self.index.take(record)

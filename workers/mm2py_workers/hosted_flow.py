@@ -120,11 +120,6 @@ class HostedMaps:
         await self.opening.done()
         await self._store.write(pages)
 
-    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
-        """Return the producer id of the flow's copies."""
-        await self.opening.done()
-        return await self._store.producer_id(claim)
-
     async def close(self) -> None:
         """Stop reading."""
         await self.opening.end()

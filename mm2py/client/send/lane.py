@@ -40,6 +40,7 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "DEFINITE_RETRIABLE",
+    "MAX_SEQUENCE",
     "REPAIRABLE",
     "TOO_LARGE",
     "UNKNOWN_OUTCOME",
@@ -47,6 +48,7 @@ __all__ = [
     "MergePlan",
     "SenderLane",
     "Sent",
+    "Writer",
 ]
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
@@ -118,6 +120,14 @@ class Outcome(Enum):
     ACKED = auto()
     NOT_WRITTEN = auto()
     UNKNOWN = auto()
+
+
+class Writer(NamedTuple):
+    """Who wrote a batch, and the sequence that follows it."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
 
 
 TINY_COMPRESSED_BYTES: Final = 2 * 1024
@@ -224,7 +234,7 @@ class SenderLane:
         self._under_way = 0
         self._max_in_flight = max_in_flight
         self.next_source = -1  # source offset behind what was offered, where it is followed
-        self.lasting = False  # its producer id outlives the process, and is used by nothing but the flow's copies
+        self.lasting = False  # a successor continues under its producer id
         self.foreign: tuple[int, int] | None = None  # target offsets that another writer took
         # As of the last ``look_after``: acknowledgements, and the newest batch that waited.
         self._seen: tuple[int, RecordBatch | None] = (0, None)
@@ -346,12 +356,14 @@ class SenderLane:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def opened(self, leader: int, log_end: int, sequence: int = 0) -> None:
-        """The leader is known, and where the log ended before our first batch (-1: may not be read).
+    def keeps_producer(self, writer: Writer | None) -> None:
+        """The producer id outlives the process: continue a predecessor's, or begin with our own. Only in OPENING."""
+        self.lasting = True
+        if writer is not None:
+            self.producer_id, self.epoch, self.next_sequence = writer
 
-        ``sequence`` follows the last batch that the producer id has in this log.
-        """
-        self.next_sequence = sequence
+    def opened(self, leader: int, log_end: int) -> None:
+        """The leader is known, and where the log ended before our first batch (-1: may not be read)."""
         self.leader = leader
         self.acked_end = log_end
         self.state = LaneState.FLOWING

@@ -19,12 +19,13 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
+from mm2py.client.send.resume import LaneResume
 from mm2py.client.send.tail import (
     CopiedSoFar,
     Identical,
     Recognised,
     not_identical,
-    producer_at,
+    writer_at,
 )
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
@@ -121,7 +122,13 @@ class Sender:
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
+        self._opening = LaneOpening(
+            cluster,
+            self._limits,
+            clock=clock,
+            owner=self,
+            resume=None if copied is None else LaneResume(cluster, copied, clock=clock, owner=self),
+        )
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
         self._foreign: set[TopicPartition] = set()
@@ -132,7 +139,6 @@ class Sender:
         self._copied = copied
         self._producer_id = -1
         self._epoch = -1
-        self._lasting = False
         self._closed = False
         self._codec = CODECS.get(settings.compression_type)
         self.buffered_bytes = 0
@@ -141,18 +147,9 @@ class Sender:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
         if self._owns_cluster:
             await self._cluster.connect()
-        if self._copied is not None:
-            lasting_id = await self._copied.producer_id(self._claim_id)
-            self._lasting = lasting_id >= 0
-            self._producer_id, self._epoch = lasting_id, 0
-        if not self._lasting:
-            answer = await self._cluster.call_any(messages.init_producer_id())
-            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-        self.spawn(self._look_after())
-
-    async def _claim_id(self) -> int:
         answer = await self._cluster.call_any(messages.init_producer_id())
-        return answer.producer_id
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self.spawn(self._look_after())
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -376,14 +373,12 @@ class Sender:
             producer_id, last = self._last_epochs[target]
             # Behind the last epoch the broker refuses 0, and the lane gets a new producer id.
             epoch = last + 1 if last < MAX_EPOCH else 0
-        lane = SenderLane(
+        return SenderLane(
             target,
             producer_id=producer_id,
             epoch=epoch,
             max_in_flight=self._settings.max_in_flight_requests_per_connection,
         )
-        lane.lasting = self._lasting and target not in self._last_epochs
-        return lane
 
     def resized(self, by_bytes: int) -> None:
         """Count what cutting changed."""
@@ -424,7 +419,8 @@ class Sender:
         self, lane: SenderLane, first: int, end: int, *, required: bool
     ) -> None:
         try:
-            name = f"with producer id {await producer_at(self._cluster, lane.target, first)}"
+            writer = await writer_at(self._cluster, lane.target, first)
+            name = "" if writer is None else f"with producer id {writer.producer_id}"
         except Mm2pyError as error:
             name = f"(its batch cannot be read: {error})"
         if not required:

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
-from mm2py.client.send.lane import SenderLane
-from mm2py.errors import FatalServerError, PartitionError, ProtocolError
+from mm2py.client.send.lane import MAX_SEQUENCE, SenderLane, Writer
+from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.compression import decompress
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import (
@@ -42,18 +42,16 @@ from mm2py.types import TopicPartition
 __all__ = [
     "CopiedSoFar",
     "Identical",
+    "KeptProducer",
     "LaneTail",
     "LogEnd",
     "Recognised",
-    "next_sequence",
     "not_identical",
-    "producer_at",
-    "sequence_after",
+    "writer_at",
 ]
 
 log = logging.getLogger(__name__)
 
-_MAX_SEQUENCE: Final = 0x7FFFFFFF
 AHEAD_BYTES: Final = 32 * 1024 * 1024
 """How far a record is looked for behind records of others."""
 
@@ -72,10 +70,18 @@ class Identical(StrEnum):
 
 
 class LogEnd(NamedTuple):
-    """Where a target partition's log ends, and the id of its topic (zeros where the cluster has none)."""
+    """Where a target partition's log ends, its topic's id (zeros where the cluster has none), who writes behind that."""
 
     offset: int
     topic_id: bytes
+    producer_id: int = -1
+
+
+class KeptProducer(NamedTuple):
+    """The producer id of a partition's copies, -1 for none, and the target offset where it began to write."""
+
+    producer_id: int
+    began: int
 
 
 class CopiedSoFar(Protocol):
@@ -90,12 +96,12 @@ class CopiedSoFar(Protocol):
         """``offsets.identical``."""
         ...
 
-    def producer_id(self, claim: Callable[[], Awaitable[int]]) -> Awaitable[int]:
-        """Return the producer id that all copies of the flow are written with, -1 for none; ``claim`` gets a new one."""
+    def producer(self, source: TopicPartition) -> KeptProducer:
+        """Return the producer id that the copies of a partition were last written with."""
         ...
 
     def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
-        """Note where the target's logs end before the first copy, by source partition; returns when that is durable.
+        """Note where the target's logs end and who writes behind that, by source partition; returns when that is durable.
 
         A log that ends before its newest known copy has lost it.
         """
@@ -163,8 +169,8 @@ class LaneTail:
         self._open: deque[tuple[int, Content]] = deque()
         """Records of the first stored batch, once it had to be opened."""
         self._timed = True
-        self.sequences: dict[tuple[int, int], int] = {}
-        """By producer id and epoch, the sequence that follows its last batch here."""
+        self.writers: dict[int, Writer] = {}
+        """By producer id, what follows its last batch here."""
         self.recognised = 0
         self.foreign = 0
         self.is_over = start >= end
@@ -257,7 +263,7 @@ class LaneTail:
             if last >= self._position and fields[0] < self.end:
                 if not attributes & CONTROL_FLAG and count:
                     data = view[at : at + size]
-                    self.sequences[fields[9], fields[10]] = next_sequence(data)
+                    self.writers[fields[9]] = _writer(fields)
                     self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))
                 self._position = last + 1
             at += size
@@ -276,47 +282,27 @@ def not_identical(lane: SenderLane, cause: str) -> PartitionError:
     )
 
 
-async def producer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> int:
-    """Return the producer id of the batch that has an offset; -1 for none.
+async def writer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Writer | None:
+    """Return who wrote the batch that has an offset; None where it was compacted away.
 
     Raises:
         RetriableError: the log cannot be read now.
         FatalServerError: it may not be read, or has not this offset any more.
     """
-    header = await _header_at(cluster, tp, offset)
-    return -1 if header is None else int(HEADER.unpack_from(header)[9])
-
-
-async def sequence_after(
-    cluster: Cluster, tp: TopicPartition, offset: int, producer: tuple[int, int]
-) -> int:
-    """Return the sequence that follows a producer's batch at an offset; 0 where it is another's, or gone."""
-    try:
-        header = await _header_at(cluster, tp, offset)
-    except FatalServerError:
-        return 0
-    if header is None or HEADER.unpack_from(header)[9:11] != producer:
-        return 0
-    return next_sequence(header)
-
-
-async def _header_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Bytes | None:
     fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
     view = memoryview(fetched.records or b"")
     at = 0
     while len(view) - at >= HEADER_BYTES:
         fields = HEADER.unpack_from(view, at)
         if fields[0] <= offset <= fields[0] + fields[6]:
-            return view[at:]
+            return _writer(fields)
         at += fields[1] + 12
     return None
 
 
-def next_sequence(batch: Bytes) -> int:
-    """Return the sequence that follows a batch."""
-    fields = HEADER.unpack_from(batch)
-    following: int = fields[11] + fields[6] + 1
-    return following & _MAX_SEQUENCE
+def _writer(fields: Sequence[int]) -> Writer:
+    """Return who wrote the batch with these header fields."""
+    return Writer(fields[9], fields[10], (fields[11] + fields[6] + 1) & MAX_SEQUENCE)
 
 
 def _contents(data: Bytes, *, timed: bool) -> list[tuple[int, Content]]:

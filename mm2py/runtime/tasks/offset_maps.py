@@ -9,11 +9,11 @@ not be written is written with the next turn; 3 only the open page of a partitio
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 
 from mm2py.api.context import EventKind, SourceGap
-from mm2py.client.send.tail import Identical, LogEnd
+from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
@@ -110,17 +110,10 @@ class TaskOffsetMaps:
 
     # ---- what the Sender asks before the first copy
 
-    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
-        """Return the producer id that all copies of the flow are written with; -1 for an ordinary one of the task's own."""
-        if self.identical is Identical.OFF:
-            return -1
-        try:
-            return await self._store.producer_id(claim)
-        except RetriableError:
-            raise
-        except Mm2pyError as error:
-            self._note_refusal(error)
-            return -1
+    def producer(self, source: TopicPartition) -> KeptProducer:
+        """Return the producer id that the copies of a partition were last written with."""
+        found = self.of(source)
+        return KeptProducer(found.producer_id, found.producer_from)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
@@ -131,7 +124,7 @@ class TaskOffsetMaps:
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable."""
-        for source, (end, topic_id) in ends.items():
+        for source, (end, topic_id, producer_id) in ends.items():
             found = self.of(source)
             if found.is_empty:
                 found.anchor(max(found.position, 0), end)
@@ -140,7 +133,7 @@ class TaskOffsetMaps:
                 loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
                 if loss is not None:
                     self.on_loss(source, loss)
-            found.target_id = topic_id
+            found.writes_to(topic_id, producer_id, end)
         await self.write()
 
     # ---- what happens
@@ -216,7 +209,7 @@ class TaskOffsetMaps:
             if found.cut_below < 0:
                 continue
             page = await self._store.page_below(partition, found.cut_below)
-            loss = found.rebase(page or Page(0, found.source_id, found.target_id, 0, -1, -1, ()))
+            loss = found.rebase(page)
             if loss is not None:
                 self.on_loss(partition, loss)
 

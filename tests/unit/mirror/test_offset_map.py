@@ -8,7 +8,6 @@ import pytest
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import (
-    MapIndex,
     PageMissingError,
     PageRef,
     PartitionIndex,
@@ -26,14 +25,11 @@ from mm2py.mirror.offset_map import (
     TargetLoss,
     decode_page,
     decode_page_key,
-    decode_producer_key,
     encode_page,
     encode_page_key,
-    encode_producer,
     offset_map_topic,
 )
 from mm2py.mirror.offset_map_reader import PageCache
-from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 
 FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
@@ -46,6 +42,8 @@ GOLDEN = Page(
     1612,
     1612,
     7,
+    4711,
+    0,
     (
         Segment(1000, 500, 0),
         Segment(1500, 100, 500, Mark.SOURCE_LOST),
@@ -58,6 +56,8 @@ GOLDEN_2 = Page(
     bytes(16),
     bytes(16),
     5_000_000_000,
+    -1,
+    -1,
     -1,
     -1,
     (Segment(4_999_999_000, 900, 7_000_000_000), Segment(4_999_999_500, 1000, 7_000_000_900)),
@@ -90,17 +90,6 @@ def test_the_documented_bytes_are_written_and_read(
     assert encode_page(page) == value
     assert decode_page_key(key) == (partition, page.number)
     assert decode_page(page.number, value) == page
-
-
-def test_the_first_producer_id_of_the_topic_is_the_flows() -> None:
-    key, value = encode_producer(4711)
-    assert (key, value) == (bytes.fromhex("02 00 00 00 00 00 00 12 67"), b"\x01")
-    assert decode_producer_key(key) == 4711
-    assert decode_producer_key(encode_page_key(ORDERS, 0)) == -1
-    index = MapIndex()
-    for offset, producer_id in enumerate((4711, 9)):
-        index.take(Record(offset, 0, *encode_producer(producer_id)))
-    assert (index.producer_id, index.strange) == (4711, 0)
 
 
 def test_the_topic_is_one_that_no_mirror_replicates() -> None:
@@ -305,7 +294,7 @@ def test_the_cache_keeps_the_pages_used_last() -> None:
     def ref(position: int) -> PageRef:
         return PageRef(0, position, 0, 0, 0, 0, 0)
 
-    page = Page(0, OLD, NEW, 0, -1, -1, (Segment(0, 1, 0), Segment(2, 1, 1)))
+    page = Page(0, OLD, NEW, 0, -1, -1, -1, -1, (Segment(0, 1, 0), Segment(2, 1, 1)))
     cache.put(ref(1), page)
     cache.put(ref(2), page)
     cache.get(ref(1))
