@@ -137,10 +137,7 @@ class IdLog(ReadWhole):
             handle(0, record)
 
 
-
 @dataclass
-
-
 class Flow:
     """Reads one partition; after a death another task reads on from what was committed."""
 
