@@ -19,7 +19,14 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.client.send.tail import CopiedSoFar, Recognised
+from mm2py.client.send.resume import LaneResume
+from mm2py.client.send.tail import (
+    CopiedSoFar,
+    Identical,
+    Recognised,
+    not_identical,
+    writer_at,
+)
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
@@ -30,7 +37,7 @@ from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.types import TopicPartition
 
-__all__ = ["Sender"]
+__all__ = ["Announce", "Sender"]
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +62,8 @@ OnStalled = Callable[[TopicPartition, Exception | None], None]
 
 
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+Announce = Callable[[int], Awaitable[None]]
+"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
@@ -72,7 +81,8 @@ class Sender:
     ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
     partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
     a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
-    names source offsets that are sent again although they may be there (rule 7). All on the event loop.
+    names source offsets that are sent again although they may be there (rule 7). All on the event loop. ``announce``
+    is awaited for each producer id before anything is sent under it.
 
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
@@ -93,6 +103,7 @@ class Sender:
         on_failed: OnFailed,
         on_stalled: OnStalled = _ignore_stall,
         on_doubt: OnDoubt = _ignore_doubt,
+        announce: Announce | None = None,
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
         owns_cluster: bool = False,
@@ -108,6 +119,7 @@ class Sender:
         self._on_failed = on_failed
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
+        self._announce = announce
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
         self._end_watch = permit.watch(self._permit_changed)
@@ -123,12 +135,22 @@ class Sender:
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
+        self._opening = LaneOpening(
+            cluster,
+            self._limits,
+            clock=clock,
+            owner=self,
+            resume=None if copied is None else LaneResume(cluster, copied, clock=clock, owner=self),
+        )
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
+        self._foreign: set[TopicPartition] = set()
+        """Targets whose other writer was named."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._copied = copied
+        self._announced: set[int] = set()
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
@@ -142,9 +164,24 @@ class Sender:
         if self.transactions is not None:
             await self.transactions.start()
         else:
-            answer = await self._cluster.call_any(messages.init_producer_id())
-            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+            self._producer_id, self._epoch = await self.new_producer()
         self.spawn(self._look_after())
+
+    async def new_producer(self) -> tuple[int, int]:
+        """Return a new producer id and its epoch, announced: the one place where an id becomes ours.
+
+        Raises:
+            Mm2pyError: the target gives none now, or it cannot be announced.
+        """
+        answer = await self._cluster.call_any(messages.init_producer_id())
+        await self.announce(answer.producer_id)
+        return answer.producer_id, answer.producer_epoch
+
+    async def announce(self, producer_id: int) -> None:
+        """Announce an id before its first use by this Sender, also one that a predecessor had."""
+        if self._announce is not None and producer_id not in self._announced:
+            await self._announce(producer_id)
+            self._announced.add(producer_id)
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -154,6 +191,7 @@ class Sender:
         if lane is None:
             lane = self._lanes[target] = self._new_lane(target)
             self._opening.add(lane)
+        self._fail_at_hole(lane, batches)
         if lane.state is LaneState.FAILED:
             for batch in batches:
                 _release(batch)
@@ -172,6 +210,17 @@ class Sender:
             self.ready(lane)
         elif lane.state is LaneState.OPENING:
             self._opening.offered(lane)
+
+    def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
+        """End a partition whose offsets must be identical where its source has none to copy."""
+        if self._copied is None or self._copied.identical is not Identical.REQUIRE:
+            return
+        hole = lane.hole_before(batches)
+        if hole is not None and lane.state is not LaneState.FAILED:
+            text = (
+                f"source offset {hole} has no record to copy (compaction, a transaction, or lost)"
+            )
+            self.failed(lane, not_identical(lane, text))
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -267,6 +316,8 @@ class Sender:
         try:
             if code == 0:
                 self.delivered(lane, lane.acknowledged(sent, base_offset))
+                if lane.foreign is not None:
+                    self._note_foreign(lane)
                 if lane.state is LaneState.FLOWING:  # the ordinary case
                     if lane.queue:
                         self.ready(lane)
@@ -410,6 +461,38 @@ class Sender:
         """End a partition."""
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
+
+    def _note_foreign(self, lane: SenderLane) -> None:
+        """Another program wrote between our batches: name it, and end the partition where offsets must be identical."""
+        assert lane.foreign is not None
+        (first, end), lane.foreign = lane.foreign, None
+        required = self._copied is not None and self._copied.identical is Identical.REQUIRE
+        if required or lane.target not in self._foreign:
+            self._foreign.add(lane.target)
+            self.spawn(self._name_foreign(lane, first, end, required=required))
+
+    async def _name_foreign(
+        self, lane: SenderLane, first: int, end: int, *, required: bool
+    ) -> None:
+        try:
+            writer = await writer_at(self._cluster, lane.target, first)
+            name = "" if writer is None else f"with producer id {writer.producer_id}"
+        except Mm2pyError as error:
+            name = f"(its batch cannot be read: {error})"
+        if not required:
+            log.warning(
+                "another program %s writes to a target partition, offsets are not the same on both clusters from"
+                " here on partition=%s first_offset=%d last_offset=%d",
+                name,
+                lane.target,
+                first,
+                end - 1,
+            )
+        elif lane.state is not LaneState.FAILED:
+            self.failed(
+                lane,
+                not_identical(lane, f"another program {name} wrote offsets {first} to {end - 1}"),
+            )
 
     def _drop(self, lane: SenderLane) -> None:
         self.buffered_bytes -= lane.queued_bytes

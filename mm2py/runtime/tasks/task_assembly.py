@@ -12,6 +12,7 @@ from typing import Final, TypeGuard, cast, final
 from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
@@ -107,7 +108,8 @@ class TaskAssembly:
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
         transactions = None if parts.transactions is None else parts.transactions(spec, framework)
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
-        maps = TaskOffsetMaps(kept if copies else NoMapStore())
+        identical = Identical(framework.offsets_identical)
+        maps = TaskOffsetMaps(kept if copies else NoMapStore(), identical)
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
