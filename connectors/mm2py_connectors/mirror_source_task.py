@@ -53,6 +53,9 @@ LAG_REPORT_S: Final = 1.0
 HELD_LAG_S: Final = 5.0
 """How often the source is asked where partitions end that are paused: one request per broker."""
 
+QUIET_LOOKS: Final = 5
+"""Every so many seconds the partitions are looked at though nothing was read or delivered."""
+
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
 
@@ -109,6 +112,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
+        self._answers = self._quiet_looks = 0
         self._held: set[TopicPartition] = set()
         self._end_watch: asyncio.Task[None] | None = None
         self._ending = False
@@ -158,9 +162,8 @@ class MirrorSourceTask(BatchSourceTask):
         if self._from_end:
             self._report_begun(reader)
         now = self._context.clock.monotonic()
-        due = now >= self._next_report
+        due = now >= self._next_report and self._has_news(reader, now)
         if due:
-            self._next_report = now + LAG_REPORT_S
             self._report_lag()
         if self._failed:
             fetched = self._without_failed(fetched)
@@ -181,6 +184,7 @@ class MirrorSourceTask(BatchSourceTask):
         runs = delivery.runs
         if not runs:
             return
+        self._quiet_looks = 0
         last = runs[-1].source_offset + runs[-1].records - 1
         self._delivered[delivery.source] = last
         records = sum(run.records for run in runs)
@@ -352,6 +356,16 @@ class MirrorSourceTask(BatchSourceTask):
                 if batch.lease is not None:
                     batch.lease.release()
         return kept
+
+    def _has_news(self, reader: SourceReader, now: float) -> bool:
+        """Whether lag and covered positions may have changed: a look takes a microsecond per partition and second."""
+        self._next_report = now + LAG_REPORT_S
+        if reader.answered != self._answers:
+            self._answers, self._quiet_looks = reader.answered, 0
+        else:
+            self._quiet_looks += 1
+        # The second quiet look finds what is covered; later ones are for what no answer shows (incarnations).
+        return self._quiet_looks <= 2 or self._quiet_looks % QUIET_LOOKS == 0
 
     def _report_lag(self) -> None:
         if self._reader is None:

@@ -235,3 +235,11 @@ class TaskContext(Protocol):
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Report how far behind the source end a partition is, and its newest copied timestamp."""
         ...
+
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        """Report something about the task that is no failure of a partition; an empty ``text`` withdraws it.
+
+        ``what`` names it, from a small set of names; ``text`` has the cause and what to do; ``count`` is how many
+        things it is about. One that ``harms`` makes the flow DEGRADED, any other is a note.
+        """
+        ...

@@ -15,7 +15,6 @@ from mm2py.clock import Clock
 from mm2py.config.catalog import Catalog
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.lint_keys import property_problem
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.override_policy import ALL_OVERRIDES
@@ -23,7 +22,6 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.flows.graph import source_configs
 from mm2py.observability.loggers import ProcessLoggers
@@ -257,14 +255,12 @@ def _derive(
         # Connectors of later parts are named by ``later_parts`` and not started.
         if connector in plugins.names
     }
-    restart = _resolved(config, connectors.get(SOURCE, {})).get("task.auto.restart")
     return FlowPlan(
         name=name,
         props=props,
         worker=worker,
         connectors=connectors,
         resolve=lambda raw: _resolved(config, raw),
-        auto_restart=parse_boolean_leniently(restart, absent=True),
         by_file=by_file,
     )
 

@@ -21,7 +21,7 @@ from mm2py.mirror.source_offsets import (
     source_offset,
     source_offset_key,
 )
-from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
@@ -140,6 +140,7 @@ class WorkerTaskContext:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked: tuple[TopicPartition | None, ...] = ()
         self._metered: set[TopicPartition] = set()
+        self._found: dict[str, str] = {}
         self._to_note: dict[TopicPartition, bytes] = {}
         """Incarnations whose first position is not stored yet."""
 
@@ -350,6 +351,19 @@ class WorkerTaskContext:
         """Pass a lag to the partition's meter."""
         self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())
 
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        """Pass a finding to the flow's meter; the log gets one line per change of what harms."""
+        before = self._found.get(what, "")
+        if harms and text != before:
+            if text:
+                log.warning("%s: %s", what, text)
+            else:
+                log.info("solved: %s", what)
+        self._found[what] = text if harms else ""
+        self._meter.note_finding(
+            Finding(task=self._task_id, what=what, text=text, count=count, harms=harms)
+        )
+
     def meter(self, partition: TopicPartition) -> PartitionMeter:
         """Return the meter of one of the task's partitions; it ends with the task."""
         meter = self._meter.partition(partition)
@@ -362,6 +376,8 @@ class WorkerTaskContext:
         """Take the task's partitions out of the meters: another task may own them next."""
         for partition in self._metered:
             self._meter.forget(partition)
+        self._meter.forget_findings(self._task_id)
+        self._found.clear()
         self._metered.clear()
         self._states.clear()
 

@@ -51,6 +51,8 @@ async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffse
 class BrokenMaps:
     """A store that refuses writes until it is told to take them."""
 
+    topic = "maps"
+
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error
         self.written: list[Mapping[TopicPartition, Sequence[Page]]] = []
