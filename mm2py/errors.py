@@ -8,8 +8,8 @@
     |-- RetriableError          try again after a pause; the worker owns the back-off
     |   |-- ConnectionFailedError   no connection, or it was lost: outcome of requests unknown
     |   |-- RequestTimedOutError    no answer in time: outcome unknown
-    |   |-- TargetMovedError        a predecessor's late write moved a target log: read it again
     |   |-- RetriableServerError    the broker said "not now" (carries its code)
+    |   |-- TargetMovedError        a predecessor's late write moved a target log: read it again
     |   `-- TransactionAbortedError nothing of a transaction counts: its task starts again where it began
     |-- FatalError              trying again changes nothing: the task or flow fails
     |   |-- AuthenticationError

@@ -83,6 +83,19 @@ class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
             importance="MEDIUM",
         ),
     ] = 0
+    loop_suppression: Annotated[
+        str,
+        Option(
+            JavaType.STRING,
+            "Which batches of the source are not copied because a mirror wrote them there. on: those that a mirror of "
+            "this flow's target wrote. all: those that any mirror wrote, for three or more clusters that are all "
+            "connected. off: none. auto: on where the replication policy keeps names and the source lets us read "
+            "mm2py-producers.internal.",
+            choices=("auto", "on", "all", "off"),
+            ours=True,
+            java_default="off",
+        ),
+    ] = "auto"
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
@@ -131,6 +144,14 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
     task_assigned_partitions: Annotated[
         tuple[str, ...], Option(_LIST, "Source partitions as topic-partition.", importance="HIGH")
     ]
+    task_source_cluster_id: Annotated[
+        str,
+        Option(JavaType.STRING, "Kafka's id of the source, where loops are suppressed.", ours=True),
+    ] = ""
+    task_target_cluster_id: Annotated[
+        str,
+        Option(JavaType.STRING, "Kafka's id of the target, where loops are suppressed.", ours=True),
+    ] = ""
     task_late_partitions: Annotated[
         tuple[str, ...],
         Option(

@@ -291,7 +291,7 @@ class SourceFrameworkConfig(FrameworkConfig):
 
 
 class LossPolicies(ConfigModel):
-    """What happens to a partition when records were lost or doubled, or it cannot be copied; read by a task's worker."""
+    """What happens to a partition when records were lost or it cannot go on; read by the worker of a source task."""
 
     gap_policy: Annotated[
         str,
@@ -322,8 +322,8 @@ class LossPolicies(ConfigModel):
     offsets_identical: Annotated[
         str,
         Option(
-            _STRING, "The copies of a partition are written with one lasting producer id, so that a late write of a "
-            "task that was killed or frozen doubles nothing, and offsets are the same on both clusters where the source is "
+            _STRING, "The copies of a partition are written with one lasting producer id, so that a late write of a task "
+            "that was killed or frozen doubles nothing, and offsets are the same on both clusters where the source is "
             "dense and nothing else writes to the copy. require: a partition where they cannot be the same stops; off: "
             "each task has a producer id of its own. Without effect in transactions (exactly.once.source.support).",
             choices=("prefer", "require", "off"), any_case=True, ours=True,

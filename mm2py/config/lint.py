@@ -210,7 +210,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def _loops(config: MirrorMakerConfig) -> list[Finding]:
-    """Warn of two enabled directions that keep topic names: every record would circle."""
+    """Warn of two enabled directions that keep topic names and do not suppress loops: every record would circle."""
     found: list[Finding] = []
     for source in config.clusters:
         for target in config.clusters:
@@ -220,18 +220,26 @@ def _loops(config: MirrorMakerConfig) -> list[Finding]:
             cause = _keeps_names(config, there)
             if cause is None or _keeps_names(config, back) is None:
                 continue
+            if not any(_passes_all_on(config, flow) for flow in (there, back)):
+                continue
             found.append(
                 Finding(
                     Severity.WARNING,
                     cause.line,
                     cause.key,
-                    f"{there} and {back} both keep topic names: a topic that both directions copy "
-                    "circles without end, as in Java",
-                    "give each direction other topics, or keep the default naming; same-name "
-                    "active-active comes with part 4",
+                    f"{there} and {back} both keep topic names and loop.suppression is off: a topic "
+                    "that both directions copy would circle without end, as in Java",
+                    "remove loop.suppression=off, give each direction other topics, or keep the default "
+                    "naming",
                 )
             )
     return found
+
+
+def _passes_all_on(config: MirrorMakerConfig, flow: FlowName) -> bool:
+    source = config.flow_configs(flow).connectors.get("MirrorSourceConnector", {})
+    suppression = source.get("loop.suppression")
+    return suppression is not None and suppression.text.strip().lower() == "off"
 
 
 def _keeps_names(config: MirrorMakerConfig, flow: FlowName) -> Value | None:

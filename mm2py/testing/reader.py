@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from mm2py.api.context import SourceGap
+from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
 from mm2py.types import TopicPartition
 
@@ -28,6 +29,11 @@ class Events(Protocol):
     @property
     def on_stalled(self) -> Callable[[TopicPartition, Exception | None], None]:
         """Takes a stall and, with None, its end."""
+        ...
+
+    @property
+    def origins(self) -> BatchOrigins | None:
+        """Decides what is dropped as a loop."""
         ...
 
 

@@ -192,6 +192,7 @@ class _Worker:
             FlowReports(meter=meter, events=events, on_topic=on_topic),
             maps=maps,
             permit=tables.permit,
+            producers=tables.producer_ids(self._ledger_replicas()),
             target_name="the worker's cluster",
         )
         return SourceHost(host(watcher, guard), ledger)

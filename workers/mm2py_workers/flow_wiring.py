@@ -125,6 +125,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             FlowReports(meter=meter, events=ledger, on_topic=on_topic),
             maps=maps,
             permit=permit,
+            producers=tables.producer_ids(plan.worker.offset_storage_replication_factor),
             target_name=f"target cluster {target}",
         ),
         peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),

@@ -27,6 +27,7 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.offset_map_store import MapStore
+from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
@@ -91,6 +92,7 @@ def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
     *,
     maps: MapStore,
     permit: Permit,
+    producers: ProducerIdStore,
     target_name: str,
 ) -> Callable[[TaskWatcher, StartGuard], TaskHost]:
     """Return what makes a flow's task host; ``props`` are its worker config, resolved."""
@@ -117,6 +119,7 @@ def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
             maps=maps,
             reports=guarded,
             permit=permit,
+            producers=producers,
             target_name=target_name,
             clock=node.clock,
         )

@@ -33,6 +33,7 @@ from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
+from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, store_producer
 from mm2py_workers.target_senders import TargetSenders
@@ -207,6 +208,7 @@ def open_flow(
         maps=maps or NoMapStore(),
         reports=reports,
         permit=permit,
+        producers=tables.producer_ids(worker.offset_storage_replication_factor),
         target_name=f"target cluster {spec.flow.target}",
         clock=clock,
     )
@@ -275,11 +277,12 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     maps: MapStore,
     reports: FlowReports,
     permit: Permit,
+    producers: ProducerIdStore,
     target_name: str,
     clock: Clock,
 ) -> TaskAssembly:
     """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
-    links = TargetSenders(props, flow.target, clock, permit)
+    links = TargetSenders(props, flow, producers, clock=clock, permit=permit)
     own = own_offsets(flow, props, worker, permit, clock)
     return TaskAssembly(
         TaskParts(

@@ -23,6 +23,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.ledger import ledger_topic
 from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.offset_map_reader import read_page
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.observability.metrics import FlowMeter
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
@@ -30,6 +31,7 @@ from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.offset_map_store import OffsetMapStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
+from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
 from mm2py.types import FlowName, TopicPartition
@@ -66,6 +68,7 @@ class FlowTables:
         self._clock, self._producer = clock, producer
         self._topics = InternalTopics(Admin(cluster), clock=clock)
         self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
+        self._producer_ids: ProducerIdStore | None = None
 
     def table(
         self, topic: InternalTopic, *, follow: bool = True, transactional: bool = False
@@ -151,12 +154,21 @@ class FlowTables:
         )
         return OffsetMapStore(table, partial(read_page, self.cluster, topic))
 
+    def producer_ids(self, replication_factor: int) -> ProducerIdStore:
+        """Return what publishes the producer ids of the flow's tasks, always the same."""
+        if self._producer_ids is None:
+            table = self.own_table(PRODUCERS_TOPIC, "compact", replication_factor, follow=False)
+            self._producer_ids = ProducerIdStore(table)
+        return self._producer_ids
+
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""
         await asyncio.gather(*(self._topics.partitions(name) for name in names))
 
     async def close(self) -> None:
         """Close the writer; the cluster is its owner's."""
+        if self._producer_ids is not None:
+            await self._producer_ids.close()
         await self._writer.close()
 
 

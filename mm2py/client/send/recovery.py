@@ -139,8 +139,7 @@ class LaneRecovery:
         if not lasting and lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
             lane.new_epoch(lane.producer_id, lane.epoch + 1)
         else:
-            answer = await self._cluster.call_any(messages.init_producer_id())
-            lane.new_epoch(answer.producer_id, answer.producer_epoch)
+            lane.new_epoch(*await self._owner.new_producer())
         log.info(
             "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
             lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),

@@ -86,6 +86,11 @@ class LaneResume:
         ids = {lane: self._topic_id(lane) for lane in readable}
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
+        if self.identical is not Identical.OFF:
+            # Another file may suppress loops by now than when a predecessor got the id.
+            for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
+                if kept >= 0:
+                    await self._owner.announce(kept)
         found: dict[SenderLane, Beginning | LaneTail | ServerError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)

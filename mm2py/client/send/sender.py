@@ -37,7 +37,7 @@ from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.types import TopicPartition
 
-__all__ = ["Sender"]
+__all__ = ["Announce", "Sender"]
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ OnStalled = Callable[[TopicPartition, Exception | None], None]
 
 
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+Announce = Callable[[int], Awaitable[None]]
+"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
@@ -79,7 +81,8 @@ class Sender:
     ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
     partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
     a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
-    names source offsets that are sent again although they may be there (rule 7). All on the event loop.
+    names source offsets that are sent again although they may be there (rule 7). All on the event loop. ``announce``
+    is awaited for each producer id before anything is sent under it.
 
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
@@ -100,6 +103,7 @@ class Sender:
         on_failed: OnFailed,
         on_stalled: OnStalled = _ignore_stall,
         on_doubt: OnDoubt = _ignore_doubt,
+        announce: Announce | None = None,
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
         owns_cluster: bool = False,
@@ -115,6 +119,7 @@ class Sender:
         self._on_failed = on_failed
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
+        self._announce = announce
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
         self._end_watch = permit.watch(self._permit_changed)
@@ -145,6 +150,7 @@ class Sender:
         self._idle = asyncio.Event()
         self._idle.set()
         self._copied = copied
+        self._announced: set[int] = set()
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
@@ -158,9 +164,24 @@ class Sender:
         if self.transactions is not None:
             await self.transactions.start()
         else:
-            answer = await self._cluster.call_any(messages.init_producer_id())
-            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+            self._producer_id, self._epoch = await self.new_producer()
         self.spawn(self._look_after())
+
+    async def new_producer(self) -> tuple[int, int]:
+        """Return a new producer id and its epoch, announced: the one place where an id becomes ours.
+
+        Raises:
+            Mm2pyError: the target gives none now, or it cannot be announced.
+        """
+        answer = await self._cluster.call_any(messages.init_producer_id())
+        await self.announce(answer.producer_id)
+        return answer.producer_id, answer.producer_epoch
+
+    async def announce(self, producer_id: int) -> None:
+        """Announce an id before its first use by this Sender, also one that a predecessor had."""
+        if self._announce is not None and producer_id not in self._announced:
+            await self._announce(producer_id)
+            self._announced.add(producer_id)
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]

@@ -27,7 +27,7 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -160,6 +160,7 @@ class Transactions:
         transactional_id: fences every earlier producer of the same id.
         timeout_ms: after which the coordinator aborts a transaction that was not ended.
         permit: nothing is asked without it that changes a transaction.
+        announce: publishes a producer id; called before its first use.
     """
 
     def __init__(
@@ -170,8 +171,10 @@ class Transactions:
         timeout_ms: int,
         clock: Clock,
         permit: Permit = UNLIMITED,
+        announce: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster, self._clock = cluster, clock
+        self._announce = announce
         self.transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._permit, self._term = permit, permit.term
@@ -225,6 +228,8 @@ class Transactions:
                 )
             if answer.error_code:
                 raise self._refusal(answer.error_code, "InitProducerId")
+            if self._announce is not None:
+                await self._announce(answer.producer_id)
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def check(self) -> None:
@@ -406,7 +411,20 @@ class Transactions:
             self.refused(answer.error_code, "EndTxn")
             await self._until(lambda: False)
         if self.implicit:
+            await self._announce_next(answer.producer_id)
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    async def _announce_next(self, producer_id: int) -> None:
+        """The coordinator gives another id when the epochs of one are used up."""
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        while self._announce is not None and producer_id != self.producer_id:
+            try:
+                await self._announce(producer_id)
+            except RetriableError as error:
+                log.debug("producer id cannot be published yet cause=%s", error)
+                await self._clock.sleep(backoff.next_s())
+            else:
+                return
 
     async def _init(self, producer_id: int, epoch: int) -> ProducerIdResult:
         await self._checked_coordinator()

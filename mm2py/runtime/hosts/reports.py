@@ -220,6 +220,8 @@ class MeterRelay:
             # Times and rates move by themselves; the worker reckons its own.
             lasting: tuple[object, ...] = (
                 meter.records,
+                meter.looped,
+                meter.conflicts,
                 meter.lag_records,
                 meter.newest_ms,
                 meter.state,

@@ -108,9 +108,8 @@ class TaskAssembly:
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
         transactions = None if parts.transactions is None else parts.transactions(spec, framework)
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
-        maps = TaskOffsetMaps(
-            kept if copies else NoMapStore(), Identical(framework.offsets_identical.lower())
-        )
+        identical = Identical(framework.offsets_identical)
+        maps = TaskOffsetMaps(kept if copies else NoMapStore(), identical)
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),

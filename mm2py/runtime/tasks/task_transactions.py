@@ -140,6 +140,7 @@ class TaskTransactions:
         own: reads ``topic`` where that is not the worker's, which then gets a copy of each position.
         guard: the worker's, bound to the task.
         interval_s: how long a transaction stays open for more records.
+        announce: publishes the producer id before its first use.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part of a task's producer
@@ -156,6 +157,7 @@ class TaskTransactions:
         interval_s: float,
         clock: Clock,
         permit: Permit = UNLIMITED,
+        announce: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster, self._settings = cluster, settings
         self._store, self.topic, self._own = store, topic, own
@@ -169,6 +171,7 @@ class TaskTransactions:
             timeout_ms=settings.transaction_timeout_ms,
             clock=clock,
             permit=permit,
+            announce=announce,
         )
         self._writer = RecordWriter(
             cluster, settings, clock=clock, permit=permit, transactions=self.transactions

@@ -169,12 +169,14 @@ def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
     assert any('"*.internal and __.*" match no name' in f.message for f in found)
 
 
-def test_two_directions_that_keep_names_are_told_to_circle(say: Say) -> None:
+def test_two_directions_that_keep_names_circle_where_loops_are_not_suppressed(say: Say) -> None:
     both = "A->B.enabled=true\nB->A.enabled=true\n"
     policy = "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
-    assert any("circles without end" in f.message for f in say.all(both + policy))
     empty = "replication.policy.separator=\nsource.cluster.alias="
-    assert any("circles without end" in f.message for f in say.all(both + empty))
+    off = "\nB->A.loop.suppression=off"
+    for keeps in (policy, empty):
+        assert any("circle without end" in f.message for f in say.all(both + keeps + off))
+        assert not any("circle" in f.message for f in say.all(both + keeps))
     assert say.all(both) == []
 
 

@@ -30,6 +30,7 @@ class FakeSession:
         self.connected = 0
         self.closed = 0
         self.refuse = 0
+        self.cluster_id = "cluster"
 
     async def connect(self) -> None:
         if self.refuse:
