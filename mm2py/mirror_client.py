@@ -21,7 +21,8 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.client_properties import CLIENT_KEYS, ClientKind, with_prefix
+from mm2py.config.client_options import CLIENT_KEYS
+from mm2py.config.client_properties import ClientKind, with_prefix
 from mm2py.config.clients import connection_settings
 from mm2py.errors import FatalError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint

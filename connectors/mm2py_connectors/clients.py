@@ -14,6 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
+from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
@@ -62,6 +63,11 @@ __all__ = [
 class Session(Protocol):
     """Connections to one cluster (``Cluster``)."""
 
+    @property
+    def cluster_id(self) -> str:
+        """Kafka's id of the cluster, empty before ``connect``."""
+        ...
+
     async def connect(self) -> None:
         """Reach a broker; ``ConnectionFailedError`` if none answers."""
         ...
@@ -74,7 +80,7 @@ class Session(Protocol):
 class MirrorAdmin(Protocol):
     """The administration that mirroring needs (``Admin``)."""
 
-    async def list_topics(self) -> dict[str, TopicDescription]:
+    async def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics but the broker's own."""
         ...
 
@@ -215,6 +221,11 @@ class SourceReader(Protocol):
         """Return what has arrived."""
         ...
 
+    @property
+    def answered(self) -> int:
+        """Partitions that were answered for so far: without a new one no position and no end has changed."""
+        ...
+
     def position(self, tp: TopicPartition) -> int:
         """Next offset wanted, negative while unknown."""
         ...
@@ -262,11 +273,12 @@ class StartableSyncWriter(SyncWriter, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderEvents:
-    """Callbacks of a reader: losses, failures and stalls of partitions."""
+    """Callbacks of a reader: losses, failures and stalls of partitions, and what is dropped as a loop."""
 
     on_gap: Callable[[SourceGap], None]
     on_failed: Callable[[TopicPartition, Exception], None]
     on_stalled: Callable[[TopicPartition, Exception | None], None]
+    origins: BatchOrigins | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +391,7 @@ def open_reader(
         on_gap=events.on_gap,
         on_failed=events.on_failed,
         on_stalled=events.on_stalled,
+        origins=events.origins,
     )
     return ReaderSession(cluster, fetcher)
 

@@ -17,9 +17,9 @@ __all__ = ["CoveredPositions"]
 class CoveredPositions:
     """Decides when the reader's position is a safe one.
 
-    A position counts when it was the same at two looks with a complete fetch between them (all that was
-    read below it has been handed out by then), the partition was not held meanwhile, and every record that
-    was handed out is delivered.
+    A position counts at the look behind the one that saw it: with a complete fetch between them all that was read
+    below it has been handed out. The partition was not held meanwhile, and every record that was handed out is
+    delivered. It need not rest: what mirrors write to the source is read and dropped without end.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,10 @@ class CoveredPositions:
         before = self._seen.get(source)
         self._seen[source] = position
         last = self._last.setdefault(source, position - 1)
-        if before != position or position - 1 <= last or self._under_way.get(source, 0):
+        if before is None or self._under_way.get(source, 0):
             return -1
-        self._last[source] = position - 1
-        return position - 1
+        covered = min(before, position) - 1
+        if covered <= last:
+            return -1
+        self._last[source] = covered
+        return covered

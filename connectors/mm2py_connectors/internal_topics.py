@@ -27,8 +27,8 @@ _ASSUMED_TO_EXIST: Final = frozenset(
 
 async def create_compacted_topic(
     admin: MirrorAdmin, topic: str, *, replication_factor: int, factor_property: str, cluster: str
-) -> None:
-    """Create ``topic`` with one partition.
+) -> bool:
+    """Create ``topic`` with one partition; False where the cluster does not let us know whether it exists.
 
     Raises:
         FatalError: The cluster refuses it; names ``factor_property`` where that is the cause.
@@ -38,7 +38,7 @@ async def create_compacted_topic(
     try:
         error = (await admin.create_topics([wanted])).get(topic)
     except UnsupportedVersionError:
-        return
+        return False
     if error is None:
         log.info(
             "internal topic created topic=%s replication_factor=%d cluster=%s",
@@ -48,6 +48,7 @@ async def create_compacted_topic(
         )
     elif error.code in _ASSUMED_TO_EXIST:
         log.debug("internal topic assumed to exist topic=%s: %s", topic, error)
+        return error.code == codes.TOPIC_ALREADY_EXISTS
     elif isinstance(error, RetriableError):
         raise error
     else:
@@ -60,3 +61,4 @@ async def create_compacted_topic(
         raise FatalError(
             f"topic {topic} cannot be created on {cluster}: {error.message}", remedy=remedy
         ) from error
+    return True

@@ -18,6 +18,12 @@ from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import (
+    LOOP_SUPPRESSION,
+    SOURCE_CLUSTER_ID,
+    TARGET_CLUSTER_ID,
+    Suppression,
+)
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import TopicPartition
 from mm2py_connectors.acl_sync import AclSync
@@ -32,6 +38,7 @@ from mm2py_connectors.clients import (
 )
 from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.internal_topics import create_compacted_topic
+from mm2py_connectors.loop_suppression import find_suppression
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.partition_deal import (
@@ -65,6 +72,7 @@ class MirrorSourceConnector(Connector):
     """Copies the chosen topics of one flow; ``enabled=false`` makes it do nothing at all."""
 
     java_class: ClassVar[str] = MIRROR_SOURCE_CONNECTOR
+    exactly_once_support: ClassVar[bool] = True
     plugin_version: ClassVar[str] = KAFKA_RELEASE
     config_model: ClassVar[type[ConfigModel]] = MirrorSourceConfig
 
@@ -106,6 +114,9 @@ class MirrorSourceConnector(Connector):
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
         self._context: ConnectorContext | None = None
+        # What tasks must know to suppress loops; and why loops are not suppressed, though they might be.
+        self._suppression: dict[str, str] = {}
+        self._not_suppressed = ""
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
@@ -118,11 +129,6 @@ class MirrorSourceConnector(Connector):
         if not config.enabled:
             log.info("flow is disabled, nothing is copied")
             return
-        if not self._policy.detects_cycles:
-            log.info(
-                "the replication policy keeps names: only one direction per topic is safe policy=%s",
-                type(self._policy).__name__,
-            )
         self._context = context
         try:
             source = await self._open("source", "replication-source-admin", context)
@@ -138,6 +144,7 @@ class MirrorSourceConnector(Connector):
                     self._create_offset_syncs_topic,
                     OFFSET_SYNCS_RETRY_S,
                 )
+            await self._suppress_loops(source, target)
             await topics.refresh()
             self._deal.update(topics.ready())
             if self._begins_at_end():
@@ -162,7 +169,7 @@ class MirrorSourceConnector(Connector):
         if self._came and rates and not self._deal.partitions <= rates.keys():
             rates = None
         hands = self._deal.deal(max_tasks, rates)
-        props = self._props
+        props = self._props | self._suppression
         if self._config.flow_max_bytes_per_second and hands:
             share = max(1, self._config.flow_max_bytes_per_second // len(hands))
             props = props | {"flow.max.bytes.per.second": str(share)}
@@ -199,7 +206,28 @@ class MirrorSourceConnector(Connector):
         found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
         if self._scheduler is not None:
             found.update(self._scheduler.problems)
+        if self._not_suppressed:
+            found["loop suppression"] = self._not_suppressed
         return found
+
+    async def _suppress_loops(self, source: AdminSession, target: AdminSession) -> None:
+        found, self._not_suppressed = await find_suppression(
+            self._props,
+            source.admin,
+            replication_factor=self._config.offset_syncs_topic_replication_factor,
+        )
+        if found is Suppression.OFF and not self._not_suppressed:
+            return  # the tasks' configs stay as Java makes them
+        self._suppression = {
+            LOOP_SUPPRESSION: found,
+            SOURCE_CLUSTER_ID: source.session.cluster_id,
+            TARGET_CLUSTER_ID: target.session.cluster_id,
+        }
+        log.info(
+            "batches of mirrors on the source loop.suppression=%s policy=%s",
+            found,
+            type(self._policy).__name__,
+        )
 
     def _begins_at_end(self) -> bool:
         props = effective_client_properties(
@@ -256,8 +284,8 @@ class MirrorSourceConnector(Connector):
     async def _refresh(self) -> None:
         if self._topics is None or self._context is None:
             return
-        await self._topics.refresh()
-        self._dealt_anew |= self._deal.update(self._topics.ready())
+        if await self._topics.refresh():
+            self._dealt_anew |= self._deal.update(self._topics.ready())
         now = self._context.clock.monotonic()
         if now < self._collects_until:
             return

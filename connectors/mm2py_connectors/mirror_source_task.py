@@ -20,6 +20,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, ProducerOrigins, Suppression
 from mm2py.mirror.source_offsets import (
     begins_at_start,
     committed_epoch,
@@ -32,16 +33,22 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     BYTE_RATE,
+    AdminFactory,
+    LogFactory,
     ReaderEvents,
     ReaderFactory,
     ReaderSession,
     SourceReader,
     WriterFactory,
     WriterSession,
+    open_admin,
+    open_log,
     open_reader,
     open_writer,
 )
+from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.covered_positions import CoveredPositions
+from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_partitions
 
@@ -52,6 +59,9 @@ log = logging.getLogger(__name__)
 LAG_REPORT_S: Final = 1.0
 HELD_LAG_S: Final = 5.0
 """How often the source is asked where partitions end that are paused: one request per broker."""
+
+QUIET_LOOKS: Final = 5
+"""Every so many seconds the partitions are looked at though nothing was read or delivered."""
 
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
@@ -74,11 +84,15 @@ class MirrorSourceTask(BatchSourceTask):
         *,
         readers: ReaderFactory = open_reader,
         writers: WriterFactory = open_writer,
+        logs: LogFactory = open_log,
+        admins: AdminFactory = open_admin,
     ) -> None:
         self._props = dict(config)
         self._config = parse_config(MirrorSourceTaskConfig, config)
         self._context = context
         self._readers, self._writers = readers, writers
+        self._logs, self._admins = logs, admins
+        self._loops: LoopFilter | None = None
         policy = policy_from_config(config)
         alias = self._config.source_cluster_alias
         self._targets = {
@@ -109,6 +123,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
+        self._answers = self._quiet_looks = 0
         self._held: set[TopicPartition] = set()
         self._end_watch: asyncio.Task[None] | None = None
         self._ending = False
@@ -122,7 +137,8 @@ class MirrorSourceTask(BatchSourceTask):
         props = self._client_props("source", "consumer", "replication-consumer")
         props[BYTE_RATE] = str(self._config.flow_max_bytes_per_second)
         alias = self._config.source_cluster_alias
-        events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled)
+        loops = await self._open_loop_filter()
+        events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
         opened = self._readers(props, alias, self._context.clock, events)
         try:
             await opened.session.connect()
@@ -158,9 +174,8 @@ class MirrorSourceTask(BatchSourceTask):
         if self._from_end:
             self._report_begun(reader)
         now = self._context.clock.monotonic()
-        due = now >= self._next_report
+        due = now >= self._next_report and self._has_news(reader, now)
         if due:
-            self._next_report = now + LAG_REPORT_S
             self._report_lag()
         if self._failed:
             fetched = self._without_failed(fetched)
@@ -181,10 +196,13 @@ class MirrorSourceTask(BatchSourceTask):
         runs = delivery.runs
         if not runs:
             return
+        self._quiet_looks = 0
         last = runs[-1].source_offset + runs[-1].records - 1
         self._delivered[delivery.source] = last
         records = sum(run.records for run in runs)
         self._covered.delivered(delivery.source, records, last)
+        if self._loops is not None:
+            self._loops.conflicts.delivered(delivery.source, last)
         if self._renewed:
             self._note_renewed(delivery.source, records)
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
@@ -251,6 +269,7 @@ class MirrorSourceTask(BatchSourceTask):
                     await opened.reader.look_back()
             await opened.reader.close()
             await opened.session.close()
+        await self._close_loop_filter()
         self._stalls.close()
 
     # -- start ------------------------------------------------------------------------------------
@@ -281,6 +300,41 @@ class MirrorSourceTask(BatchSourceTask):
             positions[tp] = last + 1 if last >= 0 else start
         return positions
 
+    async def _open_loop_filter(self) -> LoopFilter | None:
+        """Know all mirrors of the source before its first batch is read."""
+        config = self._config
+        chosen = Suppression(config.loop_suppression)
+        if chosen not in (Suppression.ON, Suppression.ALL):
+            return None  # the connector has found out what auto means
+        await self._close_loop_filter()  # of an earlier start that failed
+        props = self._client_props("source", "consumer", "producer-ids-consumer")
+        opened = self._logs(
+            props, config.source_cluster_alias, PRODUCERS_TOPIC, self._context.clock
+        )
+        origins = ProducerOrigins(
+            everything=chosen is Suppression.ALL,
+            target=config.target_cluster_alias,
+            target_cluster=config.task_target_cluster_id,
+        )
+        watch = ConflictWatch(await self._compacted_topics(), self._context.clock)
+        self._loops = LoopFilter(opened, origins, self._context, watch)
+        await self._loops.open()
+        return self._loops
+
+    async def _compacted_topics(self) -> frozenset[str]:
+        props = self._client_props("source", "admin", "conflicts-admin")
+        opened = self._admins(props, self._config.source_cluster_alias, self._context.clock)
+        try:
+            await opened.session.connect()
+            return await compacted_topics(opened.admin, {tp.topic for tp in self._targets})
+        finally:
+            await opened.session.close()
+
+    async def _close_loop_filter(self) -> None:
+        loops, self._loops = self._loops, None
+        if loops is not None:
+            await loops.close()
+
     def _client_props(self, side: Side, kind: ClientKind, role: str) -> dict[str, str]:
         return effective_client_properties(
             self._props, side, kind, role=role, task_index=self._config.task_index
@@ -300,6 +354,8 @@ class MirrorSourceTask(BatchSourceTask):
             gap.under_way += self._reader.reader.waiting(gap.partition)
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
+            if self._loops is not None:
+                self._loops.conflicts.restarted(gap.partition)
         if gap.cause == "recreated" and self._reader is not None:
             self._renewed[gap.partition] = gap.under_way
         # With gap.policy=fail the context answers with ``failed``.
@@ -352,6 +408,16 @@ class MirrorSourceTask(BatchSourceTask):
                 if batch.lease is not None:
                     batch.lease.release()
         return kept
+
+    def _has_news(self, reader: SourceReader, now: float) -> bool:
+        """Whether lag and covered positions may have changed: a look takes a microsecond per partition and second."""
+        self._next_report = now + LAG_REPORT_S
+        if reader.answered != self._answers:
+            self._answers, self._quiet_looks = reader.answered, 0
+        else:
+            self._quiet_looks += 1
+        # The second quiet look finds what is covered; later ones are for what no answer shows (incarnations).
+        return self._quiet_looks <= 2 or self._quiet_looks % QUIET_LOOKS == 0
 
     def _report_lag(self) -> None:
         if self._reader is None:

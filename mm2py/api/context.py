@@ -232,6 +232,13 @@ class TaskContext(Protocol):
         """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted data)."""
         ...
 
+    def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:
+        """Report records that are not copied because another mirror wrote them to the source.
+
+        ``conflicts``: how many of them are in conflict with a local record of the same key.
+        """
+        ...
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Report how far behind the source end a partition is, and its newest copied timestamp."""
         ...

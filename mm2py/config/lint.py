@@ -11,11 +11,16 @@ from typing import Final
 
 from mm2py.config.catalog import Catalog
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
-from mm2py.config.client_table import ClientProperty, Effect
-from mm2py.config.clients import MAX_IN_FLIGHT, client_value_problem
-from mm2py.config.definitions import ConfigModel, ConnectorDefinition, check_config
+from mm2py.config.client_options import MAX_IN_FLIGHT
+from mm2py.config.definitions import (
+    ConfigModel,
+    ConnectorDefinition,
+    Effect,
+    Option,
+    check_config,
+    value_problem,
+)
 from mm2py.config.derivation import Effective, Value, texts
-from mm2py.config.driver_options import DriverOptions
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint_keys import key_findings
 from mm2py.config.lint_security import security_findings
@@ -23,8 +28,7 @@ from mm2py.config.lint_values import value_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
 from mm2py.config.providers import placeholders
-from mm2py.config.rest_options import RestOptions
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.types import FlowName
 
 __all__ = ["lint", "load_checked"]
@@ -75,7 +79,7 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
     if config.unreadable:
         return in_order(found)  # whatever looks at the values would stumble over it again
     found += value_findings(config, catalog)
-    found += _client_findings(config, catalog)
+    found += _effect_findings(config, catalog)
     found += security_findings(config)
     found += _process_findings(config)
     told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
@@ -128,7 +132,7 @@ def _model_findings(
 
 def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
     props = config.providers.resolve(texts(config.raw))
-    problems = [*check_config(DriverOptions, props), *check_config(RestOptions, props)]
+    problems = [*check_config(ProcessConfig, props), *check_config(RestOptions, props)]
     return [
         Finding(
             Severity.ERROR,
@@ -142,14 +146,19 @@ def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
     ]
 
 
-def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
     found: list[Finding] = []
     for key, value in config.raw.items():
-        entry = catalog.client_property(catalog.scope(key))
+        scope = catalog.scope(key)
+        entry = catalog.client_property(scope)
         if entry is None:
+            option = catalog.option(scope)  # a wrong value of it is found by its model
+            if option is not None and option.effect is Effect.WITHOUT_EFFECT:
+                message = f"has no effect: {option.doc}"
+                found.append(Finding(Severity.INFO, value.line, key, message))
             continue
         text = config.providers.resolve_text(value.text)
-        problem = client_value_problem(entry, text)
+        problem = value_problem(entry, text)
         if problem and not placeholders(text) and entry.name != "bootstrap.servers":
             shown = "" if text != value.text else f"{value.text!r} "
             found.append(
@@ -162,18 +171,18 @@ def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
     return found
 
 
-def _say(entry: ClientProperty, text: str) -> list[tuple[Severity, str]]:
+def _say(entry: Option, text: str) -> list[tuple[Severity, str]]:
     if entry.effect is Effect.REFUSED:
-        return [(Severity.ERROR, f"is refused: {entry.note}")]
+        return [(Severity.ERROR, f"is refused: {entry.doc}")]
     if entry.effect is Effect.WITHOUT_EFFECT:
-        return [(Severity.INFO, f"has no effect: {entry.note}")]
+        return [(Severity.INFO, f"has no effect: {entry.doc}")]
     special = _SPECIAL.get(entry.name)
     if special is not None:
         message = special(text.strip())
         return [(Severity.WARNING, message)] if message else []
     if entry.effect in (Effect.WARNED, Effect.LATER):
         severity = Severity.WARNING if entry.effect is Effect.WARNED else Severity.INFO
-        return [(severity, f"has no effect: {entry.note}")]
+        return [(severity, f"has no effect: {entry.doc}")]
     return []
 
 
@@ -201,7 +210,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def _loops(config: MirrorMakerConfig) -> list[Finding]:
-    """Warn of two enabled directions that keep topic names: every record would circle."""
+    """Warn of two enabled directions that keep topic names and do not suppress loops: every record would circle."""
     found: list[Finding] = []
     for source in config.clusters:
         for target in config.clusters:
@@ -211,18 +220,26 @@ def _loops(config: MirrorMakerConfig) -> list[Finding]:
             cause = _keeps_names(config, there)
             if cause is None or _keeps_names(config, back) is None:
                 continue
+            if not any(_passes_all_on(config, flow) for flow in (there, back)):
+                continue
             found.append(
                 Finding(
                     Severity.WARNING,
                     cause.line,
                     cause.key,
-                    f"{there} and {back} both keep topic names: a topic that both directions copy "
-                    "circles without end, as in Java",
-                    "give each direction other topics, or keep the default naming; same-name "
-                    "active-active comes with part 4",
+                    f"{there} and {back} both keep topic names and loop.suppression is off: a topic "
+                    "that both directions copy would circle without end, as in Java",
+                    "remove loop.suppression=off, give each direction other topics, or keep the default "
+                    "naming",
                 )
             )
     return found
+
+
+def _passes_all_on(config: MirrorMakerConfig, flow: FlowName) -> bool:
+    source = config.flow_configs(flow).connectors.get("MirrorSourceConnector", {})
+    suppression = source.get("loop.suppression")
+    return suppression is not None and suppression.text.strip().lower() == "off"
 
 
 def _keeps_names(config: MirrorMakerConfig, flow: FlowName) -> Value | None:

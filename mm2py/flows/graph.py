@@ -1,7 +1,8 @@
 """Would records run in a circle? Same-name cycles over the configs of all flows.
 
 Flow: config of each flow's source connector -> flows that keep names -> names that may exist -> cycles. A flow
-whose names carry their provenance stops cycles by itself. Patterns are tried on sample names and on those that
+whose names carry their provenance stops cycles by itself, and one that suppresses loops does not pass on what came
+from its target (``loop.suppression``). Patterns are tried on sample names and on those that
 are known; two patterns that meet only in a name nobody has seen are not found.
 """
 
@@ -15,11 +16,13 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
-from mm2py.config.java_values import parse_list
+from mm2py.config.definitions import parse_config
+from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.flows.states import enabled
-from mm2py.mirror.filters import DEFAULT_TOPICS, topic_filter_from_config
+from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import BadRequestError, ForbiddenError
@@ -27,7 +30,16 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
-__all__ = ["CircleGuard", "Cycle", "FlowNode", "Sources", "copies", "new_cycles", "source_configs"]
+__all__ = [
+    "CIRCLE_REMEDY",
+    "CircleGuard",
+    "Cycle",
+    "FlowNode",
+    "Sources",
+    "copies",
+    "new_cycles",
+    "source_configs",
+]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +48,11 @@ _ANY: Final = ("mm2py-sample", "")
 _REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
 REFRESH_S: Final = 5.0
 """How long the other flows' topics may take to be read before a change is taken without them."""
+
+CIRCLE_REMEDY: Final = (
+    "exclude the topic in one of these flows, use a replication policy that renames topics, or let each of them"
+    " suppress loops (loop.suppression=on; all where three or more clusters are all connected)"
+)
 
 MOST_NAMES: Final = 5_000
 """Names tried at most: a change over REST must not hold up the event loop."""
@@ -59,9 +76,18 @@ class Cycle:
 class _Edge:
     flow: FlowName
     selection: TopicSelection
+    suppression: Suppression
 
     def carries(self, topic: str) -> bool:
         return self.selection.replicate(topic)
+
+    def passes_on(self, before: "_Edge") -> bool:
+        """Whether it copies what ``before`` wrote to its source."""
+        if before.suppression is Suppression.OFF or self.suppression is Suppression.OFF:
+            return True  # the ids are not published, or nothing is dropped
+        if self.suppression is Suppression.ALL:
+            return False
+        return before.flow.source != self.flow.target
 
 
 Configs = Mapping[str, Mapping[str, str]]
@@ -110,7 +136,7 @@ def _circles(sources: Sources, names: Collection[str]) -> _Circles:
     edges = [edge for flow, config in pairs if (edge := _edge(flow, config)) is not None]
     if not edges:
         return {}
-    rings: dict[tuple[FlowName, ...], list[tuple[FlowName, ...]]] = {}
+    rings: dict[tuple[int, ...], list[tuple[FlowName, ...]]] = {}
     found: _Circles = {}
     deadline = SYSTEM_CLOCK.monotonic() + MOST_S
     for topic in names:
@@ -119,9 +145,9 @@ def _circles(sources: Sources, names: Collection[str]) -> _Circles:
                 f"the topic patterns of all flows need more than {MOST_S:g} s on {len(names)} names",
                 remedy="write them without nested repetitions such as (a+)+",
             )
-        carrying = tuple(dict.fromkeys(edge.flow for edge in edges if edge.carries(topic)))
+        carrying = tuple(number for number, edge in enumerate(edges) if edge.carries(topic))
         if carrying not in rings:
-            rings[carrying] = list(_rings(carrying))
+            rings[carrying] = list(_rings([edges[number] for number in carrying]))
         for flows in rings[carrying]:
             found.setdefault((frozenset(flows), topic), Cycle(flows, topic))
     return found
@@ -159,32 +185,63 @@ def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
     selection = _selection(flow, aliased, heartbeats=False)
     # An empty separator has no provenance either, but no name comes back the same.
     sample = _ANY[0]
-    return _Edge(flow, selection) if policy.remote_topic(flow.source, sample) == sample else None
+    if policy.remote_topic(flow.source, sample) != sample:
+        return None
+    return _Edge(flow, selection, suppression_of(aliased))
 
 
-def _rings(flows: tuple[FlowName, ...]) -> Iterator[tuple[FlowName, ...]]:
-    """Return every ring of flows once; each begins at its smallest cluster."""
-    for start in sorted({flow.source for flow in flows}):
-        paths: list[tuple[FlowName, ...]] = [(flow,) for flow in flows if flow.source == start]
+def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
+    """Return every ring of flows that pass on what they get, once; each begins at its smallest cluster.
+
+    A ring may be closed through flows that stop some records and pass others on: then no cluster is visited once
+    only, and one ring of many is returned.
+    """
+    found = False
+    for start in sorted({edge.flow.source for edge in edges}):
+        paths: list[tuple[_Edge, ...]] = [(edge,) for edge in edges if edge.flow.source == start]
         while paths:
             path = paths.pop()
-            if path[-1].target == start:
-                yield path
+            last = path[-1]
+            if last.flow.target == start:
+                if path[0].passes_on(last):
+                    found = True
+                    yield tuple(edge.flow for edge in path)
                 continue
-            visited = {flow.source for flow in path}
+            visited = {edge.flow.source for edge in path}
             paths += [
-                (*path, flow)
-                for flow in flows
-                if flow.source == path[-1].target
-                and flow.source not in visited
-                and flow.target >= start
+                (*path, edge)
+                for edge in edges
+                if edge.flow.source == last.flow.target
+                and edge.flow.source not in visited
+                and edge.flow.target >= start
+                and edge.passes_on(last)
             ]
+    if not found:
+        yield from _knots(edges)
+
+
+def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
+    """Return the flows that records can run through without end, where no simple ring has them."""
+    left = list(edges)
+    while True:
+        # What nothing of the rest passes on to, or that passes on to nothing of it, is in no circle.
+        kept = [
+            edge
+            for edge in left
+            if any(edge.flow.target == it.flow.source and it.passes_on(edge) for it in left)
+            and any(it.flow.target == edge.flow.source and edge.passes_on(it) for it in left)
+        ]
+        if len(kept) == len(left):
+            break
+        left = kept
+    if left:
+        yield tuple(edge.flow for edge in left)
 
 
 def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[str]:
     samples: dict[str, None] = {_ANY[0]: None}
     for config in (it for version in versions for configs in version.values() for it in configs):
-        for pattern in parse_list(config.get("topics", DEFAULT_TOPICS)):
+        for pattern in parse_config(TopicFilterConfig, config).topics:
             samples.update(dict.fromkeys(_samples(pattern)))
     samples.update(dict.fromkeys(sorted(topics)))
     return list(samples)[:MOST_NAMES]
@@ -246,8 +303,7 @@ class CircleGuard:
         cycles = new_cycles({**others, self._flow: old}, {**others, self._flow: new}, topics)
         if cycles:
             raise BadRequestError(
-                f"The change would copy records in a circle: {cycles[0]}; exclude the topic in one of"
-                " these flows, or use a replication policy that renames topics"
+                f"The change would copy records in a circle: {cycles[0]}; {CIRCLE_REMEDY}"
             )
 
     async def refresh(self, before: Configs, after: Configs) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.mirror.filters import DEFAULT_TOPICS
+from mm2py.config.mirror_options import TOPICS
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.errors import NotFoundError
@@ -146,7 +146,7 @@ class FlowWork:
             return
         config = source.info.config
         if enabled(config):
-            yield _NO_TOPIC.format(config.get("topics") or DEFAULT_TOPICS)
+            yield _NO_TOPIC.format(config.get("topics") or ",".join(TOPICS))
 
 
 def read_flow(herder: Herder) -> FlowWork:

@@ -132,6 +132,8 @@ class FlowView:
     lag_ms: int | None
     records_per_s: float | None
     bytes_per_s: float | None
+    records_looped: int
+    conflicts: int
     records_lost: int
     errors: tuple[ErrorView, ...]
     notes: tuple[str, ...]
@@ -155,6 +157,8 @@ class PartitionView:
     lag_ms: int | None
     records_per_s: float | None
     bytes_per_s: float | None
+    records_looped: int
+    conflicts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +252,8 @@ def flow_view(
         lag_ms=_largest_lag(partitions),
         records_per_s=_rate(it.records_per_s for it in partitions),
         bytes_per_s=_rate(it.bytes_per_s for it in partitions),
+        records_looped=sum(it.looped for it in partitions),
+        conflicts=sum(it.conflicts for it in partitions),
         records_lost=sum(node.records_lost for node in nodes),
         errors=tuple(
             ErrorView(where=where, message=mask.apply(text))
@@ -305,6 +311,8 @@ def partition_views(
             lag_ms=_known(it.lag_ms) if it.lag_records >= 0 else None,
             records_per_s=_known_rate(it.records_per_s),
             bytes_per_s=_known_rate(it.bytes_per_s),
+            records_looped=it.looped,
+            conflicts=it.conflicts,
         )
         for worker, it in members.partitions()
     ]

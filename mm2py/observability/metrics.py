@@ -49,7 +49,9 @@ class PartitionMeter:
         "bytes",
         "caught_up_ms",
         "cause",
+        "conflicts",
         "lag_records",
+        "looped",
         "newest_ms",
         "paused",
         "records",
@@ -65,6 +67,10 @@ class PartitionMeter:
         self.task = ""
         self.records = 0
         self.bytes = 0
+        self.looped = 0
+        """Records that were not copied because another mirror wrote them to the source."""
+        self.conflicts = 0
+        """Those of them that are in conflict with a local record of the same key."""
         self.lag_records = UNKNOWN
         self.newest_ms = UNKNOWN
         self.caught_up_ms = UNKNOWN
@@ -110,6 +116,8 @@ class PartitionMeter:
             newest_ms=self.newest_ms,
             records_per_s=records_per_s,
             bytes_per_s=bytes_per_s,
+            looped=self.looped,
+            conflicts=self.conflicts,
         )
 
     def bytes_per_s(self, now_ms: int) -> float:
@@ -121,6 +129,7 @@ class PartitionMeter:
         self.target, self.task = said.target, said.task
         self.state, self.cause = said.state, said.cause
         self.records, self.bytes = said.records, said.size_bytes
+        self.looped, self.conflicts = said.looped, said.conflicts
         if said.lag_records > 0:
             # Its lag in time is the age of the moment that the other process knows.
             self.caught_up_ms = max(self.caught_up_ms, now_ms - said.lag_ms)
@@ -178,6 +187,8 @@ class PartitionSnapshot:
     newest_ms: int
     records_per_s: float
     bytes_per_s: float
+    looped: int = 0
+    conflicts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

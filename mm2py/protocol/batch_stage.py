@@ -6,7 +6,7 @@ memory never gets a fresh one. Only what the source's header decides is solved (
 rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A problem stops the walk.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from enum import Enum
 from struct import Struct
@@ -36,6 +36,7 @@ from mm2py.protocol.splice import merge, rewrite
 __all__ = [
     "DropReason",
     "Dropped",
+    "Origins",
     "ProblemKind",
     "StageProblem",
     "StageResult",
@@ -73,6 +74,7 @@ class DropReason(Enum):
     CONTROL = "control"
     EMPTY = "empty"
     ABORTED = "aborted"
+    LOOP = "loop"
 
 
 class Dropped(NamedTuple):
@@ -81,6 +83,17 @@ class Dropped(NamedTuple):
     first_offset: int
     last_offset: int
     reason: DropReason
+
+
+class Origins(NamedTuple):
+    """What is known of the producer ids of a cluster; both sets grow while batches are classified.
+
+    ``looping``: of mirrors whose batches are not copied. ``passing``: all others whose origin is known. The walk
+    stops at a batch whose id is in neither.
+    """
+
+    passing: Set[int]
+    looping: Set[int]
 
 
 class ProblemKind(Enum):
@@ -104,15 +117,29 @@ class StageProblem(NamedTuple):
 
 @final
 class StageResult:
-    """What one record set holds; ``last_epoch`` is the last whole batch's leader epoch or -1."""
+    """What one record set holds; ``last_epoch`` is the last whole batch's leader epoch or -1.
 
-    __slots__ = ("batches", "dropped", "last_epoch", "next_offset", "problem")
+    ``looped`` are the batches that were dropped as loops, whole; ``unknown`` the producer ids whose origin has to be
+    found before the walk can continue.
+    """
+
+    __slots__ = (
+        "batches",
+        "dropped",
+        "last_epoch",
+        "looped",
+        "next_offset",
+        "problem",
+        "unknown",
+    )
 
     def __init__(self, next_offset: int) -> None:
         self.batches: list[RecordBatch] = []
         self.dropped: list[Dropped] = []
         self.next_offset = next_offset
         self.last_epoch = -1
+        self.looped: list[memoryview] = []
+        self.unknown: frozenset[int] = frozenset()
         self.problem: StageProblem | None = None
 
 
@@ -146,16 +173,18 @@ def classify(
     lease: BufferLease | None,
     *,
     aborted: Sequence[tuple[int, int]] = (),
+    origins: Origins | None = None,
 ) -> StageResult:
     """Walk one partition's record set of a Fetch answer.
 
-    ``aborted`` is the answer's list of (producer id, first offset) under read_committed. Each
+    ``aborted`` is the answer's list of (producer id, first offset) under read_committed; ``origins`` is for flows
+    that suppress loops. Each
     returned batch that views the buffer takes one reference of ``lease``. A partial batch at the
     end is normal and ignored; batches before a problem are returned with it. An error gives the references back.
     """
     result = StageResult(wanted_offset)
     try:
-        _stage(record_set, wanted_offset, lease, aborted, result)
+        _stage(record_set, wanted_offset, lease, aborted, origins, result)
     except BaseException:
         for batch in result.batches:
             if batch.lease is not None:
@@ -169,27 +198,36 @@ def _stage(
     wanted_offset: int,
     lease: BufferLease | None,
     aborted: Sequence[tuple[int, int]],
+    origins: Origins | None,
     result: "StageResult",
 ) -> None:
+    passing = None if origins is None else origins.passing
     walker: _Walk | None = None  # most record sets need none
     position, total, floor = 0, len(record_set), -1
     while True:
         if not aborted:
             begin = position
             position, floor, epoch = scan(
-                record_set, position, wanted_offset, floor, RecordBatch, lease, result.batches
+                record_set,
+                position,
+                wanted_offset,
+                floor,
+                RecordBatch,
+                lease,
+                result.batches,
+                passing,
             )
             if position > begin:
                 result.last_epoch, result.next_offset = epoch, floor + 1
         if total - position < HEADER_BYTES or record_set[position + 16] != 2:
             break
-        walker = walker or _Walk(result, wanted_offset, lease, aborted)
+        walker = walker or _Walk(result, wanted_offset, lease, aborted, origins)
         end = walker.step(record_set, position, floor)
         if end is None:
             return
         position, floor = end
     if position < total:
-        walker = walker or _Walk(result, wanted_offset, lease, aborted)
+        walker = walker or _Walk(result, wanted_offset, lease, aborted, origins)
         walker.foreign(record_set, position, floor)
 
 
@@ -201,9 +239,12 @@ def plain_scan(
     make: Callable[..., Made],
     lease: BufferLease | None,
     out: list[Made],
+    passing: Set[int] | None = None,
     /,
 ) -> tuple[int, int, int]:
     """Append the ordinary batches from ``position`` on: nothing but their headers will change.
+
+    With ``passing`` a batch with a producer id is ordinary only if that is one of these.
 
     Tiny uncompressed ones that follow each other are joined, in bytes of their own and without a CRC, which
     ``sign`` writes. ``floor`` is the last offset before them. Each that views ``record_set`` takes one reference
@@ -214,7 +255,9 @@ def plain_scan(
     tiny = _Tiny(make, out)
     while total - position >= HEADER_BYTES and record_set[position + 16] == 2:
         header = unpack(record_set, position)
-        base, length, epoch, _, stored, attributes, last_delta, _, stamp, _, _, _, count = header
+        base, length, epoch, _, stored, attributes, last_delta, _, stamp, producer, _, _, count = (
+            header
+        )
         end, last = position + _LOG_OVERHEAD + length, base + last_delta
         if (
             not 0 < count == last_delta + 1
@@ -224,6 +267,7 @@ def plain_scan(
             or attributes & _SPECIAL
             or attributes & CODEC_MASK > Codec.ZSTD
             or not 0 <= base <= last <= MAX_INT64
+            or (passing is not None and producer >= 0 and producer not in passing)
         ):
             break
         view = record_set[position:end]
@@ -287,7 +331,7 @@ scan: Final = plain_scan if native is None else native.scan
 class _Walk:
     """The batches that ``scan`` leaves to us; same result object."""
 
-    __slots__ = ("_aborted", "_aborts", "_lease", "_result", "_wanted")
+    __slots__ = ("_aborted", "_aborts", "_lease", "_origins", "_result", "_wanted")
 
     def __init__(
         self,
@@ -295,12 +339,14 @@ class _Walk:
         wanted_offset: int,
         lease: BufferLease | None,
         aborted: Sequence[tuple[int, int]],
+        origins: Origins | None,
     ) -> None:
         self._result = result
         self._wanted = wanted_offset
         self._lease = lease
         self._aborted = aborted
         self._aborts = _AbortFilter(aborted) if aborted else None
+        self._origins = origins
 
     def step(self, record_set: memoryview, position: int, floor: int) -> tuple[int, int] | None:
         """Take one v2 batch. Returns its end and last offset; None at a problem or a partial batch."""
@@ -318,12 +364,27 @@ class _Walk:
             text = f"the batch at offset {base} does not match its CRC"
             result.problem = StageProblem(ProblemKind.CRC, base, text)
             return None
+        if self._is_unknown(header):
+            result.unknown = _unknown_producers(record_set, position, self._origins)
+            return None
         if not self._special(view, header, floor):
             return None
         result.last_epoch = epoch
         if last >= self._wanted:
             result.next_offset = last + 1
         return end, last
+
+    def _is_unknown(self, header: tuple[int, ...]) -> bool:
+        """Whether nothing can be decided before the origin of the batch is found."""
+        attributes, producer, count = header[5], header[9], header[12]
+        return (
+            self._origins is not None
+            and producer >= 0
+            and count > 0
+            and not attributes & CONTROL_FLAG
+            and producer not in self._origins.passing
+            and producer not in self._origins.looping
+        )
 
     def _special(self, view: memoryview, header: tuple[int, ...], floor: int) -> bool:
         """Handle one whole batch with a right CRC; False stops the walk with a problem."""
@@ -346,6 +407,8 @@ class _Walk:
             return self._problem(ProblemKind.RECORDS, base, error.message)
         if reason is not None and last >= self._wanted:
             self._result.dropped.append(Dropped(max(base, self._wanted), last, reason))
+            if reason is DropReason.LOOP:
+                self._result.looped.append(view)
         return True
 
     def _drop_reason(
@@ -362,6 +425,8 @@ class _Walk:
             return DropReason.EMPTY
         if attributes & TRANSACTIONAL_FLAG and aborts is not None and aborts.covers(producer):
             return DropReason.ABORTED
+        if self._origins is not None and producer in self._origins.looping:
+            return DropReason.LOOP
         return None
 
     def _keep(self, view: memoryview, header: tuple[int, ...]) -> None:
@@ -408,13 +473,21 @@ class _Walk:
         if end < total:
             # A log that was upgraded continues with v2 batches.
             self._append(
-                classify(record_set[end:], result.next_offset, self._lease, aborted=self._aborted)
+                classify(
+                    record_set[end:],
+                    result.next_offset,
+                    self._lease,
+                    aborted=self._aborted,
+                    origins=self._origins,
+                )
             )
 
     def _append(self, rest: StageResult) -> None:
         result = self._result
         result.batches += rest.batches
         result.dropped += rest.dropped
+        result.looped += rest.looped
+        result.unknown = rest.unknown
         result.next_offset = rest.next_offset
         result.last_epoch = rest.last_epoch
         result.problem = rest.problem
@@ -422,6 +495,31 @@ class _Walk:
     def _problem(self, kind: ProblemKind, offset: int, text: str) -> bool:
         self._result.problem = StageProblem(kind, offset, f"the batch at offset {offset}: {text}")
         return False
+
+
+def _unknown_producers(
+    record_set: memoryview, position: int, origins: Origins | None
+) -> frozenset[int]:
+    """Return the producer ids from ``position`` on whose origin is not known.
+
+    Only of undamaged batches: an id that no producer has yet would be judged before it is published.
+    """
+    found: set[int] = set()
+    total = len(record_set)
+    while total - position >= HEADER_BYTES and record_set[position + 16] == 2:
+        header = HEADER.unpack_from(record_set, position)
+        end, producer = position + _LOG_OVERHEAD + header[1], header[9]
+        view = record_set[position:end]
+        if (
+            not position + HEADER_BYTES <= end <= total
+            or crc32c(view[ATTRIBUTES_OFFSET:]) != header[4]
+        ):
+            break
+        if producer >= 0:
+            found.add(producer)
+        position = end
+    known = found if origins is None else found & (origins.passing | origins.looping)
+    return frozenset(found - known)
 
 
 def _marker_type(view: memoryview, count: int) -> int:

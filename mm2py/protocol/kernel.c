@@ -24,7 +24,7 @@
 #endif
 
 /* Changes whenever a function's arguments or results do; kernel.py refuses another one. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 #define HEADER_BYTES 61
 #define CRC_OFFSET 17
@@ -902,10 +902,22 @@ static int flush(Tiny *tiny, PyObject *make, PyObject *set, const uint8_t *data,
     return 0;
 }
 
+/* Whether a batch of this producer id may be ordinary; -1 with an exception. */
+static int passes(PyObject *passing, int64_t producer)
+{
+    if (producer < 0)
+        return 1;
+    PyObject *id = PyLong_FromLongLong(producer);
+    const int found = id ? PySequence_Contains(passing, id) : -1;
+    Py_XDECREF(id);
+    return found;
+}
+
 PyDoc_STRVAR(scan_doc,
-             "scan(record_set, position, wanted_offset, floor, make, lease, out, /)\n--\n\n"
+             "scan(record_set, position, wanted_offset, floor, make, lease, out, passing=None, /)\n--\n\n"
              "Append the ordinary batches from position on to out; retain lease for each that views\n"
-             "record_set. Tiny uncompressed ones that follow each other become one batch.\n"
+             "record_set. Tiny uncompressed ones that follow each other become one batch. With passing, a\n"
+             "batch with a producer id is ordinary only if the id is in it.\n"
              "Returns (position, floor, leader epoch of the last one or -1).");
 
 static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -914,10 +926,11 @@ static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args,
     Py_ssize_t position;
     int64_t wanted, floor;
     long epoch = -1;
-    if (expect("scan", nargs, 7) < 0 || read_size(args[1], &position) < 0 ||
+    if (expect("scan", nargs == 8 ? 7 : nargs, 7) < 0 || read_size(args[1], &position) < 0 ||
         read_i64(args[2], &wanted) < 0 || read_i64(args[3], &floor) < 0)
         return NULL;
     PyObject *set = args[0], *make = args[4], *lease = args[5], *out = args[6];
+    PyObject *passing = nargs == 8 ? args[7] : Py_None;
     if (!PyMemoryView_Check(set) || !PyList_Check(out)) {
         PyErr_SetString(PyExc_TypeError, "scan needs a memoryview and a list");
         return NULL;
@@ -941,6 +954,11 @@ static PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *const *args,
             last_delta < 0 || count != last_delta + 1 || base < 0 || base < wanted || base <= floor ||
             base > INT64_MAX - last_delta || attributes & (LOG_APPEND_FLAG | CONTROL_FLAG) ||
             (attributes & CODEC_MASK) > 4)
+            break;
+        const int ordinary = passing == Py_None ? 1 : passes(passing, get_i64(header + 43));
+        if (ordinary < 0)
+            goto failed;
+        if (!ordinary)
             break;
         if (crc_of(header + ATTRIBUTES_OFFSET, (size_t)(length - 9)) !=
             (uint32_t)get_unsigned(header + CRC_OFFSET, 4))

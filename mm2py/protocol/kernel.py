@@ -6,7 +6,7 @@ Each of its functions has a ``plain_`` twin in Python with the same results: ``p
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from importlib import import_module
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -15,7 +15,7 @@ __all__ = ["SWITCH", "Joinable", "Kernel", "Runs", "load_kernel", "native"]
 SWITCH: Final = "MM2PY_NATIVE"
 """Environment variable; 0 keeps to Python where the kernel was built, too."""
 
-_INTERFACE: Final = 3  # kernel.c has the same number; a library of another build is not used
+_INTERFACE: Final = 4  # kernel.c has the same number; a library of another build is not used
 _KNOWN_ANSWER: Final = (b"123456789" * 100, 0x0482DB52)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -94,6 +94,7 @@ class Kernel(Protocol):
         make: Callable[..., Made],
         lease: object,
         out: list[Made],
+        passing: Set[int] | None = None,
         /,
     ) -> tuple[int, int, int]:
         """See ``batch_stage.plain_scan``."""

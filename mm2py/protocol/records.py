@@ -25,7 +25,15 @@ from mm2py.protocol.record_batch import (
 )
 from mm2py.protocol.record_bytes import append_record, damaged, read_varint, varint, walk
 
-__all__ = ["DecodedBatch", "Header", "NewRecord", "Record", "decode_batches", "encode_batch"]
+__all__ = [
+    "DecodedBatch",
+    "Header",
+    "NewRecord",
+    "Record",
+    "decode_batches",
+    "encode_batch",
+    "record_keys",
+]
 
 Header = tuple[bytes, bytes | None]
 """Key and value; keys are bytes because brokers accept any, UTF-8 or not."""
@@ -123,6 +131,25 @@ def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
             raise damaged(f"wrong CRC at offset {int.from_bytes(batch_view[:8])}")
         yield _decode(batch_view)
         position += size
+
+
+def record_keys(data: Bytes) -> list[tuple[int, bytes | None]]:
+    """Return timestamp and key of every record of one whole v2 batch; its CRC is not looked at.
+
+    Raises:
+        ProtocolError: a record is damaged.
+    """
+    header = HEADER.unpack_from(data)
+    attributes, first_stamp, max_stamp, count = header[5], header[7], header[8], header[12]
+    payload = decompress(Codec(attributes & CODEC_MASK), memoryview(data)[HEADER_BYTES:])
+    stamp = max_stamp if attributes & LOG_APPEND_FLAG else None
+    try:
+        return [
+            (first_stamp + delta if stamp is None else stamp, _read_sized(payload, start)[0])
+            for delta, _, start, _ in walk(payload, count)
+        ]
+    except IndexError:
+        raise damaged("a record ends before its key") from None
 
 
 def _decode(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> DecodedBatch:

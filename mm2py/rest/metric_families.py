@@ -257,6 +257,18 @@ OWN_METRICS: Final = (
         _of_partition(lambda part: part.size_bytes),
     ),
     MetricSpec(
+        "mm2py_records_looped_total",
+        _PARTITION,
+        "Records that were not copied because another mirror wrote them to the source.",
+        _of_partition(lambda part: part.looped),
+    ),
+    MetricSpec(
+        "mm2py_write_conflicts_total",
+        _PARTITION,
+        "Records of mirrors that are in conflict with a local record of the same key.",
+        _of_partition(lambda part: part.conflicts),
+    ),
+    MetricSpec(
         "mm2py_source_lag_records",
         _PARTITION,
         "Records between the position and the end of the source partition.",

@@ -16,7 +16,7 @@ from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition
 
-__all__ = ["MapStore", "NoMapStore", "OffsetMapStore"]
+__all__ = ["MapStore", "NoMapStore", "OffsetMapStore", "page_entries"]
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,22 @@ READ_S: Final = 60.0
 """Longest read to the end of the topic (``default.api.timeout.ms``)."""
 
 
+def page_entries(pages: Mapping[TopicPartition, Sequence[Page]]) -> list[Entry]:
+    """Return pages as records of the topic; those of one partition in their order."""
+    return [
+        (encode_page_key(partition, page.number), encode_page(page))
+        for partition, changed in pages.items()
+        for page in changed
+    ]
+
+
 class MapStore(Protocol):
     """Where the maps of a task's partitions are kept."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, empty where nothing is kept."""
+        ...
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest page of each partition that has a map; reads the topic to its end first."""
@@ -43,6 +57,11 @@ class MapStore(Protocol):
 @final
 class NoMapStore:
     """For tasks whose records are not copies, and workers that keep their offsets in a file."""
+
+    @property
+    def topic(self) -> str:
+        """There is none."""
+        return ""
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Nothing is kept."""
@@ -75,6 +94,11 @@ class OffsetMapStore:
         self._table, self._read = table, read
         self.index = MapIndex()
         self._newest: dict[TopicPartition, tuple[int, bytes]] = {}
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, which has one partition."""
+        return self._table.topic
 
     async def start(self) -> None:
         """Read the topic to its end; ``RetriableError`` when that fails now."""
@@ -112,11 +136,7 @@ class OffsetMapStore:
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Write pages; those of one partition in their order."""
-        entries: list[Entry] = [
-            (encode_page_key(partition, page.number), encode_page(page))
-            for partition, changed in pages.items()
-            for page in changed
-        ]
+        entries = page_entries(pages)
         if entries:
             await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
 

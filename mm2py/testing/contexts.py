@@ -46,6 +46,8 @@ class FakeTaskContext:
         self.gaps: list[SourceGap] = []
         self.lags: dict[TopicPartition, tuple[int, int]] = {}
         self.lag_reports = 0
+        self.conflicts = 0
+        self.looped: dict[TopicPartition, int] = {}
         self.covered: list[tuple[TopicPartition, int]] = []
         self.known_ids: dict[TopicPartition, bytes] = {}
         self.ids: list[tuple[TopicPartition, bytes, bool]] = []
@@ -86,6 +88,11 @@ class FakeTaskContext:
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         """Keep a covered position."""
         self.covered.append((partition, offset))
+
+    def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:
+        """Count records that were not copied."""
+        self.looped[partition] = self.looped.get(partition, 0) + records
+        self.conflicts += conflicts
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Keep the newest lag of a partition."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from mm2py.api.context import SourceGap
+from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
 from mm2py.types import TopicPartition
 
@@ -28,6 +29,11 @@ class Events(Protocol):
     @property
     def on_stalled(self) -> Callable[[TopicPartition, Exception | None], None]:
         """Takes a stall and, with None, its end."""
+        ...
+
+    @property
+    def origins(self) -> BatchOrigins | None:
+        """Decides what is dropped as a loop."""
         ...
 
 
@@ -62,6 +68,9 @@ class FakeReader:
         self.began: dict[TopicPartition, int] = {}
         self.unread: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
+        self.answered = 0
+        self.quiet = False
+        """Whether a fetch is answered without a partition, as by a broker where nothing happens."""
         self.dropped: list[TopicPartition] = []
         self.last_gaps: list[SourceGap] = []
         self.answers: list[Fetched] = []
@@ -114,6 +123,7 @@ class FakeReader:
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> Fetched:
         """Return the next answer, empty where there is none."""
         self.asked.append((max_wait_ms, max_bytes))
+        self.answered += not self.quiet
         fetched = self._next(max_bytes)
         for tp, batches in fetched:
             self.positions[tp] = batches[-1].last_offset + 1

@@ -76,6 +76,9 @@ class Context:
     ) -> None:
         """Incarnations are not kept here."""
 
+    def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:
+        """Nothing loops here."""
+
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         """Positions are not stored here."""
 

@@ -23,6 +23,7 @@ from mm2py.embedded.region import KafkaAddress
 
 __all__ = [
     "COMMAND",
+    "READY",
     "SHORT_SESSION",
     "SHORT_SESSION_S",
     "Flow",

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import pytest
 
+from examples.failover.show import show
+from examples.scene import Scene
 from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import replicas_of, topics_of
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until
@@ -128,6 +130,22 @@ def test_the_migration_guide_copies_every_topic(
     mine = [t for t in {**topics_of(primary), **topics_of(region_three)} if forth in t or back in t]
     loops = [t for t in mine if t.count(".") > 1]
     assert not loops
+
+
+def test_a_consumer_group_moves_to_the_secondary_and_continues_where_it_left(
+    primary: Region, region_three: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    """The demonstration at the end of the migration guide, with shorter intervals."""
+    text = seed("mm2_migration_final", primary, region_three).replace("30000", "1000")
+    file = tmp_path / "failover.properties"
+    file.write_text(f"{text}emit.checkpoints.interval.seconds = 1\n", encoding="latin-1")
+    topic, group = unique("TestMirrorMakerTopic"), unique("my-group")
+    create_topic(primary, topic, 3, replicas=3)
+    scene = Scene(primary.bootstrap_servers, region_three.bootstrap_servers)
+    with Mirror(file) as mirror:
+        show(scene, topic, f"primary-kafka-cluster.{topic}", group)
+        assert mirror.stop() == 0
+        assert not mirror.lines("ERROR")
 
 
 def test_the_guide_with_its_brokers_in_a_comment_is_refused(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def _produce(
 class Load:
     """A steady stream of different records into one topic, from a thread; ends with the ``with`` block.
 
-    ``age_ms`` is how far in the past the timestamps lie.
+    ``age_ms`` is how far in the past the timestamps lie; ``mark`` is in every value, so that two loads differ.
     """
 
     def __init__(
@@ -335,6 +335,7 @@ class Load:
         rate: int = 1_500,
         age_ms: int = 0,
         value_bytes: int = 200,
+        mark: bytes = b"",
     ) -> None:
         # A broker forgets the idempotent state of old records when it dies; the truth is the source's log.
         settings: dict[str, str | float | bool] = {
@@ -343,7 +344,7 @@ class Load:
         }
         self._producer = producer(region, **settings)
         self._topic, self._partitions = topic, partitions
-        self._rate, self._age_ms, self._padding = rate, age_ms, b"." * value_bytes
+        self._rate, self._age_ms, self._padding = rate, age_ms, mark + b"." * value_bytes
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self.acked = 0

@@ -173,6 +173,9 @@ def test_batches_are_joined_alike(
     assert outcome(lambda: kernel.join(pieces, inflate, reserve)) == expected
 
 
+PRODUCERS = (0, 7, 2**63 - 1)
+
+
 def slots(batch: RecordBatch) -> list[object]:
     return [getattr(batch, name) for name in RecordBatch.__slots__]
 
@@ -207,17 +210,21 @@ def test_record_sets_are_scanned_alike(
         base += hole
         if base > 2**63 - 1:
             break
-        raw += batch_of(payload, count, count - 1, (0, stamp), flags, base)
+        data = batch_of(payload, count, count - 1, (0, stamp), flags, base)
+        struct.pack_into(">q", data, 43, pick.draw(st.sampled_from([-1, -1, *PRODUCERS])))
+        struct.pack_into(">I", data, 17, crc(memoryview(data)[21:]))
+        raw += data
         base += count
     raw = raw[: len(raw) - pick.draw(st.sampled_from([0, 0, 0, 1, 60]))]
     if raw and pick.draw(st.booleans()):
         raw[pick.draw(st.integers(0, len(raw) - 1))] ^= pick.draw(st.integers(1, 255))
     start = pick.draw(st.sampled_from([0, 0, 0, 1, len(raw)]))
+    passing = pick.draw(st.none() | st.sets(st.sampled_from([*PRODUCERS, -1])))
     found: list[object] = []
     for scan in (kernel.scan, plain_scan):
         lease = Lease() if with_lease else None
         out: list[RecordBatch] = []
-        ends = scan(memoryview(raw), start, wanted, floor, RecordBatch, lease, out)
+        ends = scan(memoryview(raw), start, wanted, floor, RecordBatch, lease, out, passing)
         assert not any(memoryview(one.data).readonly for one in out)
         assert lease is None or lease.count == 1 + sum(one.lease is lease for one in out)
         for one in out:

@@ -1,7 +1,7 @@
-"""``mm2py demo``: two real Kafka regions, active-active flows, traffic, a live table, then proof.
+"""``mm2py demo``: two real Kafka regions, active-active flows, traffic, consumer groups, a live table, then proof.
 
 Flow: regions from jars -> mm2.properties (printed) -> ``demo_engine`` in this process, or ``demo_workers`` as
-several; producers and the comparison are child processes with confluent-kafka. ``DEMO_SECONDS`` set:
+several; producers, consumers and the comparison are child processes with confluent-kafka. ``DEMO_SECONDS`` set:
 unattended, exit 0 if both regions are equal, else 1. Everything but the log files is removed at the end.
 """
 
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
 from mm2py.clock import SYSTEM_CLOCK
@@ -27,7 +27,8 @@ from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py_workers.demo_engine import Engine, InProcess
-from mm2py_workers.demo_traffic_process import TrafficProcess
+from mm2py_workers.demo_groups import GroupWatch
+from mm2py_workers.demo_traffic_process import DemoChild, TrafficProcess
 from mm2py_workers.signals import StopSignal
 
 __all__ = ["DemoOptions", "properties_text", "run_demo"]
@@ -38,6 +39,8 @@ MIN_FREE_BYTES: Final = 2 << 30
 LOG_FILE: Final = Path(".mm2py") / "demo.log"
 CATCH_UP_S: Final = 45.0
 VERIFY_TIMEOUT_S: Final = 180.0
+MORE_S: Final = 1.0
+"""How long the producers go on behind the consumers."""
 LIVE_EVERY_S: Final = 0.5
 PLAIN_EVERY_S: Final = 2.0
 
@@ -51,6 +54,13 @@ A->B.enabled = true
 A->B.topics = .*
 B->A.enabled = true
 B->A.topics = .*
+
+# groups move: committed offsets are translated and committed on the other side, every second
+emit.checkpoints.interval.seconds = 1
+A->B.sync.group.offsets.enabled = true
+A->B.sync.group.offsets.interval.seconds = 1
+B->A.sync.group.offsets.enabled = true
+B->A.sync.group.offsets.interval.seconds = 1
 
 {more}# one broker per region
 replication.factor = 1
@@ -91,6 +101,7 @@ class _Stage:
     log_stream: TextIO
     regions: tuple[Region, Region]
     engine: Engine
+    groups: GroupWatch
     stop: StopSignal
 
 
@@ -182,13 +193,19 @@ async def _run(
 ) -> int:
     engine = _engine(path, options, screen, stream, mask)
     with StopSignal() as stop:
-        stage = _Stage(options, screen, stream, regions, engine, stop)
-        traffic = [TrafficProcess(r.name, r.bootstrap_servers, options.rate) for r in regions]
+        addresses = [(region.name, region.bootstrap_servers) for region in regions]
+        groups = GroupWatch(addresses, SYSTEM_CLOCK)
+        stage = _Stage(options, screen, stream, regions, engine, groups, stop)
+        traffic = [TrafficProcess(name, servers, options.rate) for name, servers in addresses]
+        consumers = [
+            DemoChild(name, "demo_consumer", "--bootstrap", servers) for name, servers in addresses
+        ]
         try:
-            code = await _play(stage, traffic)
+            code = await _play(stage, traffic, consumers)
         finally:
-            for process in traffic:
-                await process.kill()
+            for child in (*consumers, *(process.child for process in traffic)):
+                await child.kill()
+            await groups.close()
             screen.print("Stopping the flows ...")
             wrong = await engine.stop()
         for line in wrong:
@@ -214,11 +231,17 @@ def _engine(
     )
 
 
-async def _play(stage: _Stage, traffic: Sequence[TrafficProcess]) -> int:
-    for process in traffic:
-        await process.start(stage.log_stream)
+async def _play(
+    stage: _Stage, traffic: Sequence[TrafficProcess], consumers: Sequence[DemoChild]
+) -> int:
+    for child in (*(process.child for process in traffic), *consumers):
+        await child.start(stage.log_stream)
     await stage.engine.start()
-    await _watch(stage, traffic)
+    await _watch(stage, [*(process.child for process in traffic), *consumers])
+    # Before the producers, so that each group has a next record.
+    stage.screen.print("Stopping the consumer groups ...")
+    ended = [await child.finish() for child in consumers]
+    await _pause(stage.stop, MORE_S)
     stage.screen.print("Stopping the producers ...")
     counts = [await process.finish() for process in traffic]
     for process, count in zip(traffic, counts, strict=True):
@@ -228,12 +251,15 @@ async def _play(stage: _Stage, traffic: Sequence[TrafficProcess]) -> int:
     if any(count.failed for count in counts):
         stage.screen.print(f"The producers failed, see {stage.log_stream.name}")
         return 1
+    if any(failed for _, failed in ended):
+        stage.screen.print(f"A consumer failed, see {stage.log_stream.name}")
+        return 1
     caught_up = await _catch_up(stage, {c.region: c.written for c in counts})
     equal = await _verify(stage)
     return 0 if caught_up and equal else 1
 
 
-async def _watch(stage: _Stage, traffic: Sequence[TrafficProcess]) -> None:
+async def _watch(stage: _Stage, children: Sequence[DemoChild]) -> None:
     """Show the table until time is up, a stop is asked for, or something died."""
     began = SYSTEM_CLOCK.monotonic()
     end = began + stage.options.seconds if stage.options.seconds is not None else float("inf")
@@ -245,12 +271,16 @@ async def _watch(stage: _Stage, traffic: Sequence[TrafficProcess]) -> None:
         while SYSTEM_CLOCK.monotonic() < end and not stage.stop.asked:
             await _pause(stage.stop, LIVE_EVERY_S if terminal else PLAIN_EVERY_S)
             await stage.engine.look()
+            await stage.groups.look()
             if live is not None:
-                live.update(stage.engine.render("mm2py: A <-> B   (Ctrl-C stops)"), refresh=True)
+                flows = stage.engine.render("mm2py: A <-> B   (Ctrl-C stops)")
+                live.update(Group(flows, stage.groups.render()), refresh=True)
             else:
                 _show_plainly(stage)
-            if any(process.ended for process in traffic):
-                stage.screen.print(f"A producer ended early, see {stage.log_stream.name}")
+            if any(child.ended for child in children):
+                stage.screen.print(
+                    f"A producer or consumer ended early, see {stage.log_stream.name}"
+                )
                 return
 
 
@@ -263,7 +293,7 @@ async def _pause(stop: StopSignal, seconds: float) -> None:
 
 
 def _show_plainly(stage: _Stage) -> None:
-    for line in stage.engine.plain():
+    for line in (*stage.engine.plain(), *stage.groups.plain()):
         stage.screen.print(line, markup=False)
 
 
@@ -287,6 +317,7 @@ async def _verify(stage: _Stage) -> bool:
     """Compare both regions in a child process; True if all is equal."""
     stage.screen.print("Comparing every record of both regions (confluent-kafka) ...")
     arguments = [f"{region.name}={region.bootstrap_servers}" for region in stage.regions]
+    arguments.append("--groups")
     if stage.engine.kills:
         arguments.append(f"--kills={stage.engine.kills}")
     process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,7 @@ Each topic shows one thing a mirror can get wrong. No I/O, no client.
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["TOPICS", "DemoTopic"]
+__all__ = ["GROUP_TOPICS", "TOPICS", "DemoTopic", "copy_of", "group_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,16 @@ TOPICS: Final = (
     DemoTopic("sensors", 3, "snappy", 0.10, 80),
 )
 """All five codecs; keys, null keys, tombstones, null and repeated headers, old timestamps."""
+
+GROUP_TOPICS: Final = ("orders", "payments")
+"""What the consumer group of each region reads."""
+
+
+def group_of(region: str) -> str:
+    """Return the name of a region's consumer group."""
+    return f"shop-{region}"
+
+
+def copy_of(region: str, topic: str) -> str:
+    """Return the name of a region's topic on the other side."""
+    return f"{region}.{topic}"

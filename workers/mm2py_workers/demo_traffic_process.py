@@ -1,7 +1,7 @@
-"""The demo's producers of one region, seen from the parent.
+"""The demo's producers and its consumer group of one region, seen from the parent.
 
-Flow: ``start`` -> child ``mm2py_workers.demo_traffic`` -> ``finish`` (SIGTERM, its counts). The child loads
-confluent-kafka, so that this process never does.
+Flow: ``start`` -> child ``mm2py_workers.demo_traffic`` or ``demo_consumer`` -> ``finish`` (SIGTERM, its counts). The
+children load confluent-kafka, so that this process never does.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final, TextIO, final
 
-__all__ = ["TrafficCount", "TrafficProcess"]
+__all__ = ["DemoChild", "TrafficCount", "TrafficProcess"]
 
 FINISH_TIMEOUT_S: Final = 25.0
 
@@ -25,13 +25,12 @@ class TrafficCount:
 
 
 @final
-class TrafficProcess:
-    """One child process."""
+class DemoChild:
+    """One child process: a module with options, whose last words are a JSON line."""
 
-    def __init__(self, region: str, bootstrap: str, rate: int) -> None:
+    def __init__(self, region: str, module: str, *options: str) -> None:
         self.region = region
-        self._bootstrap = bootstrap
-        self._rate = rate
+        self._arguments = ("-P", "-m", f"mm2py_workers.{module}", "--region", region, *options)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -43,26 +42,18 @@ class TrafficProcess:
         """Start it; what it has to complain about goes to ``errors``."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",
-            "-m",
-            "mm2py_workers.demo_traffic",
-            "--bootstrap",
-            self._bootstrap,
-            "--region",
-            self.region,
-            "--rate",
-            str(self._rate),
+            *self._arguments,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            # Ctrl-C is for the demo, which stops its producers itself.
+            # Ctrl-C is for the demo, which stops its children itself.
             start_new_session=True,
         )
 
-    async def finish(self) -> TrafficCount:
-        """Tell it to stop, wait for its last acknowledgement, return what it wrote."""
+    async def finish(self) -> tuple[bytes, bool]:
+        """Let it stop in order; return its output, and whether it failed."""
         process = self._process
         if process is None:
-            return TrafficCount(self.region, 0, failed=True)
+            return b"", True
         if process.returncode is None:
             process.terminate()
         try:
@@ -70,14 +61,30 @@ class TrafficProcess:
                 output, _ = await process.communicate()
         except TimeoutError:
             await self.kill()
-            return TrafficCount(self.region, 0, failed=True)
-        return _count(self.region, output, failed=process.returncode != 0)
+            return b"", True
+        return output, process.returncode != 0
 
     async def kill(self) -> None:
         """End it at once; safe when it is gone."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+
+
+@final
+class TrafficProcess:
+    """The producers of one region."""
+
+    def __init__(self, region: str, bootstrap: str, rate: int) -> None:
+        self.region = region
+        self.child = DemoChild(
+            region, "demo_traffic", "--bootstrap", bootstrap, "--rate", str(rate)
+        )
+
+    async def finish(self) -> TrafficCount:
+        """Let it stop, wait for its last acknowledgement, return what it wrote."""
+        output, failed = await self.child.finish()
+        return _count(self.region, output, failed=failed)
 
 
 def _count(region: str, output: bytes, *, failed: bool) -> TrafficCount:

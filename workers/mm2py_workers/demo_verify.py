@@ -14,13 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from mm2py.types import TopicPartition
 from mm2py_workers.demo_topics import TOPICS
+from mm2py_workers.demo_verify_groups import check_group
+from mm2py_workers.demo_verify_records import Difference, Fields, fields
 
-__all__ = ["Comparison", "Counts", "Difference", "Reader", "Side", "compare_flow", "main"]
+__all__ = ["Comparison", "Counts", "Reader", "Side", "compare_flow", "main"]
 
 METADATA_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 20.0
@@ -29,14 +31,7 @@ MOST_WAITING: Final = 100_000
 MOST_DOUBLED: Final = 20_000
 """How far back in a partition a repeated record is looked for."""
 
-Fields = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], tuple[int, int]]
-"""Key, value, headers, (timestamp type, timestamp)."""
-
 _NAMES: Final = ("key", "value", "headers", "timestamp")
-
-
-class Difference(Exception):  # noqa: N818 - it is the answer of a comparison, not a failure of it
-    """The first thing that is not equal."""
 
 
 @dataclass(slots=True)
@@ -103,26 +98,12 @@ class Reader:
             if message.error() is not None:
                 raise Difference(f"{self.name}: {message.error()}")
             tp = TopicPartition(message.topic() or "", message.partition() or 0)
-            self._waiting[tp].append((message.offset() or 0, _fields(message)))
+            self._waiting[tp].append((message.offset() or 0, fields(message)))
         return len(messages)
 
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
-
-
-def _fields(message: Message) -> Fields:
-    key, value = message.key(), message.value()
-    assert not isinstance(key, str)
-    assert not isinstance(value, str)
-    given = message.headers() or []
-    pairs = given.items() if isinstance(given, dict) else given
-    headers = tuple((name, _bytes(text)) for name, text in pairs)
-    return key, value, headers, message.timestamp()
-
-
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
 
 
 def compare_flow(source: Reader, target: Reader, *, deadline: float, kills: int = 0) -> Counts:
@@ -303,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("regions", nargs=2, metavar="ALIAS=BOOTSTRAP")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for the tail")
     parser.add_argument("--kills", type=int, default=0, help="workers that were killed meanwhile")
+    parser.add_argument("--groups", action="store_true", help="check the consumer groups too")
     options = parser.parse_args(arguments)
     named: list[list[str]] = [text.split("=", 1) for text in options.regions]
     deadline = time.monotonic() + options.timeout
@@ -310,6 +292,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for source, target in (named, named[::-1]):
             total += _compare(source, target, deadline, options.kills)
+        for source, target in (named, named[::-1]) if options.groups else ():
+            until = time.monotonic() + options.timeout
+            line = check_group((source[0], source[1]), (target[0], target[1]), until)
+            sys.stdout.write(f"{line}\n")
     except Difference as error:
         sys.stdout.write(f"DIFFERENT: {error}\n")
         return 1

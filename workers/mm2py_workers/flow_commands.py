@@ -63,6 +63,8 @@ _FLOWS: Final = (
     Column.size("BYTES/S", "bytes_per_s"),
     Column.count("PARTITIONS", "partitions"),
     Column.count("FAILED", "failed_partitions"),
+    Column.count("LOOPED", "records_looped", wide=True),
+    Column.count("CONFLICTS", "conflicts", wide=True),
     Column.count("LOST", "records_lost", wide=True),
     Column.count("REVISION", "revision", wide=True),
     Column("PAUSED", lambda row: str(len(texts_of(row, "paused")) or "")),

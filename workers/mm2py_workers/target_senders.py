@@ -1,21 +1,42 @@
 """The Sender of one task: its producer settings, and connections of its own.
 
 Flow: task spec -> ``TargetSenders`` -> ``Sender`` -> target. Each task has its own connections and client
-id, as in Java (``connector-producer-<connector>-<task>``).
+id, as in Java (``connector-producer-<connector>-<task>``). The producer ids of mirror tasks are published first.
 """
 
-from collections.abc import Mapping
+import os
+import platform
+from collections.abc import Callable, Mapping
 from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.send.sender import Sender
+from mm2py.client.send.sender import Announce, Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
+from mm2py.config.framework import TaskFrameworkConfig
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError
+from mm2py.mirror.producer_ids import (
+    SOURCE_CLUSTER_ID,
+    MirrorProducer,
+    Suppression,
+    suppression_of,
+)
+from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_transactions import (
+    OwnOffsets,
+    StartGuard,
+    TaskTransactions,
+    transaction_interval_ms,
+)
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
+from mm2py.storage.producer_id_store import ProducerIdStore
+from mm2py.types import FlowName
 
 __all__ = ["TargetSenders"]
 
@@ -25,10 +46,17 @@ class TargetSenders:
     """Makes the Senders of one flow's tasks."""
 
     def __init__(
-        self, worker_props: Mapping[str, str], alias: str, clock: Clock, permit: Permit
+        self,
+        worker_props: Mapping[str, str],
+        flow: FlowName,
+        producers: ProducerIdStore,
+        *,
+        clock: Clock,
+        permit: Permit,
     ) -> None:
         self._worker_props = worker_props
-        self._alias = alias
+        self._flow = flow
+        self._producers = producers
         self._clock = clock
         self._permit = permit
 
@@ -43,6 +71,7 @@ class TargetSenders:
             ConfigError: a producer property is wrong.
         """
         settings = self._settings(spec)
+        announce = self._announcement(spec)
 
         def make(
             on_delivered: OnDelivered,
@@ -52,13 +81,14 @@ class TargetSenders:
             copied: CopiedSoFar | None,
         ) -> Sender:
             return Sender(
-                Cluster(settings.connection, alias=self._alias, clock=self._clock),
+                Cluster(settings.connection, alias=self._flow.target, clock=self._clock),
                 settings,
                 clock=self._clock,
                 on_delivered=on_delivered,
                 on_failed=on_failed,
                 on_stalled=on_stalled,
                 on_doubt=on_doubt,
+                announce=announce,
                 permit=self._permit,
                 owns_cluster=True,
                 copied=copied,
@@ -66,8 +96,70 @@ class TargetSenders:
 
         return make
 
+    def transactions(
+        self,
+        spec: TaskSpec,
+        framework: TaskFrameworkConfig,
+        worker: WorkerConfig,
+        store: OffsetStore,
+        own: Callable[[str], OwnOffsets],
+        guard: StartGuard,
+    ) -> TaskTransactions:
+        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` opens a connector's topic.
+
+        Raises:
+            ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
+        """
+        settings = self._settings(spec)
+        interval_ms = transaction_interval_ms(framework, worker)
+        if interval_ms >= settings.transaction_timeout_ms:
+            raise ConfigError(
+                f"a transaction of {interval_ms} ms cannot end before transaction.timeout.ms="
+                f"{settings.transaction_timeout_ms} of the producer",
+                remedy="lower transaction.boundary.interval.ms, or raise producer.override.transaction.timeout.ms",
+            )
+        topic = framework.offsets_storage_topic or worker.offset_storage_topic
+        return TaskTransactions(
+            Cluster(settings.connection, alias=self._flow.target, clock=self._clock),
+            settings,
+            f"{worker.group_id}-{spec.id}",
+            store=store,
+            topic=topic,
+            own=own(topic) if topic != worker.offset_storage_topic else None,
+            announce=self._announcement(spec),
+            fence=lambda: guard.fence(spec.id),
+            verify=lambda: guard.verify(spec.id, spec.configs),
+            interval_s=interval_ms / 1000,
+            clock=self._clock,
+            permit=self._permit,
+        )
+
+    def _announcement(self, spec: TaskSpec) -> Announce | None:
+        """Return what publishes the ids of a mirror's task; what others write is the cluster's own."""
+        config = spec.connector_config
+        mirrors = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
+        if not mirrors or suppression_of(config) is Suppression.OFF:
+            return None
+
+        async def announce(producer_id: int) -> None:
+            await self._producers.publish(
+                MirrorProducer(
+                    producer_id=producer_id,
+                    flow=str(self._flow),
+                    source=spec.config.get("source.cluster.alias", self._flow.source),
+                    source_cluster=spec.config.get(SOURCE_CLUSTER_ID, ""),
+                    task=str(spec.id),
+                    worker=f"{platform.node()}/{os.getpid()}",
+                    time_ms=self._clock.now_ms(),
+                )
+            )
+
+        return announce
+
     def _settings(self, spec: TaskSpec) -> ProducerSettings:
         props = framework_producer_properties(
             self._worker_props, spec.connector_config, task_index=spec.id.number
         )
-        return producer_settings(props, scope=f"producer of {spec.id} to cluster {self._alias}")
+        return producer_settings(
+            props, scope=f"producer of {spec.id} to cluster {self._flow.target}"
+        )

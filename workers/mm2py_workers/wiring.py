@@ -15,7 +15,6 @@ from mm2py.clock import Clock
 from mm2py.config.catalog import Catalog
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.lint_keys import property_problem
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.override_policy import ALL_OVERRIDES
@@ -25,7 +24,8 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet
-from mm2py.flows.graph import source_configs
+from mm2py.flows.graph import CIRCLE_REMEDY, new_cycles, source_configs
+from mm2py.mirror.producer_ids import LOOP_SUPPRESSION, Suppression, suppression_of
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
@@ -135,6 +135,7 @@ def build_node(
             plans.of(name).props, scope=f"worker of {name}"
         ).bootstrap_servers
     ]
+    plans.check_circles()
     rest = RestNode.bind(_rest_settings(config, insecure=insecure), addresses)
 
     pool = host_pool(processes_of(config), starter or host_starter(clock))
@@ -217,6 +218,24 @@ class _Plans:
             plan = self._plans[name] = replace(derived, resolve=self._resolve)
         return plan
 
+    def check_circles(self) -> None:
+        """Refuse a file whose flows copy records in a circle.
+
+        Raises:
+            ConfigError: they do.
+        """
+        sources = {
+            pair: [self._resolve(it) for it in source_configs(self.of(pair).connectors)]
+            for pair in self.pairs
+            if self._config.flow_enabled(pair)
+        }
+        cycles = new_cycles({}, sources)
+        if cycles:
+            raise ConfigError(
+                f"{self._config.path}: records would be copied in a circle: {cycles[0]}",
+                remedy=CIRCLE_REMEDY,
+            )
+
     def _resolve(self, raw: ConnectorConfig) -> dict[str, str]:
         """Replace the placeholders of what runs; its secrets are hidden from then on."""
         resolved = _resolved(self._config, raw)
@@ -257,15 +276,27 @@ def _derive(
         # Connectors of later parts are named by ``later_parts`` and not started.
         if connector in plugins.names
     }
-    restart = _resolved(config, connectors.get(SOURCE, {})).get("task.auto.restart")
+    if SOURCE in connectors and _runs_both_ways(config, name):
+        # What is between these two flows and an endless circle is not left to what a cluster allows.
+        connectors[SOURCE].setdefault(LOOP_SUPPRESSION, Suppression.ON)
     return FlowPlan(
         name=name,
         props=props,
         worker=worker,
         connectors=connectors,
         resolve=lambda raw: _resolved(config, raw),
-        auto_restart=parse_boolean_leniently(restart, absent=True),
         by_file=by_file,
+    )
+
+
+def _runs_both_ways(config: MirrorMakerConfig, name: FlowName) -> bool:
+    """Whether this flow and the one back both keep names, by the file."""
+    both = name, FlowName(name.target, name.source)
+    return all(
+        config.flow_enabled(flow)
+        and suppression_of(_resolved(config, config.connector_configs(flow).get(SOURCE, {})))
+        is Suppression.AUTO
+        for flow in both
     )
 
 

@@ -29,7 +29,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol.brokers import ProducerIdResult
 from mm2py.protocol.buffers import BufferPool
-from mm2py.protocol.call import Call
+from mm2py.protocol.call import AnswerMemo, Call
 from mm2py.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     COORDINATOR_NOT_AVAILABLE,
@@ -113,6 +113,8 @@ class Cluster:
         self._refreshed_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: set[str] = set()
+        self._all_topics: AnswerMemo[MetadataResult] = AnswerMemo()
+        self._last: MetadataResult | None = None
 
     def __str__(self) -> str:
         addresses = ",".join(str(address) for address in self._bootstrap)
@@ -159,8 +161,12 @@ class Cluster:
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
         """Ask for fresh metadata of ``topics``, None for all topics of the cluster."""
         call = metadata(topics)
+        if topics is None:
+            call = self._all_topics.over(call)
         result = await self._repeat(lambda: self._first_answer(call), call.name)
-        self._take(result)
+        if result is not self._last:
+            self._last = result
+            self._take(result)
         return result
 
     async def leader(self, tp: TopicPartition) -> Leader:

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from mm2py.client.connect.metadata_cache import Leader
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.batch_stage import ProblemKind, StageResult, classify
+from mm2py.protocol.batch_stage import DropReason, Origins, ProblemKind, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
@@ -253,7 +253,7 @@ class Cursor:
     # -- answers ----------------------------------------------------------------------------------
 
     def take(
-        self, fetched: FetchedPartition, lease: BufferLease
+        self, fetched: FetchedPartition, lease: BufferLease, origins: Origins | None = None
     ) -> tuple[Verdict, StageResult | None]:
         """Apply one answer; the batches returned each hold a reference to ``lease``."""
         if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
@@ -266,7 +266,9 @@ class Cursor:
             self.filled = self.position < fetched.last_stable_offset
             return Verdict.GO_ON, None
         asked_for = self.position
-        result = classify(fetched.records, asked_for, lease, aborted=fetched.aborted)
+        result = classify(
+            fetched.records, asked_for, lease, aborted=fetched.aborted, origins=origins
+        )
         if result.next_offset > asked_for:
             self.position = result.next_offset
             self.identified = True
@@ -279,7 +281,8 @@ class Cursor:
             newest = result.batches[-1]
             self.newest_ms = newest.max_timestamp
             self.batch_bytes = len(newest.data)
-            first = result.batches[0].base_offset
+        if result.batches or result.looped:
+            first = _first_offset(result)
             if asked_for < first and asked_for < fetched.log_start_offset:
                 self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)
                 verdict = Verdict.LOST
@@ -379,3 +382,11 @@ class Cursor:
         self.damaged = code == codes.CORRUPT_MESSAGE
         self.cause = f"the source answered {codes.error_name(code)} ({code})"
         return Verdict.UNCLEAR if codes.is_unclear(code) else Verdict.FAILED
+
+
+def _first_offset(result: StageResult) -> int:
+    """Return the first offset of a batch that is copied or dropped as a loop."""
+    first = [batch.base_offset for batch in result.batches[:1]]
+    if result.looped:
+        first += [it.first_offset for it in result.dropped if it.reason is DropReason.LOOP][:1]
+    return min(first)

@@ -7,23 +7,26 @@ Per partition the batches are in offset order. Control, empty and aborted batche
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, final
 
 from mm2py.api.context import SourceGap
+from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor, Verdict
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.open_transactions import OpenTransactions
+from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
-from mm2py.errors import ProtocolError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.batch_stage import StageResult
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
 from mm2py.types import LATEST, TopicPartition
@@ -58,10 +61,11 @@ class Fetcher:
 
     ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
     one that cannot be read now but is tried again, with ``None`` that it can. All on the loop.
-    ``bytes_per_s`` limits what is read of all partitions together, 0 for no limit.
+    ``bytes_per_s`` limits what is read of all partitions together, 0 for no limit. With ``origins`` batches that
+    other mirrors wrote are dropped as it decides.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per event and per limit of reading
         self,
         cluster: Cluster,
         settings: ConsumerSettings,
@@ -72,10 +76,13 @@ class Fetcher:
         on_gap: Callable[[SourceGap], None],
         on_failed: Callable[[TopicPartition, Exception], None],
         on_stalled: Callable[[TopicPartition, Exception | None], None] = _ignore_stall,
+        origins: BatchOrigins | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._on_gap, self._on_failed, self._on_stalled = on_gap, on_failed, on_stalled
+        self._origins = origins
+        self._known_origins = None if origins is None else origins.known
         self._read_committed = isolation_of(settings) == READ_COMMITTED
         self._losses = FetchLosses(settings.auto_offset_reset, owner=self)
         self._routes = FetchRoutes(
@@ -95,6 +102,8 @@ class Fetcher:
         self._buffer_bytes = buffer_bytes
         self._room = 0
         self._next_check = 0.0
+        self.answered = 0
+        """Partitions that brokers answered for so far: without a new one no position and no end has changed."""
         cluster.pool.on_release.add(self._routes.wake)
 
     async def assign(
@@ -294,12 +303,17 @@ class Fetcher:
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
         """Take the batches of one answer, and carry out what the cursor's verdict asks for."""
+        self.answered += 1
         if cursor.paused and not self._can_park(part):
             return  # it is read again
         position, attempts = cursor.position, cursor.attempts
+        result: StageResult | None = None
         try:
-            verdict, result = cursor.take(part, lease)
+            verdict, result = cursor.take(part, lease, self._known_origins)
+            if result is not None and self._origins is not None:
+                self._origins.classified(cursor.tp, result.batches, result.looped)
         except Exception as error:
+            _release(() if result is None else result.batches)
             # A defect, or too little memory: the others of the answer have nothing to do with it.
             if not attempts:
                 log.exception("data cannot be handled, it is read again partition=%s", cursor.tp)
@@ -311,14 +325,13 @@ class Fetcher:
         if verdict is Verdict.LOST:
             self._losses.skipped(cursor)
         if result is not None and result.batches:
-            if cursor.paused:
-                self._park(cursor.tp, result.batches)
-            else:
-                self._batches.append((cursor.tp, result.batches))
-                self._arrived.set()
-            if cursor.failed:  # failed in answer to what was skipped
-                self._discard((cursor.tp,))
-        if verdict is not Verdict.GO_ON and not cursor.failed:
+            self._keep(cursor, result.batches)
+        if cursor.failed:
+            return
+        if result is not None and result.unknown:
+            self._routes.leave(cursor)
+            self.spawn(self._find_origins(cursor, result.unknown))
+        elif verdict is not Verdict.GO_ON:
             self._follow(cursor, verdict, part)
 
     def caught_up(self, cursor: Cursor) -> None:
@@ -345,6 +358,32 @@ class Fetcher:
         self._on_stalled(tp, error)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _keep(self, cursor: Cursor, batches: list[RecordBatch]) -> None:
+        """Have batches ready for ``fetch``, or for the end of the pause."""
+        if cursor.paused:
+            self._park(cursor.tp, batches)
+        else:
+            self._batches.append((cursor.tp, batches))
+            self._arrived.set()
+        if cursor.failed:  # failed in answer to what was skipped
+            self._discard((cursor.tp,))
+
+    async def _find_origins(self, cursor: Cursor, producers: Collection[int]) -> None:
+        """Continue with the batches of unknown origin as soon as that is found."""
+        origins = self._origins
+        assert origins is not None
+        settings = self._cluster.settings
+        backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        while not cursor.failed:
+            try:
+                await origins.find(producers)
+            except Mm2pyError as error:
+                self.stalled(cursor.tp, error)
+                await self._clock.sleep(backoff.next_s())
+            else:
+                self._routes.seek(cursor)
+                return
 
     def _can_park(self, part: FetchedPartition) -> bool:
         """Keep what was under way when its partition was held: over a WAN it cost a round trip."""
@@ -402,9 +441,7 @@ class Fetcher:
             if tp not in partitions:
                 kept.append((tp, batches))
                 continue
-            for batch in batches:
-                if batch.lease is not None:
-                    batch.lease.release()
+            _release(batches)
         self._batches = kept
         for tp in [tp for tp in self._parked if tp in partitions]:
             del self._parked[tp]
@@ -425,3 +462,9 @@ class Fetcher:
                 if not cursor.failed:
                     self._routes.leave(cursor)
                     self._losses.give_up(cursor, f"internal error: {error!r}")
+
+
+def _release(batches: Iterable[RecordBatch]) -> None:
+    for batch in batches:
+        if batch.lease is not None:
+            batch.lease.release()

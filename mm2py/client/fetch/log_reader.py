@@ -62,9 +62,16 @@ _PARTITION_BYTES: Final = 1024 * 1024
 
 @final
 class LogReader:
-    """All partitions of one topic, read over the cluster's connections."""
+    """All partitions of one topic, read over the cluster's connections.
 
-    def __init__(self, cluster: Cluster, topic: str, *, clock: Clock) -> None:
+    With ``waits_for_transactions`` its end is behind transactions that are open: one of them may hide what another
+    producer has committed behind it, and our own commit is answered before its marker is written.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, *, clock: Clock, waits_for_transactions: bool = False
+    ) -> None:
+        self._read_committed_ends = not waits_for_transactions
         self._cluster, self._topic, self._clock = cluster, topic, clock
         self._admin = Admin(cluster)
         self._positions: dict[TopicPartition, int] = {}
@@ -177,7 +184,7 @@ class LogReader:
         while missing:
             problem: RetriableError | None = None
             answers = await self._admin.list_offsets(
-                dict.fromkeys(missing, at), read_committed=True
+                dict.fromkeys(missing, at), read_committed=self._read_committed_ends
             )
             for tp, listed in answers.items():
                 if listed.error is None:

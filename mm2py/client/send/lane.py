@@ -20,7 +20,8 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
    epoch, a new connection or a rest; then at most ``max_in_flight``. Retries go one by one, oldest first.
 3. A refusal is definite only if no earlier attempt of the same bytes has an unknown outcome.
 4. A sequence range is used for other bytes only after a definite refusal of it.
-5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state.
+5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state, as it does
+   while a transaction is open.
 6. Otherwise the target's log is read first.
 8. Batches are delivered in the order they were offered, each exactly once.
 """
@@ -40,6 +41,7 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "DEFINITE_RETRIABLE",
+    "MAX_SEQUENCE",
     "REPAIRABLE",
     "TOO_LARGE",
     "UNKNOWN_OUTCOME",
@@ -47,6 +49,7 @@ __all__ = [
     "MergePlan",
     "SenderLane",
     "Sent",
+    "Writer",
 ]
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
@@ -72,6 +75,7 @@ DEFINITE_RETRIABLE: Final = frozenset(
         codes.TOPIC_AUTHORIZATION_FAILED,
         codes.CLUSTER_AUTHORIZATION_FAILED,
         codes.THROTTLING_QUOTA_EXCEEDED,
+        codes.CONCURRENT_TRANSACTIONS,
     }
 )
 """Answers that say "not written, ask again": nothing of the batch is in the log."""
@@ -118,6 +122,14 @@ class Outcome(Enum):
     ACKED = auto()
     NOT_WRITTEN = auto()
     UNKNOWN = auto()
+
+
+class Writer(NamedTuple):
+    """Who wrote a batch, and the sequence that follows it."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
 
 
 TINY_COMPRESSED_BYTES: Final = 2 * 1024
@@ -175,14 +187,18 @@ class SenderLane:
         "_under_way",
         "_was_full",
         "acked_end",
+        "admitted",
         "bump_wanted",
         "channel",
         "connection",
         "epoch",
         "error",
+        "foreign",
+        "lasting",
         "leader",
         "limit_bytes",
         "next_sequence",
+        "next_source",
         "producer_id",
         "progress",
         "queue",
@@ -191,13 +207,22 @@ class SenderLane:
         "source",
         "state",
         "target",
+        "transactional",
         "unsettled",
     )
 
     def __init__(
-        self, target: TopicPartition, *, producer_id: int, epoch: int, max_in_flight: int
+        self,
+        target: TopicPartition,
+        *,
+        producer_id: int,
+        epoch: int,
+        max_in_flight: int,
+        transactional: bool = False,
     ) -> None:
         self.target = target
+        self.transactional = transactional
+        self.admitted = not transactional  # whether it may begin to send what waits
         self.source = target  # whose batches were offered last
         self.producer_id = producer_id
         self.epoch = epoch
@@ -220,6 +245,9 @@ class SenderLane:
         self._apart = 0  # of the queue's first batches, which are not joined: one is damaged
         self._under_way = 0
         self._max_in_flight = max_in_flight
+        self.next_source = -1  # source offset behind what was offered, where it is followed
+        self.lasting = False  # a successor continues under its producer id
+        self.foreign: tuple[int, int] | None = None  # target offsets that another writer took
         # As of the last ``look_after``: acknowledgements, and the newest batch that waited.
         self._seen: tuple[int, RecordBatch | None] = (0, None)
         self._was_full = False  # as many batches as may be were under way before the last answer
@@ -246,7 +274,7 @@ class SenderLane:
         """Whether ``take`` would return a batch now (invariant 1)."""
         if self.state is LaneState.FLOWING:
             limit = self._max_in_flight if self._confirmed else 1
-            return self._under_way < limit and bool(self.queue)
+            return self._under_way < limit and self.admitted and bool(self.queue)
         return self.state is LaneState.RETRYING and self._under_way == 0
 
     def travels_by(self, connection: object) -> None:
@@ -272,6 +300,15 @@ class SenderLane:
         self.queue.extend(zip(repeat(source), batches, strict=False))
         self.queued_bytes += size
         return size
+
+    def hole_before(self, batches: Sequence[RecordBatch]) -> int | None:
+        """Return the first source offset that is missing before or in batches to be offered; None if none is."""
+        for batch in batches:
+            for first, count in batch.runs:
+                if self.next_source >= 0 and first != self.next_source:
+                    return self.next_source
+                self.next_source = first + count
+        return None
 
     def next_bytes(self) -> int:
         """Return the size of what ``take`` would return if it joined nothing; only after ``can_send``."""
@@ -312,6 +349,7 @@ class SenderLane:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
+            transactional=self.transactional,
         )
         return sent
 
@@ -324,12 +362,19 @@ class SenderLane:
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
                 base_sequence=sent.base_sequence,
+                transactional=self.transactional,
             )
             sent.signed = True
         sent.outcome = Outcome.UNDER_WAY
         return sent
 
     # -- events -----------------------------------------------------------------------------------
+
+    def keeps_producer(self, writer: Writer | None) -> None:
+        """The producer id outlives the process: continue a predecessor's, or begin with our own. Only in OPENING."""
+        self.lasting = True
+        if writer is not None:
+            self.producer_id, self.epoch, self.next_sequence = writer
 
     def opened(self, leader: int, log_end: int) -> None:
         """The leader is known, and where the log ended before our first batch (-1: may not be read)."""
@@ -362,6 +407,8 @@ class SenderLane:
             sent.base_offset = base_offset
             self.queued_bytes -= sent.counted
             if base_offset >= 0:
+                if self.lasting and base_offset > self.acked_end >= 0:
+                    self.foreign = self.acked_end, base_offset
                 self.acked_end = base_offset + sent.batch.count
             self._confirmed = True
             return (sent,)
@@ -400,6 +447,12 @@ class SenderLane:
         """Count another attempt to get out of BACKOFF or RESOLVING; return how many there were before."""
         self.retries += 1
         return self.retries - 1
+
+    def admit(self, producer_id: int, epoch: int) -> None:
+        """Let it send in the transaction that is open, under the id and epoch of it."""
+        self.admitted = True
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self.new_epoch(producer_id, epoch)
 
     def must_resolve(self) -> None:
         """The target's log has to be read before anything is resent."""

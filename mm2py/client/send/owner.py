@@ -19,6 +19,14 @@ __all__ = ["LaneOwner"]
 class LaneOwner(Protocol):
     """Decides what follows for a lane; implemented by ``mm2py.client.send.sender.Sender``."""
 
+    async def new_producer(self) -> tuple[int, int]:
+        """Return a new producer id and its epoch, announced; ``Mm2pyError``: not now."""
+        ...
+
+    async def announce(self, producer_id: int) -> None:
+        """Announce an id that is about to be used; raises as ``new_producer``."""
+        ...
+
     def allowed(self) -> bool:
         """Whether anything may leave now."""
         ...

@@ -19,16 +19,25 @@ from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.client.send.tail import CopiedSoFar, Recognised
+from mm2py.client.send.resume import LaneResume
+from mm2py.client.send.tail import (
+    CopiedSoFar,
+    Identical,
+    Recognised,
+    not_identical,
+    writer_at,
+)
+from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.types import TopicPartition
 
-__all__ = ["Sender"]
+__all__ = ["Announce", "Sender"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +62,8 @@ OnStalled = Callable[[TopicPartition, Exception | None], None]
 
 
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
+Announce = Callable[[int], Awaitable[None]]
+"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
@@ -70,12 +81,16 @@ class Sender:
     ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
     partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
     a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
-    names source offsets that are sent again although they may be there (rule 7). All on the event loop.
+    names source offsets that are sent again although they may be there (rule 7). All on the event loop. ``announce``
+    is awaited for each producer id before anything is sent under it.
 
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
     ``whole_batches`` no batch is joined with others or cut: one that is too large
     ends its partition. With ``copied`` what a predecessor wrote is recognised in the target's log (tail.py).
+    With ``transactions`` a lane sends only while they admit it, and what is doubtful or
+    refused for the producer's state ends the transaction instead of being looked up; with ``sends_last`` it is
+    for the records that go last in each.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
@@ -88,11 +103,15 @@ class Sender:
         on_failed: OnFailed,
         on_stalled: OnStalled = _ignore_stall,
         on_doubt: OnDoubt = _ignore_doubt,
+        announce: Announce | None = None,
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
         owns_cluster: bool = False,
         copied: CopiedSoFar | None = None,
+        transactions: Transactions | None = None,
+        sends_last: bool = False,
     ) -> None:
+        self.transactions, self._sends_last = transactions, sends_last
         self._cluster, self._owns_cluster = cluster, owns_cluster
         self._settings = settings
         self._clock = clock
@@ -100,6 +119,7 @@ class Sender:
         self._on_failed = on_failed
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
+        self._announce = announce
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
         self._end_watch = permit.watch(self._permit_changed)
@@ -115,12 +135,22 @@ class Sender:
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
+        self._opening = LaneOpening(
+            cluster,
+            self._limits,
+            clock=clock,
+            owner=self,
+            resume=None if copied is None else LaneResume(cluster, copied, clock=clock, owner=self),
+        )
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
+        self._foreign: set[TopicPartition] = set()
+        """Targets whose other writer was named."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._copied = copied
+        self._announced: set[int] = set()
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
@@ -131,9 +161,27 @@ class Sender:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
         if self._owns_cluster:
             await self._cluster.connect()
-        answer = await self._cluster.call_any(messages.init_producer_id())
-        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        if self.transactions is not None:
+            await self.transactions.start()
+        else:
+            self._producer_id, self._epoch = await self.new_producer()
         self.spawn(self._look_after())
+
+    async def new_producer(self) -> tuple[int, int]:
+        """Return a new producer id and its epoch, announced: the one place where an id becomes ours.
+
+        Raises:
+            Mm2pyError: the target gives none now, or it cannot be announced.
+        """
+        answer = await self._cluster.call_any(messages.init_producer_id())
+        await self.announce(answer.producer_id)
+        return answer.producer_id, answer.producer_epoch
+
+    async def announce(self, producer_id: int) -> None:
+        """Announce an id before its first use by this Sender, also one that a predecessor had."""
+        if self._announce is not None and producer_id not in self._announced:
+            await self._announce(producer_id)
+            self._announced.add(producer_id)
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -143,6 +191,7 @@ class Sender:
         if lane is None:
             lane = self._lanes[target] = self._new_lane(target)
             self._opening.add(lane)
+        self._fail_at_hole(lane, batches)
         if lane.state is LaneState.FAILED:
             for batch in batches:
                 _release(batch)
@@ -161,6 +210,17 @@ class Sender:
             self.ready(lane)
         elif lane.state is LaneState.OPENING:
             self._opening.offered(lane)
+
+    def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
+        """End a partition whose offsets must be identical where its source has none to copy."""
+        if self._copied is None or self._copied.identical is not Identical.REQUIRE:
+            return
+        hole = lane.hole_before(batches)
+        if hole is not None and lane.state is not LaneState.FAILED:
+            text = (
+                f"source offset {hole} has no record to copy (compaction, a transaction, or lost)"
+            )
+            self.failed(lane, not_identical(lane, text))
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -223,6 +283,8 @@ class Sender:
 
     def ready(self, lane: SenderLane) -> None:
         """Send what the lane has at the end of this loop iteration."""
+        if not lane.admitted and not self._is_admitted(lane):
+            return
         key = lane.leader, lane.channel
         node = self._nodes.get(key)
         if node is None:
@@ -233,6 +295,7 @@ class Sender:
                 owner=self,
                 merges=not self._whole_batches,
                 most_bytes=self._settings.max_request_size,
+                transactions=self.transactions,
             )
             self._nodes[key] = node
         node.ready(lane)
@@ -253,11 +316,17 @@ class Sender:
         try:
             if code == 0:
                 self.delivered(lane, lane.acknowledged(sent, base_offset))
+                if lane.foreign is not None:
+                    self._note_foreign(lane)
                 if lane.state is LaneState.FLOWING:  # the ordinary case
                     if lane.queue:
                         self.ready(lane)
                     return
             else:
+                if self.transactions is not None:
+                    if code in ENDS_TRANSACTION:
+                        self.transactions.refused(code, f"{lane.target} {text}".strip())
+                    self.transactions.progressed()
                 lane.refused(sent, code, text, bad_record)
             self.follow(lane)
         except Exception as error:  # noqa: BLE001 - this partition fails, the others of the answer do not
@@ -284,6 +353,8 @@ class Sender:
                 lease.release()
         if delivered and self._stalled:
             self._moving(lane)
+        if delivered and self.transactions is not None:
+            self.transactions.landed()
         if self.buffered_bytes == 0:
             self._idle.set()
 
@@ -303,6 +374,9 @@ class Sender:
 
     def allowed(self) -> bool:
         """Whether anything may leave now."""
+        transactions = self.transactions
+        if transactions is not None and transactions.broken:
+            return False
         return self._permit.allows(self._term)
 
     def _permit_changed(self) -> None:
@@ -322,6 +396,9 @@ class Sender:
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send():
                 self.ready(lane)
+        elif state is LaneState.RESOLVING and self.transactions is not None:
+            # Its outcome, or our sequence, is in doubt: all of the transaction is sent again.
+            self.transactions.refused(*lane.error)
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
             self.spawn(self._recover(lane, self._recovery.revive))
         elif state is LaneState.REPAIRING:
@@ -348,7 +425,16 @@ class Sender:
             producer_id=producer_id,
             epoch=epoch,
             max_in_flight=self._settings.max_in_flight_requests_per_connection,
+            transactional=self.transactions is not None,
         )
+
+    def _is_admitted(self, lane: SenderLane) -> bool:
+        """Whether a lane may send: what left in a transaction is repeated in it, more needs to be admitted."""
+        if self.transactions is None or lane.state is LaneState.RETRYING:
+            return True
+        if lane.state is not LaneState.FLOWING or not lane.queue:
+            return False
+        return self.transactions.admits(lane, self, last=self._sends_last)
 
     def resized(self, by_bytes: int) -> None:
         """Count what cutting changed."""
@@ -376,10 +462,49 @@ class Sender:
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
 
+    def _note_foreign(self, lane: SenderLane) -> None:
+        """Another program wrote between our batches: name it, and end the partition where offsets must be identical."""
+        assert lane.foreign is not None
+        (first, end), lane.foreign = lane.foreign, None
+        required = self._copied is not None and self._copied.identical is Identical.REQUIRE
+        if required or lane.target not in self._foreign:
+            self._foreign.add(lane.target)
+            self.spawn(self._name_foreign(lane, first, end, required=required))
+
+    async def _name_foreign(
+        self, lane: SenderLane, first: int, end: int, *, required: bool
+    ) -> None:
+        try:
+            writer = await writer_at(self._cluster, lane.target, first)
+            name = "" if writer is None else f"with producer id {writer.producer_id}"
+        except Mm2pyError as error:
+            name = f"(its batch cannot be read: {error})"
+        if not required:
+            log.warning(
+                "another program %s writes to a target partition, offsets are not the same on both clusters from"
+                " here on partition=%s first_offset=%d last_offset=%d",
+                name,
+                lane.target,
+                first,
+                end - 1,
+            )
+        elif lane.state is not LaneState.FAILED:
+            self.failed(
+                lane,
+                not_identical(lane, f"another program {name} wrote offsets {first} to {end - 1}"),
+            )
+
     def _drop(self, lane: SenderLane) -> None:
         self.buffered_bytes -= lane.queued_bytes
+        under_way = lane.under_way
         for batch in lane.fail():
             _release(batch)
+        if self.transactions is not None:
+            if (
+                under_way and not self._closed
+            ):  # it may land, and would be committed without its position
+                self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was given up")
+            self.transactions.progressed()
         if self.buffered_bytes == 0:
             self._idle.set()
 

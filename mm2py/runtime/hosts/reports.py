@@ -19,9 +19,11 @@ from mm2py.observability.logging import SecretMask, current_scope, log_scope
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter, PartitionSnapshot
 from mm2py.runtime.hosts.failure import Failure, one_line
 from mm2py.runtime.hosts.pipe import Channel
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.types import State, TaskId, TopicPartition
 
 __all__ = [
+    "GuardRelay",
     "HostReports",
     "LedgerRelay",
     "MeterRelay",
@@ -88,6 +90,34 @@ class TaskReports(Protocol):
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep which topic id the stored position of a partition belongs to."""
         ...
+
+    async def fence(self, task: TaskId) -> None:
+        """Fence the producers of earlier configs of a task's connector."""
+        ...
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Confirm that a task that has its producer may start."""
+        ...
+
+
+@final
+class GuardRelay(StartGuard):
+    """Asks the worker.
+
+    Args:
+        channel: the flow's, where the worker serves ``TaskReports``.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def fence(self, task: TaskId) -> None:
+        """Return when producers of earlier task configs can write no more."""
+        await self._channel.ask(TaskReports.fence, task)
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Return when the task still has these configs and this worker."""
+        await self._channel.ask(TaskReports.verify, task, generation)
 
 
 @final
@@ -190,6 +220,8 @@ class MeterRelay:
             # Times and rates move by themselves; the worker reckons its own.
             lasting: tuple[object, ...] = (
                 meter.records,
+                meter.looped,
+                meter.conflicts,
                 meter.lag_records,
                 meter.newest_ms,
                 meter.state,

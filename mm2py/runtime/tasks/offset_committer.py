@@ -51,7 +51,8 @@ class OffsetCommitter:
         connector: first part of every key.
         source_partition: key of a partition, in Java's member order.
         source_offset: value that says: everything up to this position is copied.
-        timeout_ms: bound of one commit (``offset.flush.timeout.ms``).
+        timeout_ms: bound of one commit (``offset.flush.timeout.ms``); None where it commits a transaction: then
+            it takes as long as that takes, and raises.
         withheld: partitions whose position must not be written yet (``EventSink.unwritten``).
         maps: offset maps, which are written before positions.
     """
@@ -63,7 +64,7 @@ class OffsetCommitter:
         *,
         source_partition: Callable[[TopicPartition], SourcePartition],
         source_offset: Callable[[TopicPartition, int], SourceOffset],
-        timeout_ms: int,
+        timeout_ms: int | None,
         withheld: Callable[[], Collection[TopicPartition]] = _nothing,
         maps: TaskOffsetMaps | None = None,
     ) -> None:
@@ -71,7 +72,7 @@ class OffsetCommitter:
         self._connector = connector
         self._source_partition = source_partition
         self._source_offset = source_offset
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._withheld = withheld
         self._maps = maps or TaskOffsetMaps(NoMapStore())
         self._pending: dict[TopicPartition, int] = {}
@@ -113,7 +114,7 @@ class OffsetCommitter:
     async def commit(self) -> bool:
         """Write what changed; False if that failed, and then it stays pending.
 
-        Never raises but for cancellation: as in Connect, a failed commit does not fail the task.
+        As in Connect, a failed commit does not fail the task; that of a transaction raises.
         """
         async with self._turn:
             taken = self._take()
@@ -129,11 +130,13 @@ class OffsetCommitter:
                 async with asyncio.timeout(self._timeout_s):
                     # What was acknowledged by now is in the maps: a position is taken after its runs were noted.
                     await self._maps.write()
-                    if new:
+                    if new or self._timeout_s is None:  # a transaction ends with its positions
                         await self._store.set(new)
                 written = True
             except (Mm2pyError, TimeoutError) as error:
-                self._note_failure(error)
+                if self._timeout_s is None:
+                    raise
+                self._note_failure(error, self._timeout_s)
             finally:
                 if not written:
                     for partition, position in taken.items():
@@ -169,11 +172,11 @@ class OffsetCommitter:
         written = self._written.get(partition)
         return written is None or written[1] != value
 
-    def _note_failure(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception, timeout_s: float) -> None:
         if self._failing:
             return
         self._failing = True
-        cause = str(error) or f"no acknowledgement within {self._timeout_s:g} s"
+        cause = str(error) or f"no acknowledgement within {timeout_s:g} s"
         log.warning(
             "offset commit failed, positions stay pending and are retried; a kill now would copy"
             " what came since the last commit again cause=%s",

@@ -8,14 +8,15 @@ is acknowledged (Connect's ``SubmittedRecords``).
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from typing import Final, NamedTuple, final
 
 from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.api.task import Delivery, Outgoing, Run, SourceTask
 from mm2py.clock import Clock
-from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
@@ -37,19 +38,18 @@ BATCH_BYTES: Final = 512 << 10
 IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
 
+SHOWN_RECORD_CHARS: Final = 2_000
+"""Of a record in the log (``errors.log.include.messages``)."""
+
 BATCH_OVERHEAD_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``).
-
-    ``tolerant`` leaves it out; ``log_all`` says so of each, not only of the first.
-    """
+    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``)."""
 
     converters: RecordConverters = BYTES_ONLY
-    tolerant: bool = False
-    log_all: bool = False
+    errors: FrameworkConfig = field(default_factory=FrameworkConfig)
 
     @classmethod
     def of(cls, worker: Mapping[str, str], connector: Mapping[str, str]) -> "Conversion":
@@ -58,11 +58,7 @@ class Conversion:
         Raises:
             ConfigError: a converter, or one of its keys, is wrong.
         """
-        return cls(
-            record_converters(worker, connector),
-            tolerant=connector.get("errors.tolerance", "none").strip() == "all",
-            log_all=parse_boolean_leniently(connector.get("errors.log.enable"), absent=False),
-        )
+        return cls(record_converters(worker, connector), parse_config(FrameworkConfig, connector))
 
 
 class _Numbered(NamedTuple):
@@ -222,14 +218,16 @@ class RecordTaskAdapter:
         try:
             encoded = self._conversion.converters.encoded(record)
         except DataError as error:
-            where = f"record for {record.topic}"
-            if not self._conversion.tolerant:
+            where, errors = f"record for {record.topic}", self._conversion.errors
+            if errors.errors_tolerance != "all":
                 raise FatalError(
                     f"the task returned a {where} of which {error.message}",
                     remedy=error.remedy
                     or "name a converter that fits, or set errors.tolerance=all to leave it out",
                 ) from error
-            if self._conversion.log_all or not self._left_out:
+            if errors.errors_log_enable or not self._left_out:
+                if errors.errors_log_include_messages:
+                    where = f"{where} {_described(record)}"
                 log.warning("record is left out (errors.tolerance=all) %s cause=%s", where, error)
             self._left_out += 1
             return None
@@ -297,3 +295,11 @@ def _runs(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
         else:
             runs.append((number, 1))
     return tuple(runs)
+
+
+def _described(record: SourceRecord) -> str:
+    text = (
+        f"source_partition={record.source_partition} source_offset={record.source_offset}"
+        f" timestamp_ms={record.timestamp_ms} key={record.key!r} value={record.value!r} headers={record.headers!r}"
+    )
+    return text if len(text) <= SHOWN_RECORD_CHARS else f"{text[:SHOWN_RECORD_CHARS]}..."

@@ -347,6 +347,12 @@ class WorkerTaskContext:
         )
         return self._events.report(event)
 
+    def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:
+        """Count in the partition's meter what is not copied because a mirror wrote it."""
+        meter = self.meter(partition)
+        meter.looped += records
+        meter.conflicts += conflicts
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Pass a lag to the partition's meter."""
         self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())

@@ -9,7 +9,7 @@ from mm2py.client.fetch import cursor as cursor_module
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.batch_stage import StageResult, classify
+from mm2py.protocol.batch_stage import Origins, StageResult, classify
 from mm2py.protocol.record_batch import BufferLease, crc32c
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_log import PartitionLog
@@ -420,10 +420,11 @@ async def test_a_defect_that_comes_again_with_one_partition_holds_that_partition
         lease: BufferLease | None,
         *,
         aborted: Sequence[tuple[int, int]] = (),
+        origins: Origins | None = None,
     ) -> StageResult:
         if b"666" in bytes(records) and not handled:
             raise RuntimeError("a defect")
-        return classify(records, position, lease, aborted=aborted)
+        return classify(records, position, lease, aborted=aborted, origins=origins)
 
     async with fetching() as rig:
         monkeypatch.setattr(cursor_module, "classify", defective)

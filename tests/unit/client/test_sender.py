@@ -12,10 +12,10 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
-from mm2py.client.send.sender import Sender
+from mm2py.client.send.sender import Announce, Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
-from mm2py.errors import PartitionError
+from mm2py.errors import PartitionError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.produce import acknowledgements
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
@@ -42,6 +42,7 @@ class Rig:
         *,
         compression_type: str = "",
         max_request_size: int = 0,
+        announce: Announce | None = None,
     ) -> None:
         self.broker = broker
         self.delivered: list[tuple[TopicPartition, int, int]] = []
@@ -63,6 +64,7 @@ class Rig:
             on_failed=self._on_failed,
             on_stalled=lambda target, error: self.stalled.append((target, error is not None)),
             on_doubt=lambda source, first, last, _: self.doubts.append((source, first, last)),
+            announce=announce,
             permit=self.permit,
         )
         self._next: dict[TopicPartition, int] = {}
@@ -621,3 +623,44 @@ async def test_max_request_size_bounds_requests_and_larger_batches_are_split() -
         assert not rig.failed
         await rig.sender.close()
         await cluster.close()
+
+
+def writers(broker: FakeBroker, target: TopicPartition) -> list[int]:
+    return [HEADER.unpack_from(data)[9] for data in broker.log(target)]
+
+
+async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwhile() -> None:
+    published: list[int] = []
+    refusals = [RetriableError("the topic is away")]
+
+    async def announce(producer_id: int) -> None:
+        if refusals:
+            raise refusals.pop()
+        assert producer_id not in writers(broker, FIRST)
+        published.append(producer_id)
+
+    async with FakeBroker(topics={"copy": 2}) as broker:
+        cluster = cluster_of(broker)
+        rig = Rig(broker, cluster, announce=announce)
+        await cluster.connect()
+        with pytest.raises(RetriableError):
+            await rig.sender.start()
+        assert broker.log(FIRST) == []
+        await rig.sender.start()
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        # Later epochs are of the same id.
+        for _ in range(2):
+            rig.sender.abandon(FIRST)
+            rig.enqueue(FIRST)
+            await rig.flushed()
+        assert len(published) == 1
+        refusals.append(RetriableError("the topic is away again"))
+        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH)
+        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH)
+        rig.enqueue(FIRST)
+        await rig.flushed()
+        await rig.sender.close()
+        await cluster.close()
+    assert len(published) == 2
+    assert set(writers(broker, FIRST)) == set(published)

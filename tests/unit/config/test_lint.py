@@ -51,7 +51,9 @@ class Say:
         ("task.host.processes = -1", "ERROR: .*must be at least 0"),
         ("task.host.processes = 1001", "ERROR: .*must be at most 1000"),
         ("task.host.processes =", "ERROR: .*must be a whole number"),
-        ("dedicated.mode.enable.internal.rest = maybe", "ERROR: .*must be true or false"),
+        ("dedicated.mode.enable.internal.rest = true", "INFO: .*has no effect: .*always talk"),
+        ("A->B.config.action.reload = none", "INFO: .*has no effect: .*report no changes"),
+        ("B.worker.unsync.backoff.ms = 1", "INFO: .*has no effect: .*pauses of its own"),
         ("ssl.client.auth = some", "ERROR: .*must be one of .*required"),
         ("task.host.process = 1", "WARNING: .*did you mean task.host.processes?"),
         (r"topics = .*   # IMPORTANT", "ERROR: topics: .*on a line of its own"),
@@ -138,7 +140,6 @@ def test_a_line_gets_this_one_finding(say: Say, line: str, said: str) -> None:
         "A->B.transforms = x",
         "replication.policy.separator =",
         "#::::: banner :::::",
-        "dedicated.mode.enable.internal.rest = true",
         "task.host.processes = 0",
         "ssl.client.auth = REQUIRED",
         "task.shutdown.graceful.timeout.ms = 1",
@@ -168,12 +169,14 @@ def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
     assert any('"*.internal and __.*" match no name' in f.message for f in found)
 
 
-def test_two_directions_that_keep_names_are_told_to_circle(say: Say) -> None:
+def test_two_directions_that_keep_names_circle_where_loops_are_not_suppressed(say: Say) -> None:
     both = "A->B.enabled=true\nB->A.enabled=true\n"
     policy = "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
-    assert any("circles without end" in f.message for f in say.all(both + policy))
     empty = "replication.policy.separator=\nsource.cluster.alias="
-    assert any("circles without end" in f.message for f in say.all(both + empty))
+    off = "\nB->A.loop.suppression=off"
+    for keeps in (policy, empty):
+        assert any("circle without end" in f.message for f in say.all(both + keeps + off))
+        assert not any("circle" in f.message for f in say.all(both + keeps))
     assert say.all(both) == []
 
 

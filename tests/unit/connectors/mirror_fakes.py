@@ -30,6 +30,7 @@ class FakeSession:
         self.connected = 0
         self.closed = 0
         self.refuse = 0
+        self.cluster_id = "cluster"
 
     async def connect(self) -> None:
         if self.refuse:
@@ -58,7 +59,7 @@ class FakeAdmin:
         self.listings = 0
         self.broken: Exception | None = None
 
-    async def list_topics(self) -> dict[str, TopicDescription]:
+    async def list_topics(self) -> Mapping[str, TopicDescription]:
         self.listings += 1
         if self.broken is not None:
             raise self.broken

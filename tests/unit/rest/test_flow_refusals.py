@@ -11,7 +11,11 @@ from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
 from tests.unit.rest.rest_fakes import flow
 
-SAME = {"replication.policy.class": IDENTITY_REPLICATION_POLICY, "topics": ".*"}
+SAME = {
+    "replication.policy.class": IDENTITY_REPLICATION_POLICY,
+    "topics": ".*",
+    "loop.suppression": "off",
+}
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_a_refused_creation_starts_and_writes_nothing(
 
 
 def test_a_flow_that_would_close_a_circle_is_not_created(rig: Rig) -> None:
-    same = {"replication.policy.class": IDENTITY}
+    same = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
     rig.add(AB, **same)
     rig.absent(BA, **same)
     reply = rig.ask("POST", "/flows", body={"source": "B", "target": "A"})
@@ -87,7 +87,7 @@ def test_a_flow_that_would_close_a_circle_is_not_created(rig: Rig) -> None:
 
 
 def test_a_circle_with_a_flow_that_other_nodes_run_is_refused(rig: Rig) -> None:
-    same = {"replication.policy.class": IDENTITY}
+    same = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
     rig.elsewhere[BA] = [{"topics": ".*", **same}]
     reply = rig.ask("PATCH", "/flows/A->B", body={"config": same})
     assert (reply.status, "in a circle" in reply.message) == (400, True)

@@ -16,7 +16,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Leader, Peers, config
 
-SAME = {"replication.policy.class": IDENTITY}
+SAME = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
 
 
 def texts(**more: str) -> dict[str, str]:

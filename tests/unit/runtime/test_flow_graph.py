@@ -16,8 +16,13 @@ def flow(text: str) -> FlowName:
     return FlowName(ClusterAlias(source), ClusterAlias(target))
 
 
-def same(topics: str, **more: str) -> dict[str, str]:
-    return {"replication.policy.class": IDENTITY, "topics": topics, **more}
+def same(topics: str, suppression: str = "off", **more: str) -> dict[str, str]:
+    return {
+        "replication.policy.class": IDENTITY,
+        "topics": topics,
+        "loop.suppression": suppression,
+        **more,
+    }
 
 
 def flows(**configs: dict[str, str]) -> dict[FlowName, list[dict[str, str]]]:
@@ -117,3 +122,51 @@ def test_patterns_that_are_slow_on_every_name_are_given_a_bounded_time() -> None
     names = [f"{'a' * 20}x{number}" for number in range(5_000)]
     with pytest.raises(ConfigError, match=r"more than 0.5 s|needs more than 0.1 s"):
         same_name_cycles(flows(AB=slow, BA=slow), names)
+
+
+@pytest.mark.parametrize("suppression", ["", "auto", "on", "all"])
+def test_two_flows_that_suppress_loops_are_no_circle(suppression: str) -> None:
+    both = flows(AB=same(".*", suppression), BA=same(".*", suppression))
+    assert same_name_cycles(both) == ()
+
+
+@pytest.mark.parametrize(("there", "back"), [("on", "off"), ("off", "on")])
+def test_a_flow_that_publishes_nothing_cannot_be_recognised(there: str, back: str) -> None:
+    assert len(same_name_cycles(flows(AB=same(".*", there), BA=same(".*", back)))) == 1
+
+
+def test_a_hub_passes_records_on_and_none_of_them_back() -> None:
+    spokes = {name: same("t", "on") for name in ("AB", "BA", "BC", "CB")}
+    assert same_name_cycles(flows(**spokes)) == ()
+
+
+def test_a_ring_of_three_that_drops_only_what_came_from_its_target_is_refused() -> None:
+    ring = flows(AB=same("t", "on"), BC=same("t", "on"), CA=same("t", "on"))
+    assert len(same_name_cycles(ring)) == 1
+
+
+def test_three_clusters_that_are_all_connected_need_all() -> None:
+    def mesh(suppression: str) -> dict[FlowName, list[dict[str, str]]]:
+        names = ("AB", "BA", "BC", "CB", "CA", "AC")
+        return flows(**{name: same("t", suppression) for name in names})
+
+    assert same_name_cycles(mesh("on"))
+    assert same_name_cycles(mesh("all")) == ()
+
+
+def test_a_circle_that_visits_a_cluster_twice_is_found() -> None:
+    # V hands on what Y brought to X and what X brought to Y; both send everything back.
+    knot = flows(VX=same("t", "on"), VY=same("t", "on"), XV=same("t", "all"), YV=same("t", "all"))
+    assert same_name_cycles(knot) == ()
+    knot = flows(
+        VX=same("t", "on"), VY=same("t", "on"), XV=same("t", "on"), YV=same("t", "on"),
+        YX=same("t", "on"),
+    )  # fmt: skip
+    (cycle,) = same_name_cycles(knot)
+    assert {flow("V->Y"), flow("Y->X"), flow("X->V")} <= set(cycle.flows)
+
+
+def test_a_second_connector_of_a_flow_counts_by_its_own_config() -> None:
+    both = flows(AB=same("t", "on"), BA=same("t", "on"))
+    both[flow("A->B")].append(same("t", "off"))
+    assert len(same_name_cycles(both)) == 1

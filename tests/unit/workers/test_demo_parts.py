@@ -16,7 +16,8 @@ from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.demo import properties_text
 from mm2py_workers.demo_table import FlowTable
 from mm2py_workers.demo_topics import TOPICS
-from mm2py_workers.demo_verify import Comparison, Counts, Difference, Side
+from mm2py_workers.demo_verify import Comparison, Counts, Side
+from mm2py_workers.demo_verify_records import Difference
 from mm2py_workers.demo_workers import FIRST_KILL_S, FlowSeen, plan_kill
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))

@@ -1,0 +1,182 @@
+"""Producer ids of mirrors, so that what one flow wrote is not copied back by another (docs/formats.md).
+
+Flow: ``Sender.new_producer`` -> ``encode_producer`` -> ``mm2py-producers.internal`` on the cluster that is written ->
+``ProducerOrigins`` of the flows that read that cluster -> batches dropped right after Fetch. Nothing is added to records.
+
+Invariants (tests of the same names):
+
+1. An id is in the topic, acknowledged, before the first batch under it is sent.
+2. An id is judged only by a read of the topic to its end that began after its batch was read: with 1, an id that is
+   not in it then is no mirror's, and never will be.
+3. A judgement is final; ids are kept as long as their batches may be in a log, which is for ever in a compacted topic.
+4. Only a batch whose CRC matches is dropped, and only as a whole.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, cast, final
+
+from mm2py.errors import ConfigError, ProtocolError
+from mm2py.mirror.policies import policy_from_config
+from mm2py.protocol.batch_stage import Origins
+
+__all__ = [
+    "LOOP_SUPPRESSION",
+    "PRODUCERS_TOPIC",
+    "PRODUCERS_VERSION",
+    "SOURCE_CLUSTER_ID",
+    "TARGET_CLUSTER_ID",
+    "MirrorProducer",
+    "ProducerOrigins",
+    "Suppression",
+    "decode_producer",
+    "encode_producer",
+    "suppression_of",
+]
+
+PRODUCERS_TOPIC: Final = "mm2py-producers.internal"
+"""On every cluster that is written; no mirror replicates it (``mm2*.internal``)."""
+
+PRODUCERS_VERSION: Final = 1
+LOOP_SUPPRESSION: Final = "loop.suppression"
+SOURCE_CLUSTER_ID: Final = "task.source.cluster.id"
+TARGET_CLUSTER_ID: Final = "task.target.cluster.id"
+
+MOST_PASSING: Final = 100_000
+"""Ids of applications that are remembered at most; beyond that they are forgotten and looked up again."""
+
+
+class Suppression(StrEnum):
+    """``loop.suppression``: whose batches a flow does not copy."""
+
+    OFF = "off"
+    """All are copied, and the flow does not publish its ids."""
+    AUTO = "auto"
+    """``on`` where the policy keeps names, if the source lets us read the ids; else ``off``."""
+    ON = "on"
+    """Those that a mirror of the flow's target wrote are not."""
+    ALL = "all"
+    """Those that any mirror wrote are not: for three or more clusters that are all connected."""
+
+
+def suppression_of(config: Mapping[str, str]) -> Suppression:
+    """Return what a source connector's config asks for; ``OFF`` where names carry their provenance.
+
+    Raises:
+        ConfigError: no such choice, or no such policy.
+    """
+    text = config.get(LOOP_SUPPRESSION, "").strip().lower() or Suppression.AUTO
+    try:
+        chosen = Suppression(text)
+    except ValueError:
+        choices = ", ".join(Suppression)
+        raise ConfigError(
+            f"{LOOP_SUPPRESSION}={text}: no such choice", remedy=f"use one of {choices}"
+        ) from None
+    if chosen is Suppression.AUTO and policy_from_config(config).detects_cycles:
+        return Suppression.OFF
+    return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorProducer:
+    """One producer id of a mirror, and what it copies from where; ``source_cluster`` is Kafka's id, empty if unknown."""
+
+    producer_id: int
+    flow: str
+    source: str
+    source_cluster: str
+    task: str
+    worker: str
+    time_ms: int
+
+
+def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
+    """Return key (the id in decimal) and value (version byte, then JSON in a fixed member order)."""
+    members: dict[str, str | int] = {
+        "flow": producer.flow,
+        "source": producer.source,
+        "source_cluster": producer.source_cluster,
+        "task": producer.task,
+        "worker": producer.worker,
+        "time": producer.time_ms,
+    }
+    text = json.dumps(members, separators=(",", ":"))
+    return str(producer.producer_id).encode(), bytes((PRODUCERS_VERSION,)) + text.encode("ascii")
+
+
+def decode_producer(key: bytes | None, value: bytes) -> MirrorProducer:
+    """Read a record; members that it does not know are ignored.
+
+    Raises:
+        ProtocolError: this version cannot read it.
+    """
+    if not value or value[0] != PRODUCERS_VERSION:
+        raise ProtocolError(f"producer id record of unknown version {value[:1].hex() or 'none'}")
+    try:
+        producer_id = int(key or b"")
+        found: object = json.loads(value[1:])
+    except ValueError as error:
+        raise ProtocolError(f"producer id record cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ProtocolError("producer id record is no JSON object")
+    members = cast("dict[str, object]", found)
+
+    def text(name: str) -> str:
+        it = members.get(name, "")
+        if not isinstance(it, str):
+            raise ProtocolError(f"producer id record: {name} is no text")
+        return it
+
+    time_ms = members.get("time", 0)
+    return MirrorProducer(
+        producer_id=producer_id,
+        flow=text("flow"),
+        source=text("source"),
+        source_cluster=text("source_cluster"),
+        task=text("task"),
+        worker=text("worker"),
+        time_ms=time_ms if isinstance(time_ms, int) else 0,
+    )
+
+
+@final
+class ProducerOrigins:
+    """What one flow knows of the producer ids of its source.
+
+    Args:
+        everything: whether no mirror's batches are copied (``all``), not only those of the flow's target.
+        target: alias of the flow's target.
+        target_cluster: Kafka's id of it, empty if unknown; aliases are compared only where an id is missing, since
+            two files may give a cluster two names.
+    """
+
+    def __init__(self, *, everything: bool, target: str, target_cluster: str) -> None:
+        self._everything = everything
+        self._target, self._target_cluster = target, target_cluster
+        self._passing: set[int] = set()
+        self._looping: set[int] = set()
+        self._mirrors: set[int] = set()
+        self.known = Origins(self._passing, self._looping)
+
+    def learn(self, producer: MirrorProducer) -> None:
+        """Take a record of the topic."""
+        if self._everything or self._is_from_target(producer):
+            self._looping.add(producer.producer_id)
+            self._passing.discard(producer.producer_id)
+        else:
+            self._mirrors.add(producer.producer_id)
+            self._passing.add(producer.producer_id)
+
+    def judge(self, producers: Collection[int]) -> None:
+        """The topic was read to its end after batches of these were read: the rest are applications' (2)."""
+        if len(self._passing) + len(producers) > MOST_PASSING + len(self._mirrors):
+            self._passing.intersection_update(self._mirrors)
+        self._passing.update(it for it in producers if it not in self._looping)
+
+    def _is_from_target(self, producer: MirrorProducer) -> bool:
+        if producer.source_cluster and self._target_cluster:
+            return producer.source_cluster == self._target_cluster
+        return producer.source == self._target

@@ -1,0 +1,180 @@
+"""Same names both ways on two real clusters: nothing runs in a circle, nothing is lost."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.active_active import (
+    check_sides,
+    wait_both_ready,
+    wait_until_quiet,
+    write_pair,
+)
+from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.ledger_scenes import COMPACTING
+from tests.integration.mirror_process import SHORT_SESSION, Mirror, run_to_end, until
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.traffic import Load, Sent, ends, read, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+PARTITIONS = 3
+RATE = 800
+MARKS = b"one", b"two"
+HOUR_MS = 3_600_000
+Unique = Callable[[str], str]
+
+
+def test_each_record_is_once_on_each_side_and_log_ends_rest(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("both-ways")
+    for region in (region_a, region_b):
+        create_topic(region, topic, PARTITIONS)
+    flow = write_pair(tmp_path, region_a, region_b, topic)
+    # History of both sides from before the first start; each reads the other's producers first.
+    for region, mark in zip((region_a, region_b), MARKS, strict=True):
+        records = [
+            Sent(n % PARTITIONS, b"%d:%d:%s" % (n % PARTITIONS, n, mark)) for n in range(100)
+        ]
+        write(region, topic, records)
+    with Mirror(flow.file) as mirror:
+        one, two = wait_until_quiet(mirror, region_a, region_b, topic, 200)
+        sides = check_sides(one, two, MARKS, (100, 100))
+        assert (sides.loops, sides.doubled) == (0, 0)
+        assert sum(ends(region_a, topic).values()) == sum(ends(region_b, topic).values()) == 200
+        assert mirror.stop() == 0
+
+
+def test_restarts_and_kills_under_load_lose_nothing_and_start_no_loop(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("both-ways")
+    for region in (region_a, region_b):
+        create_topic(region, topic, PARTITIONS)
+    flow = write_pair(tmp_path, region_a, region_b, topic, SHORT_SESSION)
+    with (
+        Load(region_a, topic, PARTITIONS, rate=RATE, mark=MARKS[0]) as first,
+        Load(region_b, topic, PARTITIONS, rate=RATE, mark=MARKS[1]) as second,
+    ):
+        for turn, end in enumerate(("stop", "kill", "stop", "kill")):
+            with Mirror(flow.file, name=f"{turn}-{end}") as mirror:
+                wait_both_ready(mirror)
+                first.wait_acked(2 * RATE)
+                if end == "stop":
+                    assert mirror.stop() == 0
+                else:
+                    mirror.kill()
+    with Mirror(flow.file, name="last") as mirror:
+        written = first.acked, second.acked
+        one, two = wait_until_quiet(mirror, region_a, region_b, topic, sum(written))
+        sides = check_sides(one, two, MARKS, written)
+        assert sides.loops == 0
+        assert sides.doubled <= 8 * RATE, "what two kills copied again"
+        assert mirror.stop() == 0
+
+
+def test_what_compaction_leaves_of_a_mirrors_batches_is_still_recognised(
+    new_region: NewRegion,
+    region_b: KafkaAddress,
+    unique: Unique,
+    tmp_path: Path,
+    create_topic: CreateTopic,
+) -> None:
+    """The cleaner rewrites batches: producer fields stay, and emptied ones keep their header."""
+    compacting = new_region("compacting", properties=COMPACTING)
+    topic = unique("compacted")
+    compact = {
+        "cleanup.policy": "compact",
+        "segment.ms": "60000",
+        "min.cleanable.dirty.ratio": "0.001",
+    }
+    create_topic(compacting, topic, 1, config=compact)
+    create_topic(region_b, topic, 1)
+    keep = {"sync.topic.configs.enabled": "false"}
+    flow = write_pair(tmp_path, region_b, compacting, topic, keep)
+    hours_ago = SYSTEM_CLOCK.now_ms() - 20 * HOUR_MS
+    count = 6 * 500
+    with Mirror(flow.file, name="there") as mirror:
+        for turn, codec in enumerate(("lz4", "none", "gzip", "zstd", "snappy", "none")):
+            # Segments roll by the time in the records; each turn leaves holes in those before.
+            records = (
+                Sent(
+                    0,
+                    b"0:%d:%s" % (turn * 500 + n, MARKS[0]),
+                    b"%d" % (n % (20 + 7 * turn)),
+                    (),
+                    hours_ago + turn * HOUR_MS,
+                )
+                for n in range(500)
+            )
+            write(region_b, topic, records, compression_type=codec, linger_ms=5)
+        until(lambda: sum(ends(compacting, topic).values()) >= count, 90, "the copy", alive=mirror)
+        assert mirror.stop() == 0
+
+    def has_holes() -> bool:
+        write(compacting, topic, [Sent(0, b"0:0:" + MARKS[1], b"local")])
+        (log,) = read(compacting, topic).values()
+        return len(log.records) < count // 2
+
+    until(has_holes, 120, "compaction of what the mirror wrote")
+    before = ends(region_b, topic)[0]
+    # The way back begins anew, under other aliases, and reads all that the cleaner left.
+    again = write_pair(tmp_path, region_b, compacting, topic, keep)
+    with Mirror(again.file, name="back") as mirror:
+        wait_both_ready(mirror)
+        until(lambda: ends(region_b, topic)[0] > before, 90, "the local record", alive=mirror)
+        wait_until_quiet(mirror, region_b, compacting, topic, 1)
+        values = [it.value or b"" for it in read(region_b, topic)[0].records]
+        assert sum(MARKS[0] in value for value in values) == count, "the mirror's came back"
+        assert any(MARKS[1] in value for value in values)
+        assert mirror.stop() == 0
+
+
+def test_conflicting_writes_of_a_compacted_topic_are_counted_in_both_directions(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, keys = unique("compacted"), 10
+    for region in (region_a, region_b):
+        create_topic(region, topic, 1, config={"cleanup.policy": "compact"})
+    flow = write_pair(tmp_path, region_a, region_b, topic)
+    for region, mark, first in ((region_a, MARKS[0], 0), (region_b, MARKS[1], keys // 2)):
+        write(region, topic, [Sent(0, mark, b"%d" % key) for key in range(first, first + keys)])
+    with Mirror(flow.file) as mirror:
+        url = public_url(mirror, 90)
+
+        def counted() -> bool:
+            found = [
+                (it["records_looped"], it["conflicts"])
+                for it in ask(f"{url}flows")[1]
+                if it["state"] == "RUNNING"
+            ]
+            return found == [(keys, keys // 2)] * 2
+
+        until(counted, 90, lambda: f"{ask(f'{url}flows')[1]}", alive=mirror)
+        assert mirror.stop() == 0
+
+
+def test_a_file_that_would_run_in_a_circle_is_refused(
+    region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, tmp_path: Path
+) -> None:
+    flow = write_pair(tmp_path, region_a, region_b, unique("t"), {"loop.suppression": "off"})
+    done = run_to_end(flow.file)
+    assert done.returncode != 0
+    assert "records would be copied in a circle" in done.stdout + done.stderr
+    assert "loop.suppression=on" in done.stdout + done.stderr
