@@ -11,7 +11,7 @@ from typing import final
 
 from bench.clusters import Clusters
 from bench.java_contender import JavaContender
-from bench.measure import CopyCost
+from bench.measure import CopyCost, CopyFailedError
 from bench.mm2py_contender import Mm2pyContender
 from bench.outcomes import Outcome
 from bench.topics import Topics
@@ -48,7 +48,11 @@ def measure_copies(
                 contender = JavaContender(clusters, folder, quick=plan.is_quick, tls=tls)
                 java = stack.enter_context(contender)
             run = _CopyRun(clusters, java, ours, plan)
-            outcomes += [run.measure(workload) for workload in chosen]
+            for workload in chosen:
+                try:
+                    outcomes.append(run.measure(workload))
+                except CopyFailedError as error:  # the others count all the same
+                    plan.say(f"{workload.name}: not measured: {error}")
     return outcomes
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Endpoint", "write_flow_file"]
+__all__ = ["Endpoint", "set_exactly_once", "write_flow_file"]
 
 _SET: Final = "MM2PY_BENCH_SET"
 _SINGLE_REPLICA: Final = (
@@ -29,6 +29,15 @@ class Endpoint:
 
     servers: str
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def set_exactly_once() -> None:
+    """Let every file written from now on ask for exactly-once support; the target's alias is ``B``.
+
+    The source's logs have no transactions, so ``read_committed`` is left out: it costs the reader nothing here.
+    """
+    added = "B.exactly.once.source.support=enabled"
+    os.environ[_SET] = f"{os.environ.get(_SET, '')} {added}".strip()
 
 
 def write_flow_file(

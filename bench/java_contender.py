@@ -38,7 +38,7 @@ class JavaContender:
         source, target = clusters.source, clusters.target
         self._source = source
         self._family = "tls-bench" if tls else "bench"
-        self._refresh_s = 12 if quick else 20
+        self._refresh_s = 12 if quick else 45  # longer than the slowest fill
         self._rounds = QUICK_ROUNDS if quick else ROUNDS
         self._at_source = Topics(source.bootstrap_servers)
         self._at_target = Topics(target.bootstrap_servers)

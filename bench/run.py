@@ -20,6 +20,7 @@ from rich.console import Console
 
 from bench.clusters import Clusters
 from bench.copying import CopyPlan, measure_copies
+from bench.flow_file import set_exactly_once
 from bench.many_topics import ManyTopics, create_many, measure_many
 from bench.outcomes import Outcome, many_figures, steady_figures
 from bench.report import Results
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     load = os.getloadavg()[0]
     if load > QUIET_LOAD:
         _console.print(f"load average {load:.1f}: wait for a quiet machine to get clean figures")
+    if options.exactly_once:
+        set_exactly_once()
     begun = time.monotonic()
     try:
         results = _run(options, load)
@@ -162,6 +165,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", choices=("java", "mm2py"), help="leave the other one out")
     parser.add_argument("--repeats", type=int, default=3, help="copies by mm2py; the median counts")
     parser.add_argument("--name", default="", help="of the result files, default latest or quick")
+    parser.add_argument(
+        "--exactly-once",
+        action="store_true",
+        help="both copy in transactions (exactly.once.source.support=enabled)",
+    )
     parser.add_argument(
         "--profile",
         action="store_true",

@@ -8,9 +8,11 @@
     |-- RetriableError          try again after a pause; the worker owns the back-off
     |   |-- ConnectionFailedError   no connection, or it was lost: outcome of requests unknown
     |   |-- RequestTimedOutError    no answer in time: outcome unknown
-    |   `-- RetriableServerError    the broker said "not now" (carries its code)
+    |   |-- RetriableServerError    the broker said "not now" (carries its code)
+    |   `-- TransactionAbortedError nothing of a transaction counts: its task starts again where it began
     |-- FatalError              trying again changes nothing: the task or flow fails
     |   |-- AuthenticationError
+    |   |-- ProducerFencedError     a newer producer has our transactional id
     |   |-- UnsupportedVersionError
     |   `-- FatalServerError        the broker refused (carries its code)
     |-- PartitionError          one partition fails with its cause; the others go on
@@ -28,11 +30,13 @@ __all__ = [
     "FatalServerError",
     "Mm2pyError",
     "PartitionError",
+    "ProducerFencedError",
     "ProtocolError",
     "RequestTimedOutError",
     "RetriableError",
     "RetriableServerError",
     "ServerError",
+    "TransactionAbortedError",
     "UnsupportedVersionError",
     "UsageError",
 ]
@@ -73,12 +77,20 @@ class RequestTimedOutError(RetriableError):
     """The broker did not answer in time; the outcome of the request is unknown."""
 
 
+class TransactionAbortedError(RetriableError):
+    """A transaction was aborted: none of its records count, and they are copied again from where it began."""
+
+
 class FatalError(Mm2pyError):
     """Trying again changes nothing."""
 
 
 class AuthenticationError(FatalError):
     """The broker refused who we are."""
+
+
+class ProducerFencedError(FatalError):
+    """A newer producer has taken our transactional id over; nothing of ours is written any more."""
 
 
 class UnsupportedVersionError(FatalError):

@@ -5,11 +5,14 @@ so it works while the other one is gone, and on what a Java MirrorMaker wrote. F
 ``bootstrap.servers`` suffices) -> ``MirrorClient`` -> answers; or one of the functions below, which do it in one call:
 
     offsets = translate_offsets({"bootstrap.servers": "b:9092"}, "A", "billing")
+
+Where an mm2py flow wrote its exact map, ``exact_offsets`` and ``translate_offset`` answer without any record read again.
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar, final
 
@@ -18,10 +21,13 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.client_properties import CLIENT_KEYS, ClientKind, with_prefix
+from mm2py.config.client_options import CLIENT_KEYS
+from mm2py.config.client_properties import ClientKind, with_prefix
 from mm2py.config.clients import connection_settings
 from mm2py.errors import FatalError, ProtocolError
-from mm2py.mirror.checkpoints import decode_checkpoint
+from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.mirror.offset_lookup import Translation
+from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
@@ -30,10 +36,12 @@ __all__ = [
     "MirrorClient",
     "RemoteOffset",
     "checkpoint_topics",
+    "exact_offsets",
     "heartbeat_topics",
     "hop_count",
     "provenance",
     "replication_hops",
+    "translate_offset",
     "translate_offsets",
     "upstream_clusters",
 ]
@@ -153,6 +161,73 @@ class MirrorClient:
             FatalError: nothing checkpoints groups of ``alias`` here.
             RetriableError: the cluster does not answer.
         """
+        found = await self._checkpoints(groups, alias)
+        return {
+            group: {tp: RemoteOffset(it.downstream, it.metadata) for tp, it in of_group.items()}
+            for group, of_group in found.items()
+        }
+
+    async def exact_consumer_offsets(
+        self, groups: str | re.Pattern[str], alias: str
+    ) -> dict[str, dict[TopicPartition, RemoteOffset]]:
+        """Return where groups of ``alias`` would continue here without reading a record again.
+
+        As ``remote_consumer_offsets``, with the exact map of the flow; a checkpoint of which it does not know is
+        returned as it is.
+        """
+        found = await self._checkpoints(groups, alias)
+        exact: dict[str, dict[TopicPartition, RemoteOffset]] = {}
+        async with self._map(alias) as offset_map:
+            for group, of_group in found.items():
+                for tp, it in of_group.items():
+                    source = TopicPartition(self._original(alias, tp.topic), tp.partition)
+                    place = await offset_map.to_target(source, it.upstream) if offset_map else None
+                    offset = it.downstream if place is None or place.offset < 0 else place.offset
+                    exact.setdefault(group, {})[tp] = RemoteOffset(offset, it.metadata)
+        return exact
+
+    async def translate(
+        self, alias: str, partition: TopicPartition, offset: int, *, to_source: bool = False
+    ) -> Translation | None:
+        """Translate an offset of a partition of ``alias`` exactly, or with ``to_source`` one of its copy here.
+
+        ``partition`` is the one that the offset is of. None where no exact map knows the partition; ``place`` of the
+        answer tells lost, never existed and not copied yet apart.
+
+        Raises:
+            RetriableError: the cluster does not answer.
+        """
+        async with self._map(alias) as offset_map:
+            if offset_map is None:
+                return None
+            if to_source:
+                source = TopicPartition(self._original(alias, partition.topic), partition.partition)
+                return await offset_map.to_source(source, offset)
+            return await offset_map.to_target(partition, offset)
+
+    @asynccontextmanager
+    async def _map(self, alias: str) -> AsyncGenerator[OffsetMapReader | None]:
+        """Read the index of a flow's map; None where there is none."""
+        await self._consumer.connect()
+        reader = OffsetMapReader(self._consumer, alias, clock=self._clock)
+        if reader.topic not in await Admin(self._admin).describe_topics([reader.topic]):
+            yield None
+            return
+        try:
+            await reader.read_to_end()
+            yield reader
+        finally:
+            await reader.close()
+
+    def _original(self, alias: str, topic: str) -> str:
+        """Return the name at ``alias`` of a topic here."""
+        if self.policy.topic_source(topic) == alias:
+            return self.policy.upstream_topic(topic) or topic
+        return topic
+
+    async def _checkpoints(
+        self, groups: str | re.Pattern[str], alias: str
+    ) -> dict[str, dict[TopicPartition, Checkpoint]]:
         topic = self.policy.checkpoints_topic(alias)
         if topic not in await Admin(self._admin).describe_topics([topic]):
             raise FatalError(
@@ -160,7 +235,7 @@ class MirrorClient:
                 remedy="name the alias that the mirror's file has for the source, and look whether"
                 " its checkpoint connector runs",
             )
-        found: dict[str, dict[TopicPartition, RemoteOffset]] = {}
+        found: dict[str, dict[TopicPartition, Checkpoint]] = {}
 
         def take(_partition: int, record: Record) -> None:
             if record.key is None or record.value is None:
@@ -171,8 +246,7 @@ class MirrorClient:
                 return
             group = checkpoint.group
             if group == groups if isinstance(groups, str) else groups.fullmatch(group):
-                offset = RemoteOffset(checkpoint.downstream, checkpoint.metadata)
-                found.setdefault(group, {})[checkpoint.partition] = offset
+                found.setdefault(group, {})[checkpoint.partition] = checkpoint
 
         await self._consumer.connect()
         await LogReader(self._consumer, topic, clock=self._clock).read_to_end(take)
@@ -214,6 +288,35 @@ def translate_offsets(
     """
     found = _asked(props, lambda client: client.remote_consumer_offsets(group, remote_alias))
     return found.get(group, {})
+
+
+def exact_offsets(
+    props: Mapping[str, str], remote_alias: str, group: str
+) -> dict[TopicPartition, RemoteOffset]:
+    """Return where ``group`` of ``remote_alias`` would continue on the cluster of ``props``, exactly.
+
+    Empty where the group has no checkpoint.
+
+    Raises:
+        Mm2pyError: as ``MirrorClient.exact_consumer_offsets``.
+    """
+    found = _asked(props, lambda client: client.exact_consumer_offsets(group, remote_alias))
+    return found.get(group, {})
+
+
+def translate_offset(
+    props: Mapping[str, str],
+    remote_alias: str,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    to_source: bool = False,
+) -> Translation | None:
+    """Return ``MirrorClient.translate``."""
+    return _asked(
+        props,
+        lambda client: client.translate(remote_alias, partition, offset, to_source=to_source),
+    )
 
 
 def _asked(props: Mapping[str, str], question: Callable[[MirrorClient], Awaitable[T]]) -> T:

@@ -13,12 +13,14 @@ from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.fetch.fetcher import Fetcher
-from mm2py.client.fetch.log_reader import LogReader, RecordHandler
+from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
 from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.errors import ServerError
+from mm2py.mirror.offset_lookup import PartitionIndex, Translation
+from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.offset_syncs import SyncWriter
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
@@ -31,10 +33,13 @@ __all__ = [
     "BYTE_RATE",
     "AdminFactory",
     "AdminSession",
+    "ExactMap",
     "GroupFactory",
     "GroupSession",
     "LogFactory",
     "LogSession",
+    "MapFactory",
+    "MapSession",
     "MirrorAdmin",
     "MirrorGroups",
     "ReaderEvents",
@@ -49,6 +54,7 @@ __all__ = [
     "open_admin",
     "open_groups",
     "open_log",
+    "open_map",
     "open_reader",
     "open_writer",
 ]
@@ -74,7 +80,7 @@ class Session(Protocol):
 class MirrorAdmin(Protocol):
     """The administration that mirroring needs (``Admin``)."""
 
-    async def list_topics(self) -> dict[str, TopicDescription]:
+    async def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics but the broker's own."""
         ...
 
@@ -116,8 +122,12 @@ class MirrorGroups(Protocol):
         """Return the consumer groups with coordinator and state."""
         ...
 
-    async def committed(self, coordinators: Mapping[str, int]) -> Mapping[str, Committed]:
+    async def committed(self, groups: Collection[str]) -> Mapping[str, Committed]:
         """Return committed offsets of groups, or what went wrong with a group."""
+        ...
+
+    async def offsets_partitions(self) -> int:
+        """Return how many partitions ``__consumer_offsets`` has."""
         ...
 
     async def commit(
@@ -134,8 +144,42 @@ class TopicLog(Protocol):
         """Hand on every record up to the present end; ``Mm2pyError`` where it cannot be read."""
         ...
 
-    async def tail(self, handle: RecordHandler) -> None:
-        """Hand on every record as soon as it is there, until cancelled."""
+    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
+        """Begin behind the last record of the partitions that ``wanted(number, count)`` chooses; return their count."""
+        ...
+
+    async def tail(
+        self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
+    ) -> None:
+        """Hand on every record as soon as it is there, until cancelled; trouble is retried and reported."""
+        ...
+
+
+class ExactMap(Protocol):
+    """The exact offset map of a flow (``OffsetMapReader``)."""
+
+    async def read_to_end(self) -> None:
+        """Read what is there; ``Mm2pyError`` where that is not possible."""
+        ...
+
+    def follow(self) -> None:
+        """Take in everything new."""
+        ...
+
+    def partitions(self) -> Sequence[TopicPartition]:
+        """Return the source partitions that have a map."""
+        ...
+
+    def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
+        """Return how far the map of a partition goes."""
+        ...
+
+    async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
+        """Translate an offset; None where the partition has no map."""
+        ...
+
+    async def close(self) -> None:
+        """Stop following."""
         ...
 
 
@@ -175,6 +219,11 @@ class SourceReader(Protocol):
         self, *, max_wait_ms: int, max_bytes: int
     ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
         """Return what has arrived."""
+        ...
+
+    @property
+    def answered(self) -> int:
+        """Partitions that were answered for so far: without a new one no position and no end has changed."""
         ...
 
     def position(self, tp: TopicPartition) -> int:
@@ -257,6 +306,14 @@ class LogSession:
 
 
 @dataclass(frozen=True, slots=True)
+class MapSession:
+    """A reader of an exact offset map with its connections."""
+
+    session: Session
+    map: ExactMap
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderSession:
     """A reader with its connections."""
 
@@ -284,6 +341,9 @@ GroupFactory = Callable[[Mapping[str, str], str, Clock], GroupSession]
 LogFactory = Callable[[Mapping[str, str], str, str, Clock], LogSession]
 """Effective client properties, cluster alias, topic, time -> session."""
 
+MapFactory = Callable[[Mapping[str, str], str, str, Clock], MapSession]
+"""Effective client properties, cluster alias, alias of the flow's source, time -> session."""
+
 READER_BUFFER_BYTES: Final = 32 << 20
 """Receive buffers of one task; Java bounds the same data by the producer's ``buffer.memory``."""
 
@@ -308,6 +368,12 @@ def open_log(props: Mapping[str, str], alias: str, topic: str, clock: Clock) -> 
     """Build a reader of one small topic; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
     return LogSession(cluster, LogReader(cluster, topic, clock=clock))
+
+
+def open_map(props: Mapping[str, str], alias: str, source_alias: str, clock: Clock) -> MapSession:
+    """Build a reader of a flow's offset map; ``ConfigError`` when its properties are wrong."""
+    cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
+    return MapSession(cluster, OffsetMapReader(cluster, source_alias, clock=clock))
 
 
 def open_reader(

@@ -1,15 +1,26 @@
 """Writes translated offsets of groups to the target (``sync.group.offsets.enabled``).
 
-Flow: checkpoints by group -> state and offsets of the group on the target -> ``offsets_to_sync`` -> OffsetCommit without
-a member. Rules: 1 a group with members on the target is left alone; 2 nor is one whose state is not known;
-3 an offset there never goes back; 4 metadata are kept. The broker enforces 1 once more (UNKNOWN_MEMBER_ID).
+Flow: ``want`` (groups with a new checkpoint) -> offsets of the group on the target -> ``offsets_to_sync`` -> OffsetCommit
+without a member. Besides, some groups in turn: their offsets expire there while nothing changes at the source.
+
+Invariants (tests of the same names):
+
+1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID), whatever was
+   known before.
+2. Nothing is written for a group whose offsets on the target are not known.
+3. An offset on the target never goes back.
+4. Metadata of the commit at the source are kept.
+5. Nothing is written while the task is paused: ``may_write`` is asked before each round.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, final
 
+from mm2py.api.context import TaskContext
+from mm2py.clock import wait_or_stop
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
@@ -25,79 +36,162 @@ log = logging.getLogger(__name__)
 AT_ONCE: Final = 50
 """Commits under way: thousands of groups must not flood the coordinators."""
 
+ON_CHANGE_S: Final = 0.2
+"""Between two rounds where ``sync.group.offsets.interval.seconds`` is not set."""
+
+PER_ROUND: Final = 1_000
+IN_TURN_S: Final = 10.0
+IN_TURN: Final = 200
+AGAIN_S: Final = 10.0
+"""After a refusal: a group that is in use, a topic that is not there yet."""
+
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
 
 def offsets_to_sync(
     wanted: Mapping[TopicPartition, Checkpoint],
-    found: Mapping[TopicPartition, FetchedOffset],
+    committed: Mapping[TopicPartition, FetchedOffset],
 ) -> list[OffsetToCommit]:
-    """Return what has to be committed so that a group is not behind its checkpoints."""
+    """Return what has to be committed so that a group is not behind its checkpoints (3, 4)."""
     return [
         OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
         for tp, it in wanted.items()
-        if (there := found.get(tp)) is None or there.offset < it.downstream
+        if (there := committed.get(tp)) is None or there.offset < it.downstream
     ]
 
 
 @final
 class GroupSync:
-    """Group offsets of one task."""
+    """Group offsets of one task.
 
-    def __init__(self, target: MirrorGroups, checkpoints: Checkpoints) -> None:
+    Args:
+        target: the target's groups.
+        checkpoints: of the task, by group; read anew in each round.
+        context: time and findings.
+        may_write: whether the task runs: a paused one writes nothing.
+    """
+
+    def __init__(
+        self,
+        target: MirrorGroups,
+        checkpoints: Checkpoints,
+        *,
+        context: TaskContext,
+        may_write: Callable[[], bool],
+    ) -> None:
         self._target, self._checkpoints = target, checkpoints
+        self._context, self._clock, self._may_write = context, context.clock, may_write
+        self._wanted: dict[str, None] = {}
+        self._again: dict[str, float] = {}  # refused groups, and when to try them again
+        self._in_use: set[str] = set()
         self._refusals = ChangeLog(log, "group offsets are not synced", key="group")
+        self._turns: list[str] = []
+        self._turn_due = self._clock.monotonic() + IN_TURN_S
+        self._wake = asyncio.Event()
 
-    async def run(self) -> None:
-        """Write what is behind.
+    def want(self, groups: Iterable[str]) -> None:
+        """Sync these groups in the next round."""
+        self._wanted |= dict.fromkeys(groups)
+        self._wake.set()
 
-        Raises:
-            Mm2pyError: the target's groups cannot be listed.
-        """
-        if not self._checkpoints:
+    def forget(self, group: str) -> None:
+        """A group exists at the source no longer: leave it alone."""
+        self._wanted.pop(group, None)
+        self._clear(group)
+
+    async def run(self, every_s: float | None) -> None:
+        """Sync until cancelled: ``every_s`` seconds apart, or as soon as something changes."""
+        while True:
+            self._wake.clear()
+            if not self._wanted:
+                await wait_or_stop(self._clock, 1.0, self._wake)
+            due = self._due() if self._may_write() else ()
+            if due:
+                await self._round(due)
+            await self._clock.sleep((every_s if due else None) or ON_CHANGE_S)
+
+    def _due(self) -> list[str]:
+        now = self._clock.monotonic()
+        due = {it: None for it, at in self._again.items() if at <= now}
+        due |= dict.fromkeys(
+            islice((it for it in self._wanted if it not in self._again), PER_ROUND)
+        )
+        for group in due:
+            self._wanted.pop(group, None)
+        if now >= self._turn_due:
+            self._turn_due = now + IN_TURN_S
+            self._turns = self._turns or list(self._checkpoints)
+            turn, self._turns = self._turns[:IN_TURN], self._turns[IN_TURN:]
+            due |= {it: None for it in turn if it not in self._again}
+        return [it for it in due if it in self._checkpoints]
+
+    async def _round(self, groups: Sequence[str]) -> None:
+        if not groups:
             return
-        catalog = await self._target.list_groups()
-        wanted = dict(self._checkpoints)
-        idle: dict[str, int] = {}
+        answers = await self._target.committed(groups)
         due: list[tuple[str, list[OffsetToCommit]]] = []
-        for group, parts in wanted.items():
-            listing = catalog.groups.get(group)
-            if listing is not None and listing.is_idle:
-                idle[group] = listing.node_id
-            elif listing is not None:
-                self._refusals.note(group, f"it is in use on the target (state {listing.state})")
-            elif catalog.missing:
-                self._refusals.note(
-                    group, f"its state on the target is not known: {catalog.missing}"
-                )
-            else:
-                due.append((group, offsets_to_sync(parts, {})))
-        for group, answer in (await self._target.committed(idle)).items():
+        for group in groups:
+            answer, wanted = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
-                self._refusals.note(group, str(answer))
-            elif offsets := offsets_to_sync(wanted[group], answer):
+                self._refused(group, str(answer))  # (2)
+            elif offsets := offsets_to_sync(wanted, answer):
                 due.append((group, offsets))
             else:
-                self._refusals.clear(group)
+                self._clear(group)
         for start in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._commit(*it) for it in due[start : start + AT_ONCE]))
+        self._report()
 
     async def _commit(self, group: str, offsets: Sequence[OffsetToCommit]) -> None:
         try:
             answers = await self._target.commit(group, offsets)
         except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
-            self._refusals.note(group, str(error))
+            self._refused(group, str(error))
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
-        if refused:
-            self._refusals.note(group, _cause(refused))
+        if any(error.code == UNKNOWN_MEMBER_ID for error in refused.values()):
+            self._in_use.add(group)  # (1)
+            self._refused(group, "it is in use on the target")
+        elif refused:
+            self._refused(group, _cause(refused))
         else:
-            self._refusals.clear(group)
+            self._clear(group)
+
+    def _refused(self, group: str, cause: str) -> None:
+        self._again[group] = self._clock.monotonic() + AGAIN_S
+        self._refusals.note(group, cause)
+
+    def _clear(self, group: str) -> None:
+        self._again.pop(group, None)
+        self._in_use.discard(group)
+        self._refusals.clear(group)
+
+    def _report(self) -> None:
+        used = sorted(self._in_use)
+        self._context.report_finding(
+            "groups in use on the target",
+            f"{_some(used)}: their offsets there are left alone while they have members"
+            * bool(used),
+            count=len(used),
+            harms=False,
+        )
+        refused = {it: why for it, why in self._refusals.entries.items() if it not in self._in_use}
+        text = ""
+        if refused:
+            group, cause = next(iter(refused.items()))
+            text = (
+                f"{len(refused)} groups are not synced, such as {group!r}: {cause}; grant the mirror's"
+                " principal READ on the groups and on the copies of the target"
+            )
+        self._context.report_finding("groups not synced", text, count=len(refused))
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:
     tp, error = next(iter(refused.items()))
-    if error.code == UNKNOWN_MEMBER_ID:
-        return "it is in use on the target"
     more = f" and {len(refused) - 1} partitions more" if len(refused) > 1 else ""
     return f"{tp}{more}: {error}"

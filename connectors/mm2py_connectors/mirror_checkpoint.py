@@ -1,7 +1,7 @@
-"""MirrorCheckpoint connector: finds consumer groups of the source and deals them to tasks.
+"""MirrorCheckpoint connector: the topic of the checkpoints, and how many tasks share the groups of the source.
 
-Flow: admin client -> the checkpoints topic on the target; group client -> ``GroupDiscovery`` -> ``task_configs`` ->
-``MirrorCheckpointTask``. Offsets are translated by the task, not here.
+Flow: admin client -> the checkpoints topic on the target; number of groups -> ``task_configs`` ->
+``MirrorCheckpointTask``. Tasks find their groups by themselves, so a new group starts no task anew.
 """
 
 import logging
@@ -14,6 +14,7 @@ from mm2py.api.task import SourceTask
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_CHECKPOINT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
+from mm2py.errors import FatalError
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_checks import Positions, check_checkpoint_offsets
 from mm2py.mirror.policies import policy_from_config
@@ -22,13 +23,15 @@ from mm2py_connectors.clients import (
     AdminSession,
     GroupFactory,
     LogFactory,
+    MapFactory,
     MirrorAdmin,
+    MirrorGroups,
     Session,
     open_admin,
     open_groups,
     open_log,
+    open_map,
 )
-from mm2py_connectors.group_discovery import GroupDiscovery
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
@@ -39,7 +42,9 @@ __all__ = ["MirrorCheckpointConnector"]
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorCheckpointTask"
-ASSIGNED_GROUPS: Final = "task.assigned.groups"
+GROUPS_PER_TASK: Final = 1_000
+"""One task has so many groups before a second one is worth its connections."""
+COUNTED_EVERY_S: Final = 600
 TOPIC_RETRY_S: Final = 10.0
 
 
@@ -58,22 +63,22 @@ class MirrorCheckpointConnector(Connector):
         admins: AdminFactory = open_admin,
         groups: GroupFactory = open_groups,
         logs: LogFactory = open_log,
+        maps: MapFactory = open_map,
     ) -> None:
         self._props = dict(config)
         self._config = parse_config(MirrorCheckpointConfig, config)
         self._topic = policy_from_config(config).checkpoints_topic(
             self._config.source_cluster_alias
         )
-        self._admins, self._groups, self._logs = admins, groups, logs
+        self._admins, self._groups, self._logs, self._maps = admins, groups, logs, maps
         self._group_filter = group_filter_from_config(config)
-        self._topic_filter = topic_filter_from_config(config)
-        self._found: GroupDiscovery | None = None
+        topic_filter_from_config(config)  # refused here, not in each task
+        self._tasks_wanted = 1
+        self._offsets_partitions = 0
         self._scheduler: Scheduler | None = None
         self._context: ConnectorContext | None = None
         self._sessions: list[Session] = []
         self._topic_ready = False
-        self._is_new = False  # the choice has to be dealt, at the earliest at:
-        self._deal_due = 0.0
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
@@ -98,46 +103,49 @@ class MirrorCheckpointConnector(Connector):
             )
             self._sessions.append(source.session)
             await source.session.connect()
-            self._found = GroupDiscovery(source.groups, self._group_filter, self._topic_filter)
-            scheduler = Scheduler(
+            self._offsets_partitions = await source.groups.offsets_partitions()
+            scheduler = self._scheduler = Scheduler(
                 context.clock, timeout_ms=config.admin_timeout_ms, fail=context.fail
             )
-            self._scheduler = scheduler
             await scheduler.ensure(
                 "create checkpoints topic", lambda: self._create(target.admin), TOPIC_RETRY_S
             )
-            await self._found.refresh()
+            await self._count(source.groups)
             if config.refresh_groups_enabled:
                 scheduler.repeat(
-                    "refresh groups",
-                    self._refresh,
-                    config.refresh_groups_interval_seconds,
+                    "count groups",
+                    lambda: self._count(source.groups),
+                    COUNTED_EVERY_S,
                     delayed=True,
                 )
+            scheduler.repeat(
+                "check checkpoints topic", lambda: self._check(target.admin), COUNTED_EVERY_S
+            )
         except BaseException:
             await self.stop()
             raise
-        log.info("checkpoint connector started groups=%d", len(self._found.chosen()))
+        log.info("checkpoint connector started tasks=%d", self._tasks_wanted)
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """Split the groups as Java does: in order, the first parts one longer where it does not go out even."""
-        groups = [] if self._found is None or not self._topic_ready else self._found.chosen()
-        tasks = min(max_tasks, len(groups))
-        size, longer = divmod(len(groups), tasks) if tasks else (0, 0)
-        ends = [(index + 1) * size + min(index + 1, longer) for index in range(tasks)]
+        """Return one config for each thousand groups, all with the same share of them."""
+        tasks = min(max_tasks, self._tasks_wanted, self._offsets_partitions)
+        tasks = tasks if self._topic_ready else 0
         return [
             self._props
             | {
                 "task.class": TASK_CLASS,
                 "task.index": str(index),
-                ASSIGNED_GROUPS: ",".join(groups[begin:end]),
+                "task.group.tasks": str(tasks),
+                "task.group.partitions": str(self._offsets_partitions),
             }
-            for index, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
+            for index in range(tasks)
         ]
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> SourceTask:
         """Build one task; ``ConfigError`` when its config is wrong."""
-        return MirrorCheckpointTask(config, context, groups=self._groups, logs=self._logs)
+        return MirrorCheckpointTask(
+            config, context, groups=self._groups, logs=self._logs, maps=self._maps
+        )
 
     async def stop(self) -> None:
         """End the loops and close the clients."""
@@ -174,13 +182,24 @@ class MirrorCheckpointConnector(Connector):
         self._topic_ready = True
         self._context.request_reconfiguration()
 
-    async def _refresh(self) -> None:
-        if self._found is None or self._context is None:
+    async def _check(self, admin: MirrorAdmin) -> None:
+        """Find out whether checkpoints stay: Kafka deletes those of a topic that is not compacted."""
+        if not self._topic_ready:
             return
-        self._is_new = await self._found.refresh() or self._is_new
-        now = self._context.clock.monotonic()
-        if self._is_new and now >= self._deal_due:
-            # New configs start all tasks anew: they last long enough to read all offset syncs and write checkpoints.
-            self._is_new = False
-            self._deal_due = now + self._config.emit_checkpoints_interval_seconds
+        entries = (await admin.describe_topic_configs([self._topic])).get(self._topic, ())
+        policy = next((it.value for it in entries if it.name == "cleanup.policy"), None)
+        if policy is not None and policy.split(",") != ["compact"]:
+            raise FatalError(
+                f"topic {self._topic} has cleanup.policy={policy}: old checkpoints are deleted, and their groups"
+                " could not fail over",
+                remedy=f"set cleanup.policy=compact on {self._topic} of {self._config.target_cluster_alias}",
+            )
+
+    async def _count(self, groups: MirrorGroups) -> None:
+        """Have a task for each thousand groups; never fewer than before, for that would start all of them anew."""
+        listed = (await groups.list_groups()).groups
+        chosen = sum(map(self._group_filter.should_replicate_group, listed))
+        wanted = max(self._tasks_wanted, -(-chosen // GROUPS_PER_TASK))
+        if wanted != self._tasks_wanted and self._context is not None:
+            self._tasks_wanted = wanted
             self._context.request_reconfiguration()

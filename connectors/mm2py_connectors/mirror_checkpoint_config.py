@@ -9,89 +9,65 @@ from typing import Annotated
 from mm2py.config.class_names import DEFAULT_GROUP_FILTER, DEFAULT_TOPIC_FILTER
 from mm2py.config.definitions import Option, Problem
 from mm2py.config.java_values import JavaType
-from mm2py_connectors.mirror_connector_config import (
+from mm2py.config.mirror_options import (
+    GROUPS,
+    GROUPS_EXCLUDE,
+    TOPICS,
     TOPICS_EXCLUDE,
+    GroupFilterClass,
+    Groups,
+    GroupsExclude,
+    TopicFilterClass,
+    Topics,
+    TopicsExclude,
+)
+from mm2py_connectors.mirror_connector_config import (
     ConsumerPollTimeout,
     MetricNamesFormats,
     MirrorConnectorConfig,
-    TopicFilterClass,
+    OffsetSyncsLocation,
     replicas,
     seconds,
+    switch,
 )
 
 __all__ = ["MirrorCheckpointConfig", "MirrorCheckpointTaskConfig"]
-
-_BOOLEAN, _INT, _LIST, _STRING, _PATTERNS, _CLASS = (
-    JavaType.BOOLEAN,
-    JavaType.INT,
-    JavaType.LIST,
-    JavaType.STRING,
-    JavaType.PATTERNS,
-    JavaType.CLASS,
-)
 
 
 class MirrorCheckpointConfig(MirrorConnectorConfig):
     """Options of MirrorCheckpointConnector (``MirrorCheckpointConfig``)."""
 
-    topics: Annotated[
-        tuple[str, ...],
-        Option(_PATTERNS, "Topics whose group offsets are translated.", group="topics"),
-    ] = (".*",)
-    topics_exclude: Annotated[
-        tuple[str, ...], Option(_PATTERNS, "Topics left out; wins over topics.", group="topics")
-    ] = TOPICS_EXCLUDE
+    consumer_poll_timeout_ms: ConsumerPollTimeout = 1_000
+    topics: Topics = TOPICS
+    topics_exclude: TopicsExclude = TOPICS_EXCLUDE
+    groups: Groups = GROUPS
+    groups_exclude: GroupsExclude = GROUPS_EXCLUDE
     topic_filter_class: TopicFilterClass = DEFAULT_TOPIC_FILTER
-    groups: Annotated[
-        tuple[str, ...],
-        Option(
-            _PATTERNS,
-            "Consumer groups: names or Java patterns that match the whole name.",
-            group="groups",
-            importance="high",
-        ),
-    ] = (".*",)
-    groups_exclude: Annotated[
-        tuple[str, ...],
-        Option(_PATTERNS, "Groups left out; wins over groups.", group="groups"),
-    ] = ("console-consumer-.*", "connect-.*", "__.*")
-    group_filter_class: Annotated[
-        str, Option(_CLASS, "What decides by groups and groups.exclude.", group="groups")
-    ] = DEFAULT_GROUP_FILTER
-    refresh_groups_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Look for new groups.", group="groups")
-    ] = True
+    group_filter_class: GroupFilterClass = DEFAULT_GROUP_FILTER
+    refresh_groups_enabled: Annotated[bool, switch("Look for new groups.")] = True
     refresh_groups_interval_seconds: Annotated[
-        int, seconds("How often to look for new groups.", "groups", "600")
+        int, seconds("How often to look for new groups.", "600")
     ] = 5
-    emit_checkpoints_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Write checkpoints.", group="groups")
-    ] = True
+    emit_checkpoints_enabled: Annotated[bool, switch("Write checkpoints.")] = True
     emit_checkpoints_interval_seconds: Annotated[
-        int,
+        int | None,
         seconds(
-            "How often to write checkpoints; groups are dealt to tasks anew no more often.",
-            "groups",
+            "At most how often to write checkpoints; where it is not set, as soon as a group commits.",
+            "60",
         ),
-    ] = 60
+    ] = None
     sync_group_offsets_enabled: Annotated[
-        bool,
-        Option(_BOOLEAN, "Write translated offsets of idle groups.", group="groups"),
+        bool, switch("Write translated offsets of idle groups.")
     ] = False
     sync_group_offsets_interval_seconds: Annotated[
-        int, seconds("How often to write group offsets.", "groups")
-    ] = 60
-    checkpoints_topic_replication_factor: Annotated[int, replicas("the checkpoints topic")] = 3
-    offset_syncs_topic_location: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Which cluster holds the offset-syncs topic; as for the source connector.",
-            choices=("source", "target"),
-            group="offsets",
+        int | None,
+        seconds(
+            "At most how often to write group offsets; where it is not set, as soon as there is a new checkpoint.",
+            "60",
         ),
-    ] = "source"
-    consumer_poll_timeout_ms: ConsumerPollTimeout = 1_000
+    ] = None
+    checkpoints_topic_replication_factor: Annotated[int, replicas("the checkpoints topic")] = 3
+    offset_syncs_topic_location: OffsetSyncsLocation = "source"
     metric_names_formats: MetricNamesFormats = ("legacy",)
 
     @classmethod
@@ -102,6 +78,10 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
         """
         if props.get("enabled") == "false":
             return []
+        switches = {
+            "emit.checkpoints.enabled": props.get("emit.checkpoints.enabled"),
+            "emit.offset-syncs.enabled": props.get("emit.offset-syncs.enabled"),
+        }
         return [
             Problem(
                 name,
@@ -109,15 +89,31 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
                 "the checkpoint connector cannot work without it and is left out",
                 f"remove {name}=false if consumer groups are to fail over",
             )
-            for name in ("emit.checkpoints.enabled", "emit.offset-syncs.enabled")
-            if props.get(name) == "false"
+            for name, text in switches.items()
+            if text == "false"
         ]
 
 
 class MirrorCheckpointTaskConfig(MirrorCheckpointConfig):
     """Options of one MirrorCheckpoint task: the connector's and the part that is its own."""
 
-    task_index: Annotated[int | None, Option(_INT, "Number of the task.", low=0)] = None
+    task_index: Annotated[int | None, Option(JavaType.INT, "Number of the task.", low=0)] = None
     task_assigned_groups: Annotated[
-        tuple[str, ...], Option(_LIST, "Groups of the task.", importance="high")
-    ]
+        tuple[str, ...],
+        Option(
+            JavaType.LIST,
+            "Groups that a Java worker dealt to the task; our tasks find theirs by themselves.",
+        ),
+    ] = ()
+    task_group_tasks: Annotated[
+        int, Option(JavaType.INT, "Number of tasks that share the groups.", low=1, ours=True)
+    ] = 1
+    task_group_partitions: Annotated[
+        int,
+        Option(
+            JavaType.INT,
+            "Partitions of __consumer_offsets on the source: each task has the groups of some of them.",
+            low=1,
+            ours=True,
+        ),
+    ] = 50

@@ -1,46 +1,45 @@
 """Task of the MirrorCheckpoint connector: where its groups would continue on the target, one record per change.
 
-Flow: committed offsets of the source -> ``OffsetSyncStore.translate`` -> ``Checkpoint`` -> the worker writes it; with
-``sync.group.offsets.enabled`` also ``GroupSync`` -> the target's groups. At its start it reads the checkpoints written
-before, then all offset syncs, and follows them (Java's ``MirrorCheckpointTask``, ``CheckpointStore``).
+Flow: ``GroupWatch`` (committed offsets of the source) and ``OffsetTranslator`` (what is known of the copies) ->
+``Checkpoint`` -> the worker writes it; with ``sync.group.offsets.enabled`` also ``GroupSync`` -> the target's groups.
+At its start it reads the checkpoints written before (Java's ``MirrorCheckpointTask``, ``CheckpointStore``).
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Final, final
 
-from mm2py.api.context import PartitionState, TaskContext
+from mm2py.api.context import TaskContext
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
-from mm2py.client.backoff import Backoff
-from mm2py.client.fetch.log_reader import RecordHandler
 from mm2py.clock import wait_or_stop
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
-from mm2py.mirror.filters import topic_filter_from_config
-from mm2py.mirror.offset_sync_store import OffsetSyncStore
-from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import checkpoint_source_partition, source_offset
-from mm2py.protocol.groups import FetchedOffset
+from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
-from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import (
+    ExactMap,
     GroupFactory,
     GroupSession,
     LogFactory,
     LogSession,
+    MapFactory,
     Session,
     open_groups,
     open_log,
+    open_map,
 )
 from mm2py_connectors.group_sync import GroupSync
+from mm2py_connectors.group_watch import GroupShare, GroupWatch
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointTaskConfig
-from mm2py_connectors.scheduler import Scheduler
+from mm2py_connectors.offset_translator import OffsetTranslator
 
 __all__ = ["MirrorCheckpointTask"]
 
@@ -49,8 +48,14 @@ log = logging.getLogger(__name__)
 LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
 
-_RETRY_MS: Final = 1_000
-_LONGEST_RETRY_MS: Final = 60_000
+PAUSED_AFTER_S: Final = 5.0
+"""Without a poll for so long the task is paused, or its target takes no checkpoints: group offsets wait too."""
+
+ON_CHANGE_S: Final = 0.2
+"""Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
+
+GROUPS_PER_POLL: Final = 1_000
+LONGEST_ROUND_S: Final = 0.5
 
 
 @final
@@ -64,34 +69,26 @@ class MirrorCheckpointTask(SourceTask):
         *,
         groups: GroupFactory = open_groups,
         logs: LogFactory = open_log,
+        maps: MapFactory = open_map,
     ) -> None:
         self._props = dict(config)
         self._config = parse_config(MirrorCheckpointTaskConfig, config)
         self._policy = policy_from_config(config)
         self._topics = topic_filter_from_config(config)
-        self._groups, self._logs = groups, logs
+        self._group_filter = group_filter_from_config(config)
+        self._groups, self._logs, self._maps = groups, logs, maps
         self._context, self._clock = context, context.clock
         self._checkpoints_topic = self._policy.checkpoints_topic(self._config.source_cluster_alias)
-        at_source = self._config.offset_syncs_topic_location == "source"
-        other = (
-            self._config.target_cluster_alias if at_source else self._config.source_cluster_alias
-        )
-        self._syncs_topic = self._policy.offset_syncs_topic(other)
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
-        self._syncs: OffsetSyncStore | None = None  # once its backlog was read
-        self._sessions: list[Session] = []
-        self._source: GroupSession | None = None
+        self._share = self._own_share()
+        self._translator: OffsetTranslator | None = None
+        self._watch: GroupWatch | None = None
         self._sync: GroupSync | None = None
-        self._scheduler: Scheduler | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._failure: Exception | None = None
-        self._unread = ChangeLog(
-            log, "offset syncs cannot be read, no group is checkpointed", key="topic"
-        )
-        self._unlisted = ChangeLog(log, "groups of the source cannot be listed", key="cluster")
-        self._refusals = ChangeLog(log, "group is not checkpointed", key="group")
-        self._due = 0.0
+        self._map: ExactMap | None = None
+        self._sessions: list[Session] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._stopping, self._news = asyncio.Event(), asyncio.Event()
+        self._due = self._polled_at = 0.0
 
     async def start(self) -> None:
         """Connect; what has to be read is read in the background.
@@ -100,41 +97,61 @@ class MirrorCheckpointTask(SourceTask):
             RetriableError: a cluster is away.
         """
         config = self._config
+        side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
         try:
-            self._source = await self._open_groups("source")
+            source = await self._open_groups("source")
+            commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
-            side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
-            syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic)
+            syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
+            exact = await self._open_map()
             if config.sync_group_offsets_enabled:
                 target = await self._open_groups("target")
-                self._sync = GroupSync(target.groups, self._checkpoints)
+                self._sync = GroupSync(
+                    target.groups,
+                    self._checkpoints,
+                    context=self._context,
+                    may_write=self._is_polled,
+                )
         except BaseException:
             await self.stop()
             self._stopping.clear()
             raise
-        self._following = asyncio.create_task(self._follow(written, syncs), name="offset syncs")
-        # At once, other than in Java: tasks start anew with each new group, and would write nothing while groups come.
-        self._due = self._clock.monotonic()
+        watch = self._watch = GroupWatch(
+            source.groups,
+            commits.log,
+            share=self._share,
+            is_chosen=self._topics.should_replicate_topic,
+            context=self._context,
+            on_change=self._news.set,
+        )
+        translator = self._translator = OffsetTranslator(
+            syncs.log, self._syncs_topic(), exact, context=self._context, on_moved=self._news.set
+        )
+        self._run("offset syncs", self._follow(written, translator))
+        self._run("commits", watch.follow())
+        self._run("groups", watch.ask(config.refresh_groups_interval_seconds))
+        if self._sync is not None:
+            every_s = config.sync_group_offsets_interval_seconds
+            self._run("group offsets", self._sync.run(every_s))
 
     async def poll(self) -> Sequence[SourceRecord]:
-        """Wait for the next interval, at most a second at a time, then return what changed."""
-        if self._failure is not None:
-            raise self._failure
-        if self._following is not None and self._following.done():
-            self._following.result()
-        wait_s = self._due - self._clock.monotonic()
-        if wait_s > 0:
-            await wait_or_stop(self._clock, min(wait_s, LONGEST_POLL_S), self._stopping)
+        """Wait for a change, at most a second, then return the checkpoints that it makes."""
+        for each in self._background:
+            if each.done():
+                each.result()
+        self._polled_at = now = self._clock.monotonic()
+        if self._due > now:
+            await wait_or_stop(self._clock, min(self._due - now, LONGEST_POLL_S), self._stopping)
+        elif not self._news.is_set():
+            await wait_or_stop(self._clock, LONGEST_POLL_S, self._news)
         now = self._clock.monotonic()
-        if self._stopping.is_set() or now < self._due:
+        translator, watch = self._translator, self._watch
+        if translator is None or watch is None or not translator.is_ready:
+            self._news.clear()  # set again by the translator when it is ready
             return ()
-        if self._syncs is None:
-            self._due = now + LONGEST_POLL_S
+        if self._stopping.is_set() or now < self._due or not self._news.is_set():
             return ()
-        self._due = max(self._due + self._config.emit_checkpoints_interval_seconds, now)
-        changes = await self._changes(self._syncs)
-        self._begin_sync()
-        return changes
+        return await self._round(translator, watch)
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
         """Nothing is kept per record."""
@@ -145,18 +162,35 @@ class MirrorCheckpointTask(SourceTask):
     async def stop(self) -> None:
         """End the poll and what runs in the background, close the connections."""
         self._stopping.set()
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        scheduler, self._scheduler = self._scheduler, None
-        if scheduler is not None:
-            await scheduler.close()
+        self._news.set()
+        background, self._background = self._background, []
+        for each in background:
+            each.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        exact, self._map = self._map, None
+        if exact is not None:
+            await exact.close()
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             await session.close()
 
     # -- what is opened -----------------------------------------------------------------------
+
+    def _own_share(self) -> GroupShare:
+        config = self._config
+        return GroupShare(
+            self._group_filter.should_replicate_group,
+            index=config.task_index or 0,
+            tasks=config.task_group_tasks,
+            partitions=config.task_group_partitions,
+            assigned=config.task_assigned_groups,
+        )
+
+    def _syncs_topic(self) -> str:
+        config = self._config
+        at_source = config.offset_syncs_topic_location == "source"
+        other = config.target_cluster_alias if at_source else config.source_cluster_alias
+        return self._policy.offset_syncs_topic(other)
 
     def _client(self, side: Side, kind: ClientKind, role: str) -> tuple[dict[str, str], str]:
         props = effective_client_properties(
@@ -179,57 +213,27 @@ class MirrorCheckpointTask(SourceTask):
         await opened.session.connect()
         return opened
 
-    def _begin_sync(self) -> None:
-        """Sync group offsets from now on, once there are checkpoints to do it by."""
-        if self._sync is not None and self._scheduler is None and not self._stopping.is_set():
-            self._scheduler = Scheduler(
-                self._clock, timeout_ms=self._config.admin_timeout_ms, fail=self._fail
-            )
-            every_s = self._config.sync_group_offsets_interval_seconds
-            self._scheduler.repeat("sync group offsets", self._sync.run, every_s)
+    async def _open_map(self) -> ExactMap:
+        props, alias = self._client("target", "consumer", "offset-map-consumer")
+        opened = self._maps(props, alias, self._config.source_cluster_alias, self._clock)
+        self._sessions.append(opened.session)
+        await opened.session.connect()
+        self._map = opened.map
+        return opened.map
 
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
+    def _run(self, name: str, work: Coroutine[None, None, None]) -> None:
+        self._background.append(asyncio.create_task(work, name=name))
 
-    # -- what is read -------------------------------------------------------------------------
+    def _is_polled(self) -> bool:
+        return self._clock.monotonic() - self._polled_at < PAUSED_AFTER_S
 
-    async def _follow(self, written: LogSession, syncs: LogSession) -> None:
-        store = OffsetSyncStore(keeps_backlog=await self._load(written))
+    # -- what was written before ---------------------------------------------------------------
 
-        def take(_partition: int, record: Record) -> None:
-            if record.key is None or record.value is None:
-                return
-            try:
-                store.add(decode_offset_sync(bytes(record.key), bytes(record.value)))
-            except ProtocolError as error:
-                log.warning("offset sync is ignored offset=%d cause=%s", record.offset, error)
-
-        await self._read(syncs, take)
-        store.read_to_end()
-        self._syncs = store
-        await syncs.log.tail(take)
-
-    async def _read(self, syncs: LogSession, take: RecordHandler) -> None:
-        """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it does not checkpoint."""
-        backoff = Backoff(_RETRY_MS, _LONGEST_RETRY_MS)
-        # No name that a topic can have: it must not count as a partition of the flow, whose lag would stay unknown.
-        shown = TopicPartition(f"offset syncs of {self._syncs_topic}", 0)
-        while True:
-            try:
-                await syncs.log.read_to_end(take)
-            except RetriableError as error:
-                self._unread.note(self._syncs_topic, str(error))
-                self._context.partition_state(shown, PartitionState.HELD, error)
-                await self._clock.sleep(backoff.next_s())
-            else:
-                break
-        if self._unread.entries:
-            self._unread.clear(self._syncs_topic)
-            self._context.partition_state(shown, PartitionState.RUNNING)
+    async def _follow(self, written: LogSession, translator: OffsetTranslator) -> None:
+        await translator.run(keeps_backlog=await self._load(written))
 
     async def _load(self, written: LogSession) -> bool:
         """Read the checkpoints of before; False where that is not possible."""
-        assigned = set(self._config.task_assigned_groups)
 
         def take(_partition: int, record: Record) -> None:
             if record.key is None or record.value is None:
@@ -239,7 +243,7 @@ class MirrorCheckpointTask(SourceTask):
             except ProtocolError as error:
                 log.warning("checkpoint is ignored offset=%d cause=%s", record.offset, error)
                 return
-            if found.group in assigned:
+            if self._share.has(found.group):
                 self._checkpoints.setdefault(found.group, {})[found.partition] = found
 
         try:
@@ -259,45 +263,56 @@ class MirrorCheckpointTask(SourceTask):
 
     # -- what changed -------------------------------------------------------------------------
 
-    async def _changes(self, syncs: OffsetSyncStore) -> list[SourceRecord]:
-        assert self._source is not None
-        groups = self._source.groups
-        try:
-            listed = (await groups.list_groups()).groups
-            assigned = [it for it in self._config.task_assigned_groups if it in listed]
-            committed = await groups.committed({it: listed[it].node_id for it in assigned})
-        except RetriableError as error:
-            self._unlisted.note(self._config.source_cluster_alias, str(error))
-            return []
-        self._unlisted.clear(self._config.source_cluster_alias)
+    async def _round(self, translator: OffsetTranslator, watch: GroupWatch) -> list[SourceRecord]:
+        self._news.clear()
+        for group in watch.take_gone():
+            self._checkpoints.pop(group, None)
+            if self._sync is not None:
+                self._sync.forget(group)
+        groups = dict.fromkeys(watch.take_changed(GROUPS_PER_POLL))
+        groups |= dict.fromkeys(self._moved_groups(translator, watch))
         changes: list[SourceRecord] = []
-        for group in assigned:
-            answer = committed.get(group, {})
-            if isinstance(answer, Mm2pyError):
-                self._refusals.note(group, str(answer))
-            else:
-                self._refusals.clear(group)
-                changes += self._changes_of(group, answer, syncs)
+        end = self._clock.monotonic() + LONGEST_ROUND_S
+        for group in tuple(groups):
+            if self._clock.monotonic() > end:  # pages of the map had to be read
+                watch.put_back(groups)
+                break
+            changes += map(self._record, await self._changes_of(group, watch, translator))
+            del groups[group]
+            if self._sync is not None:
+                self._sync.want((group,))
+        if watch.has_changes:
+            self._news.set()
+        elif changes:
+            every_s = self._config.emit_checkpoints_interval_seconds or ON_CHANGE_S
+            self._due = self._clock.monotonic() + every_s
         return changes
 
-    def _changes_of(
-        self, group: str, committed: Mapping[TopicPartition, FetchedOffset], syncs: OffsetSyncStore
-    ) -> list[SourceRecord]:
+    def _moved_groups(self, translator: OffsetTranslator, watch: GroupWatch) -> Iterable[str]:
+        """Return the groups with an offset of which more is known than when it was translated."""
+        for source, lowest in translator.take_moved().items():
+            for group in watch.groups_of(source):
+                known = watch.offsets(group).get(source)
+                if known is not None and known.offset >= lowest:
+                    yield group
+
+    async def _changes_of(
+        self, group: str, watch: GroupWatch, translator: OffsetTranslator
+    ) -> Sequence[Checkpoint]:
         known = self._checkpoints.get(group, {})
-        changes: list[SourceRecord] = []
-        for source, offset in committed.items():
-            if not self._topics.should_replicate_topic(source.topic):
-                continue
-            downstream = syncs.translate(source, offset.offset)
-            if downstream is None or downstream < 0:
+        changes: list[Checkpoint] = []
+        for source, offset in tuple(watch.offsets(group).items()):
+            downstream = await translator.translate(source, offset.offset)
+            if downstream is None:
                 continue
             target = TopicPartition(self._downstream(source.topic), source.partition)
             last = known.get(target)
             # It goes back only where the group went back.
             if last is None or offset.offset < last.upstream or downstream > last.downstream:
-                new = Checkpoint(group, target, offset.offset, downstream, offset.metadata)
-                known[target] = new
-                changes.append(self._record(new))
+                known[target] = new = Checkpoint(
+                    group, target, offset.offset, downstream, offset.metadata
+                )
+                changes.append(new)
         if known:
             self._checkpoints[group] = known
         return changes

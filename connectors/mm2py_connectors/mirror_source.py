@@ -72,6 +72,7 @@ class MirrorSourceConnector(Connector):
     """Copies the chosen topics of one flow; ``enabled=false`` makes it do nothing at all."""
 
     java_class: ClassVar[str] = MIRROR_SOURCE_CONNECTOR
+    exactly_once_support: ClassVar[bool] = True
     plugin_version: ClassVar[str] = KAFKA_RELEASE
     config_model: ClassVar[type[ConfigModel]] = MirrorSourceConfig
 
@@ -283,8 +284,8 @@ class MirrorSourceConnector(Connector):
     async def _refresh(self) -> None:
         if self._topics is None or self._context is None:
             return
-        await self._topics.refresh()
-        self._dealt_anew |= self._deal.update(self._topics.ready())
+        if await self._topics.refresh():
+            self._dealt_anew |= self._deal.update(self._topics.ready())
         now = self._context.clock.monotonic()
         if now < self._collects_until:
             return

@@ -9,113 +9,67 @@ from typing import Annotated
 from mm2py.config.class_names import DEFAULT_CONFIG_PROPERTY_FILTER, DEFAULT_TOPIC_FILTER
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import Option, Problem
+from mm2py.config.framework import LossPolicies
 from mm2py.config.java_values import JavaType
-from mm2py_connectors.mirror_connector_config import (
+from mm2py.config.mirror_options import (
+    CONFIG_PROPERTIES_EXCLUDE,
+    TOPICS,
     TOPICS_EXCLUDE,
+    ConfigPropertiesExclude,
+    ConfigPropertyFilterClass,
+    TopicFilterClass,
+    Topics,
+    TopicsExclude,
+    UseDefaultsFrom,
+)
+from mm2py_connectors.mirror_connector_config import (
     ConsumerPollTimeout,
     MetricNamesFormats,
     MirrorConnectorConfig,
-    TopicFilterClass,
+    OffsetSyncsLocation,
     replicas,
     seconds,
+    switch,
 )
 
 __all__ = ["MirrorSourceConfig", "MirrorSourceTaskConfig"]
 
-_BOOLEAN, _INT, _LONG, _STRING, _LIST, _PATTERNS, _CLASS = (
-    JavaType.BOOLEAN,
-    JavaType.INT,
-    JavaType.LONG,
-    JavaType.STRING,
-    JavaType.LIST,
-    JavaType.PATTERNS,
-    JavaType.CLASS,
-)
+_INT, _LONG, _STRING, _LIST = JavaType.INT, JavaType.LONG, JavaType.STRING, JavaType.LIST
 
 
-class MirrorSourceConfig(MirrorConnectorConfig):
+class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
     """Options of MirrorSourceConnector (``MirrorSourceConfig``)."""
 
-    topics: Annotated[
-        tuple[str, ...],
-        Option(
-            _PATTERNS,
-            "Topics to copy: names or Java patterns that match the whole name.",
-            group="topics",
-            importance="high",
-        ),
-    ] = (".*",)
-    topics_exclude: Annotated[
-        tuple[str, ...],
-        Option(_PATTERNS, "Topics not to copy; wins over topics.", group="topics"),
-    ] = TOPICS_EXCLUDE
+    topics: Topics = TOPICS
+    topics_exclude: TopicsExclude = TOPICS_EXCLUDE
+    config_properties_exclude: ConfigPropertiesExclude = CONFIG_PROPERTIES_EXCLUDE
     topic_filter_class: TopicFilterClass = DEFAULT_TOPIC_FILTER
-    config_properties_exclude: Annotated[
-        tuple[str, ...],
-        Option(_PATTERNS, "Topic configs that are not copied.", group="configs"),
-    ] = (
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
-        "message.timestamp.difference.max.ms",
-        "log.message.timestamp.before.max.ms",
-        "log.message.timestamp.after.max.ms",
-        "message.timestamp.type",
-        "unclean.leader.election.enable",
-        "min.insync.replicas",
-    )
-    config_property_filter_class: Annotated[
-        str, Option(_CLASS, "What decides by config.properties.exclude.", group="configs")
-    ] = DEFAULT_CONFIG_PROPERTY_FILTER
-    use_defaults_from: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Whose topic config defaults count: source copies the source's; anything else the "
-            "target's. Only with a flow prefix.",
-            group="configs",
-        ),
-    ] = "target"
+    config_property_filter_class: ConfigPropertyFilterClass = DEFAULT_CONFIG_PROPERTY_FILTER
     consumer_poll_timeout_ms: ConsumerPollTimeout = 1_000
-    refresh_topics_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Look for new topics and partitions.", group="topics")
-    ] = True
+    refresh_topics_enabled: Annotated[bool, switch("Look for new topics and partitions.")] = True
     refresh_topics_interval_seconds: Annotated[
-        int, seconds("How often to look for new topics and partitions.", "topics", "600")
+        int, seconds("How often to look for new topics and partitions.", "600")
     ] = 5
-    sync_topic_configs_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Copy topic configs.", group="configs")
-    ] = True
+    sync_topic_configs_enabled: Annotated[bool, switch("Copy topic configs.")] = True
     sync_topic_configs_interval_seconds: Annotated[
-        int, seconds("How often to copy topic configs.", "configs")
+        int, seconds("How often to copy topic configs.")
     ] = 600
     sync_topic_acls_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Copy topic ACLs (reading and describing).", group="configs")
+        bool, switch("Copy topic ACLs (reading and describing).")
     ] = True
-    sync_topic_acls_interval_seconds: Annotated[
-        int, seconds("How often to copy topic ACLs.", "configs")
-    ] = 600
+    sync_topic_acls_interval_seconds: Annotated[int, seconds("How often to copy topic ACLs.")] = 600
     replication_factor: Annotated[int, replicas("new remote topics", _INT)] = 2
     offset_syncs_topic_replication_factor: Annotated[int, replicas("the offset-syncs topic")] = 3
-    offset_syncs_topic_location: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Which cluster holds the offset-syncs topic.",
-            choices=("source", "target"),
-            group="offsets",
-        ),
-    ] = "source"
     offset_lag_max: Annotated[
-        int,
-        Option(_LONG, "Records between two offset syncs.", low=0, unit="records", group="offsets"),
+        int, Option(_LONG, "Records between two offset syncs.", low=0, unit="records")
     ] = 100
-    emit_offset_syncs_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Write offset syncs.", group="offsets")
-    ] = True
+    offset_syncs_topic_location: OffsetSyncsLocation = "source"
+    emit_offset_syncs_enabled: Annotated[bool, switch("Write offset syncs.")] = True
     heartbeats_replication_enabled: Annotated[
-        bool, Option(_BOOLEAN, "Copy heartbeat topics whatever topics says.", group="heartbeats")
+        bool, switch("Copy heartbeat topics whatever topics says.")
     ] = True
     metric_names_formats: MetricNamesFormats = ("legacy",)
+    use_defaults_from: UseDefaultsFrom = "target"
     flow_max_bytes_per_second: Annotated[
         int,
         Option(
@@ -126,6 +80,7 @@ class MirrorSourceConfig(MirrorConnectorConfig):
             unit="bytes/s",
             ours=True,
             java_default="no limit",
+            importance="MEDIUM",
         ),
     ] = 0
     loop_suppression: Annotated[
@@ -137,46 +92,11 @@ class MirrorSourceConfig(MirrorConnectorConfig):
             "connected. off: none. auto: on where the replication policy keeps names and the source lets us read "
             "mm2py-producers.internal.",
             choices=("auto", "on", "all", "off"),
-            group="topics",
             ours=True,
             java_default="off",
+            importance="MEDIUM",
         ),
     ] = "auto"
-    gap_policy: Annotated[
-        str,
-        Option(
-            _STRING,
-            "When records were lost before they could be copied (retention, truncation): "
-            "continue behind the gap and report it, or fail the partition.",
-            choices=("continue", "fail"),
-            group="errors",
-            ours=True,
-            java_default="continue in silence",
-        ),
-    ] = "continue"
-    recreate_policy: Annotated[
-        str,
-        Option(
-            _STRING,
-            "When a source topic was deleted and created again: copy the new one from its start "
-            "and report it, or stop the partition.",
-            choices=("continue", "stop"),
-            group="errors",
-            ours=True,
-            java_default="continue in silence",
-        ),
-    ] = "continue"
-    partition_failure_policy: Annotated[
-        str,
-        Option(
-            _STRING,
-            "When one partition cannot go on: isolate it, or fail its whole task.",
-            choices=("isolate", "fail"),
-            group="errors",
-            ours=True,
-            java_default="fail",
-        ),
-    ] = "isolate"
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
@@ -223,7 +143,7 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
 
     task_index: Annotated[int | None, Option(_INT, "Number of the task.", low=0)] = None
     task_assigned_partitions: Annotated[
-        tuple[str, ...], Option(_LIST, "Source partitions as topic-partition.", importance="high")
+        tuple[str, ...], Option(_LIST, "Source partitions as topic-partition.", importance="HIGH")
     ]
     task_source_cluster_id: Annotated[
         str,

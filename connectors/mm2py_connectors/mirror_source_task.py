@@ -60,6 +60,9 @@ LAG_REPORT_S: Final = 1.0
 HELD_LAG_S: Final = 5.0
 """How often the source is asked where partitions end that are paused: one request per broker."""
 
+QUIET_LOOKS: Final = 5
+"""Every so many seconds the partitions are looked at though nothing was read or delivered."""
+
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
 
@@ -120,6 +123,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
+        self._answers = self._quiet_looks = 0
         self._held: set[TopicPartition] = set()
         self._end_watch: asyncio.Task[None] | None = None
         self._ending = False
@@ -170,9 +174,8 @@ class MirrorSourceTask(BatchSourceTask):
         if self._from_end:
             self._report_begun(reader)
         now = self._context.clock.monotonic()
-        due = now >= self._next_report
+        due = now >= self._next_report and self._has_news(reader, now)
         if due:
-            self._next_report = now + LAG_REPORT_S
             self._report_lag()
         if self._failed:
             fetched = self._without_failed(fetched)
@@ -193,6 +196,7 @@ class MirrorSourceTask(BatchSourceTask):
         runs = delivery.runs
         if not runs:
             return
+        self._quiet_looks = 0
         last = runs[-1].source_offset + runs[-1].records - 1
         self._delivered[delivery.source] = last
         records = sum(run.records for run in runs)
@@ -313,7 +317,7 @@ class MirrorSourceTask(BatchSourceTask):
             target_cluster=config.task_target_cluster_id,
         )
         watch = ConflictWatch(await self._compacted_topics(), self._context.clock)
-        self._loops = LoopFilter(opened, origins, self._context, watch)
+        self._loops = LoopFilter(opened.session, opened.log, origins, self._context, watch)
         await self._loops.open()
         return self._loops
 
@@ -345,13 +349,15 @@ class MirrorSourceTask(BatchSourceTask):
                 gap = SourceGap(gap.partition, first, gap.last_offset, gap.cause, gap.detail)
             self._context.report_gap(gap)
             return
+        gap.under_way = self._covered.under_way(gap.partition)
+        if self._reader is not None:
+            gap.under_way += self._reader.reader.waiting(gap.partition)
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
             if self._loops is not None:
                 self._loops.conflicts.restarted(gap.partition)
         if gap.cause == "recreated" and self._reader is not None:
-            old = self._covered.under_way(gap.partition)
-            self._renewed[gap.partition] = old + self._reader.reader.waiting(gap.partition)
+            self._renewed[gap.partition] = gap.under_way
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
         if gap.cause == "recreated" and self._config.recreate_policy == "stop":
@@ -402,6 +408,16 @@ class MirrorSourceTask(BatchSourceTask):
                 if batch.lease is not None:
                     batch.lease.release()
         return kept
+
+    def _has_news(self, reader: SourceReader, now: float) -> bool:
+        """Whether lag and covered positions may have changed: a look takes a microsecond per partition and second."""
+        self._next_report = now + LAG_REPORT_S
+        if reader.answered != self._answers:
+            self._answers, self._quiet_looks = reader.answered, 0
+        else:
+            self._quiet_looks += 1
+        # The second quiet look finds what is covered; later ones are for what no answer shows (incarnations).
+        return self._quiet_looks <= 2 or self._quiet_looks % QUIET_LOOKS == 0
 
     def _report_lag(self) -> None:
         if self._reader is None:

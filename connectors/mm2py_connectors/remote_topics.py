@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter, ReplicationPolicy
+from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError, ServerError
 from mm2py.mirror.topic_selection import TopicSelection
@@ -63,6 +64,8 @@ class RemoteTopics:
         self._target_admin = target
         self._flow = flow
         self._clock = clock
+        self._complete = False
+        self._listed: Mapping[str, TopicDescription] | None = None
         self._source: dict[str, int] = {}
         self._remote: dict[str, int] = {}
         self._shrunk: dict[str, int] = {}
@@ -94,23 +97,33 @@ class RemoteTopics:
             for partition in range(self._copied(topic), count)
         }
 
-    async def refresh(self) -> None:
+    async def refresh(self) -> bool:
         """Look at the source, and at the target where that can matter, and create what is missing.
+
+        Returns:
+            Whether ``ready`` and ``waiting`` may have changed.
 
         Raises:
             RetriableError: A cluster cannot be asked now.
         """
         changed = await self._look_at_source()
         now = self._clock.monotonic()
-        if changed or now >= self._next_target_check or self._missing():
-            self._remote = await self._look_at_target()
-            self._next_target_check = now + TARGET_CHECK_S
-            if await self._create_missing() | await self._grow_short():
-                # Somebody else created or grew a topic: only the target knows its partitions.
-                self._remote |= await self._look_at_target()
+        if not changed and self._complete and now < self._next_target_check:
+            return False
+        self._complete = False
+        self._remote = await self._look_at_target()
+        self._next_target_check = now + TARGET_CHECK_S
+        if await self._create_missing() | await self._grow_short():
+            # Another client created or grew a topic: only the target knows its partitions.
+            self._remote |= await self._look_at_target()
+        self._complete = not self._missing()
+        return True
 
     async def _look_at_source(self) -> bool:
         listed = await self._source_admin.list_topics()
+        if listed is self._listed and not self._shrunk:
+            return False
+        self._listed = listed
         found = {
             topic: len(listed[topic].partitions)
             for topic in sorted(listed)

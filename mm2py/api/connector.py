@@ -62,6 +62,9 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
     config_model: ClassVar[type[ConfigModel]]
     """Its options, for validation and ``/connector-plugins/{plugin}/config``."""
 
+    exactly_once_support: ClassVar[bool]
+    """Whether it can copy exactly once, with what its ``config_model`` checks; unknown without it."""
+
     @staticmethod
     def check_offsets(
         config: Mapping[str, str],

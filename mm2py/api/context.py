@@ -124,9 +124,10 @@ class SourceGap:
 
     ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is ``retention``, ``truncation`` or
     ``recreated`` (words of ``EventKind``); ``detail`` is for people. Empty when nothing is known to be lost.
+    ``under_way`` records that were read before it are not delivered yet; the task fills it in.
     """
 
-    __slots__ = ("cause", "detail", "first_offset", "last_offset", "partition")
+    __slots__ = ("cause", "detail", "first_offset", "last_offset", "partition", "under_way")
 
     def __init__(
         self,
@@ -141,6 +142,7 @@ class SourceGap:
         self.last_offset = last_offset
         self.cause = cause
         self.detail = detail
+        self.under_way = 0
 
     @property
     def count(self) -> int:
@@ -239,4 +241,12 @@ class TaskContext(Protocol):
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Report how far behind the source end a partition is, and its newest copied timestamp."""
+        ...
+
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        """Report something about the task that is no failure of a partition; an empty ``text`` withdraws it.
+
+        ``what`` names it, from a small set of names; ``text`` has the cause and what to do; ``count`` is how many
+        things it is about. One that ``harms`` makes the flow DEGRADED, any other is a note.
+        """
         ...

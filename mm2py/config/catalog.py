@@ -9,20 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from mm2py.config.client_properties import CLIENT_KEYS
-from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
-from mm2py.config.definitions import ConnectorDefinition, OptionInfo, options_of
+from mm2py.config.client_options import CLIENT_KEYS, CLIENT_OPTIONS
+from mm2py.config.definitions import ConnectorDefinition, Option, options_of
 from mm2py.config.derivation import PROVIDER_PREFIX, WORKER_PREFIXES
-from mm2py.config.driver_options import DriverOptions
+from mm2py.config.framework import SourceFrameworkConfig
 from mm2py.config.java_values import JavaType
 from mm2py.config.old_names import modern_name
-from mm2py.config.rest_options import RestOptions
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.types import ClusterAlias, FlowName
 
 __all__ = [
-    "DRIVER_OPTIONS",
     "NEVER_WORKED",
+    "PROCESS_OPTIONS",
     "REMOVED",
     "REST_OPTIONS",
     "Catalog",
@@ -30,10 +28,10 @@ __all__ = [
     "client_part",
 ]
 
-DRIVER_OPTIONS: Final[Mapping[str, OptionInfo]] = options_of(DriverOptions)
-"""Keys that the driver itself reads, at top level."""
+PROCESS_OPTIONS: Final[Mapping[str, Option]] = options_of(ProcessConfig)
+"""Keys that the process itself reads, at top level."""
 
-REST_OPTIONS: Final[Mapping[str, OptionInfo]] = options_of(RestOptions)
+REST_OPTIONS: Final[Mapping[str, Option]] = options_of(RestOptions)
 """Keys of the REST server, at top level."""
 
 _REST_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.")
@@ -60,13 +58,11 @@ _FLOW_PREFIXES: Final = (
     "predicates.",
     "topic.creation.",
     "replication.policy.",
-    "transaction.boundary",
     "key.converter.",
     "value.converter.",
     "header.converter.",
     PROVIDER_PREFIX,
 )
-_FLOW_NAMES: Final = ("exactly.once.support", "offsets.storage.topic")
 _CLIENT_PREFIXES: Final = tuple(
     f"{side}{kind}.{override}"
     for side in ("", "source.", "target.")
@@ -103,10 +99,12 @@ class Catalog:
         clusters: Sequence[ClusterAlias],
     ) -> None:
         self.top_level_names = top_level_names
-        self.connector_options: dict[str, OptionInfo] = {}
+        self.connector_options: dict[str, Option] = {}
         for definition in definitions:
             for name, info in options_of(definition.model).items():
                 self.connector_options.setdefault(name, info)
+        self.flow_options = dict(options_of(SourceFrameworkConfig)) | self.connector_options
+        """Java hands those of source connectors to a connector only where they have a flow prefix."""
         self.worker_options = options_of(WorkerConfig)
         self._clusters = sorted(clusters, key=len, reverse=True)
         self._flows = [
@@ -127,7 +125,7 @@ class Catalog:
     def is_top_level(self, name: str) -> bool:
         """Whether the name has an effect at top level."""
         return (
-            name in DRIVER_OPTIONS
+            name in PROCESS_OPTIONS
             or name in REST_OPTIONS
             or name in CLIENT_KEYS
             or name in self.top_level_names
@@ -145,7 +143,7 @@ class Catalog:
             or name == "forwarding.admin.class"
             or name.startswith(("replication.policy.", PROVIDER_PREFIX))
             or self._reaches_workers(name)
-            or (client is not None and client[1] in CLIENT_TABLE)
+            or (client is not None and client[1] in CLIENT_OPTIONS)
         )
 
     def is_flow_level(self, name: str) -> bool:
@@ -153,13 +151,12 @@ class Catalog:
         client = client_part(name)
         side = name.removeprefix("source.cluster.").removeprefix("target.cluster.")
         return (
-            name in self.connector_options
+            name in self.flow_options
             or name in self.top_level_names
-            or name in _FLOW_NAMES
             or name.startswith(_FLOW_PREFIXES)
             or self.is_old_name(name)
             or (side != name and side in CLIENT_KEYS)
-            or (client is not None and client[1] in CLIENT_TABLE)
+            or (client is not None and client[1] in CLIENT_OPTIONS)
         )
 
     def is_old_name(self, name: str) -> bool:
@@ -179,23 +176,23 @@ class Catalog:
         client = self.client_property(scope)
         if client is not None:
             return client.type
-        top = DRIVER_OPTIONS.get(name) or REST_OPTIONS.get(name)
+        top = PROCESS_OPTIONS.get(name) or REST_OPTIONS.get(name)
         if scope.kind == "top" and top is not None:
-            return top.option.type
-        info = None if scope.kind == "cluster" else self.connector_options.get(name)
-        info = info or self.worker_options.get(name)
-        return None if info is None else info.option.type
+            return top.type
+        option = None if scope.kind == "cluster" else self.flow_options.get(name)
+        option = option or self.worker_options.get(name)
+        return None if option is None else option.type
 
-    def client_property(self, scope: Scope) -> ClientProperty | None:
+    def client_property(self, scope: Scope) -> Option | None:
         """Return the client property that a key sets, None if it sets none."""
         name = scope.name
         if scope.kind != "top":
             client = client_part(name)
             if client is not None and name not in self.connector_options:
-                return CLIENT_TABLE.get(client[1])
+                return CLIENT_OPTIONS.get(client[1])
             if scope.kind == "flow":
                 name = name.removeprefix("source.cluster.").removeprefix("target.cluster.")
-        return CLIENT_TABLE.get(name) if name in CLIENT_KEYS else None
+        return CLIENT_OPTIONS.get(name) if name in CLIENT_KEYS else None
 
     def nearest(self, scope: Scope) -> str:
         """Return the known name that is most like the scope's, empty if none is near."""
@@ -218,17 +215,17 @@ class Catalog:
     def _candidates(self, scope: Scope) -> list[str]:
         if scope.kind == "top":
             return [
-                *DRIVER_OPTIONS,
+                *PROCESS_OPTIONS,
                 *REST_OPTIONS,
                 *self.top_level_names,
                 *self.worker_options,
                 *CLIENT_KEYS,
             ]
         if scope.kind == "flow":
-            return [*self.connector_options, *_FLOW_NAMES]
+            return list(self.flow_options)
         client = client_part(scope.name)
         if client is not None:
-            return [client[0] + name for name in CLIENT_TABLE]
+            return [client[0] + name for name in CLIENT_OPTIONS]
         return [*CLIENT_KEYS, *self.worker_options]
 
     def _reaches_workers(self, name: str) -> bool:

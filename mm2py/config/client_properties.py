@@ -8,8 +8,9 @@ and the client.id rule live here; nothing is parsed.
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from mm2py.config.client_options import CLIENT_KEYS
+
 __all__ = [
-    "CLIENT_KEYS",
     "ClientKind",
     "Side",
     "client_id",
@@ -20,43 +21,6 @@ __all__ = [
 
 Side = Literal["source", "target"]
 ClientKind = Literal["consumer", "producer", "admin"]
-
-_SSL: Final = (
-    "protocol", "provider", "cipher.suites", "enabled.protocols", "keystore.type",
-    "keystore.location", "keystore.password", "key.password", "keystore.key",
-    "keystore.certificate.chain", "truststore.certificates", "truststore.type",
-    "truststore.location", "truststore.password", "keymanager.algorithm", "trustmanager.algorithm",
-    "endpoint.identification.algorithm", "secure.random.implementation", "engine.factory.class",
-)  # fmt: skip
-_SASL: Final = (
-    "mechanism", "jaas.config", "client.callback.handler.class", "login.callback.handler.class",
-    "login.class", "kerberos.service.name", "kerberos.kinit.cmd",
-    "kerberos.ticket.renew.window.factor", "kerberos.ticket.renew.jitter",
-    "kerberos.min.time.before.relogin", "login.refresh.window.factor",
-    "login.refresh.window.jitter", "login.refresh.min.period.seconds",
-    "login.refresh.buffer.seconds", "login.connect.timeout.ms", "login.read.timeout.ms",
-    "login.retry.backoff.max.ms", "login.retry.backoff.ms", "oauthbearer.scope.claim.name",
-    "oauthbearer.sub.claim.name", "oauthbearer.token.endpoint.url", "oauthbearer.jwks.endpoint.url",
-    "oauthbearer.jwks.endpoint.refresh.ms", "oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-    "oauthbearer.jwks.endpoint.retry.backoff.ms", "oauthbearer.clock.skew.seconds",
-    "oauthbearer.expected.audience", "oauthbearer.expected.issuer", "oauthbearer.header.urlencode",
-    "oauthbearer.assertion.algorithm", "oauthbearer.assertion.claim.aud",
-    "oauthbearer.assertion.claim.exp.seconds", "oauthbearer.assertion.claim.iss",
-    "oauthbearer.assertion.claim.jti.include", "oauthbearer.assertion.claim.nbf.seconds",
-    "oauthbearer.assertion.claim.sub", "oauthbearer.assertion.file",
-    "oauthbearer.assertion.private.key.file", "oauthbearer.assertion.private.key.passphrase",
-    "oauthbearer.assertion.template.file", "oauthbearer.client.credentials.client.id",
-    "oauthbearer.client.credentials.client.secret", "oauthbearer.jwt.retriever.class",
-    "oauthbearer.jwt.validator.class", "oauthbearer.scope",
-)  # fmt: skip
-
-CLIENT_KEYS: Final = (
-    "bootstrap.servers",
-    "security.protocol",
-    *(f"ssl.{name}" for name in _SSL),
-    *(f"sasl.{name}" for name in _SASL),
-)
-"""``MirrorClientConfig.CLIENT_CONFIG_DEF``: the keys that a cluster hands to all its clients."""
 
 _LONG_MAX: Final = str((1 << 63) - 1)
 _INT_MAX: Final = str((1 << 31) - 1)

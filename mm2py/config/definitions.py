@@ -1,14 +1,36 @@
-"""Base of all config models: Java property name, type, default, range and text of every option.
+"""One declaration per property: ``Option``, and what is derived from it.
+
+A property is declared in one place, with its type, defaults, bounds and text:
+
+* as a field of a ``ConfigModel`` (``name: Annotated[type, Option(...)] = default``) where this product reads its
+  value. The Java name is the field's name with ``_`` as ``.``; ``parse_config`` makes the typed, frozen model once,
+  and the code reads attributes, never texts;
+* as a plain ``Option(..., name=...)`` in a table where a property is known but has no value to read: client properties
+  without effect (``client_options``).
+
+Everything else is derived from ``options_of`` and these tables: the refusal of a wrong value with its file line
+(``parse_config``, ``check_config``), Connect's definitions and answers (``connect_definitions``), lint (``catalog``),
+docs/config.md (``reference``). Where the declarations are:
+
+====================  ==========================================================================================
+``framework``         what Connect itself reads of every connector, its converters, and the loss policies of tasks
+``mirror_options``    what replication policies and filters read
+``client_options``    Kafka's client properties
+``worker``            the worker, the process, REST
+a connector's module  its own options, for example ``mm2py_connectors.mirror_source_config``
+====================  ==========================================================================================
+
+To add a property: one field in the model of what reads it. tests/architecture/test_options.py fails for a declared
+property that no code reads, and for code that reads a property which is not declared.
 
 Flow: property texts -> Java's parsing rules (``ConfigDef.parseType``) -> one frozen pydantic model.
-A field's Java name is its Python name with ``_`` as ``.``; docs/config.md and lint are made from the
-same declarations. Nothing here knows a connector.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from enum import StrEnum
 from functools import cache
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,55 +38,79 @@ from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.errors import ConfigError
 
 __all__ = [
+    "Check",
     "ConfigModel",
     "ConnectorDefinition",
+    "Effect",
     "Option",
-    "OptionInfo",
     "Problem",
+    "Refusal",
     "check_config",
     "options_of",
     "parse_config",
     "property_name",
+    "refusal_of",
+    "value_problem",
 ]
+
+Check = Callable[[str, JavaValue], str]
+"""Gets name and value (None: no value), returns the whole error text of Connect, empty for a right value."""
+
+
+class Effect(StrEnum):
+    """What this product does with a property."""
+
+    HONOURED = "honoured"
+    WITHOUT_EFFECT = "without effect"
+    WARNED = "warned"
+    REFUSED = "refused"
+    LATER = "later part"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What pydantic does not know of a field; stands in its ``Annotated`` type.
+    """The declaration of one property; in a model it is part of the field's ``Annotated`` type.
 
-    ``low`` and ``high`` bound numbers, ``choices`` texts (compared in lower case if ``any_case``).
-    ``java_default`` is given where Java's default differs from ours. ``part`` is the part of the
-    product that brings the behaviour behind the option; 1 means it works now.
+    Value: ``name``, ``field`` and ``default`` (None: null) are filled in from the field. ``java_default`` is given where
+    Java's default differs from ours. ``required``: Connect demands it, even where the model has a default. ``low`` and
+    ``high`` bound numbers, ``choices`` texts; with ``any_case`` they are compared without case and the value is in
+    lower case. ``nullable`` False: Connect refuses null for a bounded number. ``checks``: further checks of Connect's
+    validation, for a list instead of the ordinary one. ``class_problem`` returns why a class cannot be used.
+
+    Effect: ``doc`` says what it does, or why it has no ``effect``. ``kinds``: the clients that have it. ``ours``: Java
+    does not know it.
+
+    Connect's description: ``group``, ``order``, ``width``, ``importance``, ``display``.
     """
 
     type: JavaType
     doc: str
-    low: int | None = None
-    high: int | None = None
+    _: KW_ONLY
+    name: str = ""
+    field: str = ""
+    default: str | None = None
+    java_default: str | None = None
+    required: bool = False
+    low: float | None = None
+    high: float | None = None
     forbidden: tuple[int, ...] = ()
+    nullable: bool = True
     choices: tuple[str, ...] = ()
     any_case: bool = False
     unit: str = ""
-    group: str = "common"
-    importance: str = "medium"
-    java_default: str | None = None
+    checks: tuple[Check, ...] = ()
+    class_problem: Callable[[str], str] | None = None
+    effect: Effect = Effect.HONOURED
+    kinds: str = ""
     ours: bool = False
-    part: int = 1
+    group: str | None = None
+    order: int = -1
+    width: str = "NONE"
+    importance: str = "LOW"
+    display: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OptionInfo:
-    """One option of a model, for docs, lint and ``/config/validate``."""
-
-    name: str
-    field: str
-    option: Option
-    required: bool
-    default: str
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """A value that a model refuses."""
 
     name: str
@@ -73,10 +119,26 @@ class Problem:
     remedy: str = ""
 
 
+class Refusal(NamedTuple):
+    """Why a value is out of its bounds: in our words, and in Java's; ``value`` is the value or item it is about."""
+
+    text: str
+    java: str
+    value: JavaValue
+
+
 class ConfigModel(BaseModel):
     """A frozen config object; built by ``parse_config`` from property texts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """Leave passwords out."""
+        options = options_of(type(self))
+        for name, value in super().__repr_args__():
+            option = None if name is None else options.get(property_name(name))
+            if option is None or option.type is not JavaType.PASSWORD:
+                yield name, value
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
@@ -105,24 +167,27 @@ def property_name(field_name: str) -> str:
 
 
 @cache
-def options_of(model: type[ConfigModel]) -> Mapping[str, OptionInfo]:
-    """Return the options of a model by property name, in declaration order."""
-    found: dict[str, OptionInfo] = {}
+def options_of(model: type[ConfigModel]) -> Mapping[str, Option]:
+    """Return the options of a model by property name, in declaration order, with their defaults."""
+    found: dict[str, Option] = {}
     for name, info in model.model_fields.items():
         option = next((m for m in info.metadata if isinstance(m, Option)), None)
         if option is None:
             continue
-        required = info.is_required()
-        prop = property_name(name)
-        found[prop] = OptionInfo(
-            prop, name, option, required, "" if required else _default_text(info.default)
+        required = option.required or info.is_required()
+        found[property_name(name)] = replace(
+            option,
+            name=property_name(name),
+            field=name,
+            required=required,
+            default=None if required else _default_text(info.default),
         )
     return found
 
 
 def check_config(model: type[ConfigModel], props: Mapping[str, str]) -> list[Problem]:
     """Return every problem of ``props``; unknown keys are not problems, as in Java."""
-    problems = [p for info in options_of(model).values() for p in _parse(info, props)[1]]
+    problems = [p for option in options_of(model).values() for p in _parse(model, option, props)[1]]
     return problems or model.cross_check(props)
 
 
@@ -130,24 +195,67 @@ def parse_config(
     model: type[ModelT],
     props: Mapping[str, str],
     origin: Callable[[str], str] | None = None,
+    **derived: object,
 ) -> ModelT:
-    """Build the model from property texts.
+    """Build the model from property texts; ``derived`` are fields that are no options.
 
     ``origin`` names the place of a property (``mm2.properties:12``) for error messages.
 
     Raises:
         ConfigError: a value has the wrong type, is out of range, or is missing.
     """
-    values: dict[str, JavaValue] = {}
-    for info in options_of(model).values():
-        value, problems = _parse(info, props)
+    values: dict[str, object] = {}
+    for option in options_of(model).values():
+        value, problems = _parse(model, option, props)
         for problem in problems:
             raise _error(problem, origin)
-        if info.name in props:
-            values[info.field] = value
+        if option.name in props:
+            values[option.field] = value
     for problem in model.cross_check(props):
         raise _error(problem, origin)
-    return model.model_validate(values)
+    return model.model_validate(values | derived)
+
+
+def value_problem(option: Option, text: str) -> str:
+    """Return what is wrong with the text of a property, empty if nothing is; does not name the property."""
+    try:
+        value = parse_value(option.type, text)
+    except ConfigError as error:
+        return error.message
+    refusal = refusal_of(option, value)
+    return "" if refusal is None else refusal.text
+
+
+def refusal_of(option: Option, value: JavaValue) -> Refusal | None:
+    """Return why a value is out of the bounds or choices of its option, None where it is not."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _out_of_range(option, value)
+    if value is None or not option.choices:
+        return None
+    known = _folded(option, option.choices)
+    for item in value if isinstance(value, tuple) else (str(value),):
+        if _folded(option, (item,))[0] not in known:
+            how = " (case insensitive)" if option.any_case else ""
+            words = ", ".join(filter(None, option.choices))
+            return Refusal(f"must be one of {words}", f"String must be one of{how}: {words}", item)
+    return None
+
+
+def _out_of_range(option: Option, value: float) -> Refusal | None:
+    unit = option.unit and f" {option.unit}"
+    if option.low is not None and value < option.low:
+        text = f"must be at least {option.low}{unit}"
+        return Refusal(text, f"Value must be at least {option.low}", value)
+    if option.high is not None and value > option.high:
+        text = f"must be at most {option.high}{unit}"
+        return Refusal(text, f"Value must be no more than {option.high}", value)
+    if value in option.forbidden:
+        return Refusal(f"must not be {value}", f"Value must not be {value}", value)
+    return None
+
+
+def _folded(option: Option, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(text.lower() for text in texts) if option.any_case else texts
 
 
 def _error(problem: Problem, origin: Callable[[str], str] | None) -> ConfigError:
@@ -157,40 +265,31 @@ def _error(problem: Problem, origin: Callable[[str], str] | None) -> ConfigError
     return ConfigError(f"{place}: {text}" if place else text, remedy=problem.remedy)
 
 
-def _parse(info: OptionInfo, props: Mapping[str, str]) -> tuple[JavaValue, list[Problem]]:
-    text = props.get(info.name)
+def _parse(
+    model: type[ConfigModel], option: Option, props: Mapping[str, str]
+) -> tuple[JavaValue, list[Problem]]:
+    text = props.get(option.name)
     if text is None:
-        if not info.required:
+        if not model.model_fields[option.field].is_required():
             return None, []
-        return None, [Problem(info.name, None, "is missing", f"set {info.name}")]
-    shown = "********" if info.option.type is JavaType.PASSWORD else text
+        return None, [Problem(option.name, None, "is missing", f"set {option.name}")]
+    shown = "********" if option.type is JavaType.PASSWORD else text
     try:
-        value = parse_value(info.option.type, text)
+        value = parse_value(option.type, text)
     except ConfigError as error:
-        return None, [Problem(info.name, shown, error.message, error.remedy)]
-    refusal = _out_of_range(info.option, value)
-    return value, [Problem(info.name, shown, refusal)] if refusal else []
+        remedy = error.remedy or f"correct {option.name}"
+        return None, [Problem(option.name, shown, error.message, remedy)]
+    refusal = refusal_of(option, value)
+    if refusal is not None:
+        return None, [Problem(option.name, shown, refusal.text, f"correct {option.name}")]
+    if option.any_case and isinstance(value, str):
+        value = value.lower()
+    return value, []
 
 
-def _out_of_range(option: Option, value: JavaValue) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if option.low is not None and value < option.low:
-            return f"must be at least {option.low}{option.unit and ' ' + option.unit}"
-        if option.high is not None and value > option.high:
-            return f"must be at most {option.high}{option.unit and ' ' + option.unit}"
-        if value in option.forbidden:
-            return f"must not be {value}"
-    if option.choices:
-        for item in value if isinstance(value, tuple) else (value,):
-            text = str(item)
-            if (text.lower() if option.any_case else text) not in option.choices:
-                return f"must be one of {', '.join(option.choices)}"
-    return ""
-
-
-def _default_text(value: object) -> str:
+def _default_text(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(str(item) for item in cast("tuple[object, ...]", value))
-    return "" if value is None else str(value)
+    return None if value is None else str(value)

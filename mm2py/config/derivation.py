@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER
-from mm2py.config.client_properties import CLIENT_KEYS
+from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.old_names import modern_name
 from mm2py.config.worker import DEDICATED_DEFAULTS
 from mm2py.types import ClusterAlias, FlowName

@@ -6,7 +6,15 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["JavaType", "JavaValue", "parse_boolean_leniently", "parse_list", "parse_value"]
+__all__ = [
+    "JavaType",
+    "JavaValue",
+    "invalid",
+    "parse_boolean_leniently",
+    "parse_list",
+    "parse_value",
+    "rendered",
+]
 
 _TYPE_TEXT: Final = {
     "boolean": "true or false",
@@ -80,6 +88,20 @@ def parse_value(kind: JavaType, text: str) -> JavaValue:
     if kind in (JavaType.LIST, JavaType.PATTERNS):
         return parse_list(text)
     return trimmed
+
+
+def invalid(name: str, value: JavaValue, reason: str) -> str:
+    """Return Java's sentence for a wrong value."""
+    return f"Invalid value {rendered(value)} for configuration {name}: {reason}"
+
+
+def rendered(value: JavaValue) -> str:
+    """Return a value as Java's texts show it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value)
 
 
 def _refusal(kind: JavaType) -> ConfigError:

@@ -24,15 +24,6 @@ def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     return [line for check in _CHECKS for line in check(worker, connectors) if line]
 
 
-def _exactly_once(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
-    mode = worker.get("exactly.once.source.support", "disabled").strip().lower()
-    support = connectors.get(_SOURCE, {}).get("exactly.once.support", "").strip().lower()
-    if mode == "disabled" and support != "required":
-        return []
-    asked = f"exactly.once.source.support={mode}" if mode != "disabled" else "exactly.once.support"
-    return [f"{asked} comes with part 4: records are copied at least once"]
-
-
 def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     del worker
     config = connectors.get(_SOURCE, {})
@@ -44,7 +35,4 @@ def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     return lines
 
 
-_CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] = (
-    _exactly_once,
-    _transforms,
-)
+_CHECKS: Final[tuple[Callable[[Mapping[str, str], _Configs], list[str]], ...]] = (_transforms,)

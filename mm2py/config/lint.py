@@ -11,11 +11,16 @@ from typing import Final
 
 from mm2py.config.catalog import Catalog
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
-from mm2py.config.client_table import ClientProperty, Effect
-from mm2py.config.clients import MAX_IN_FLIGHT, client_value_problem
-from mm2py.config.definitions import ConfigModel, ConnectorDefinition, check_config
+from mm2py.config.client_options import MAX_IN_FLIGHT
+from mm2py.config.definitions import (
+    ConfigModel,
+    ConnectorDefinition,
+    Effect,
+    Option,
+    check_config,
+    value_problem,
+)
 from mm2py.config.derivation import Effective, Value, texts
-from mm2py.config.driver_options import DriverOptions
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint_keys import key_findings
 from mm2py.config.lint_security import security_findings
@@ -23,8 +28,7 @@ from mm2py.config.lint_values import value_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
 from mm2py.config.providers import placeholders
-from mm2py.config.rest_options import RestOptions
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.types import FlowName
 
 __all__ = ["lint", "load_checked"]
@@ -128,7 +132,7 @@ def _model_findings(
 
 def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
     props = config.providers.resolve(texts(config.raw))
-    problems = [*check_config(DriverOptions, props), *check_config(RestOptions, props)]
+    problems = [*check_config(ProcessConfig, props), *check_config(RestOptions, props)]
     return [
         Finding(
             Severity.ERROR,
@@ -149,7 +153,7 @@ def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
         if entry is None:
             continue
         text = config.providers.resolve_text(value.text)
-        problem = client_value_problem(entry, text)
+        problem = value_problem(entry, text)
         if problem and not placeholders(text) and entry.name != "bootstrap.servers":
             shown = "" if text != value.text else f"{value.text!r} "
             found.append(
@@ -162,18 +166,18 @@ def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
     return found
 
 
-def _say(entry: ClientProperty, text: str) -> list[tuple[Severity, str]]:
+def _say(entry: Option, text: str) -> list[tuple[Severity, str]]:
     if entry.effect is Effect.REFUSED:
-        return [(Severity.ERROR, f"is refused: {entry.note}")]
+        return [(Severity.ERROR, f"is refused: {entry.doc}")]
     if entry.effect is Effect.WITHOUT_EFFECT:
-        return [(Severity.INFO, f"has no effect: {entry.note}")]
+        return [(Severity.INFO, f"has no effect: {entry.doc}")]
     special = _SPECIAL.get(entry.name)
     if special is not None:
         message = special(text.strip())
         return [(Severity.WARNING, message)] if message else []
     if entry.effect in (Effect.WARNED, Effect.LATER):
         severity = Severity.WARNING if entry.effect is Effect.WARNED else Severity.INFO
-        return [(severity, f"has no effect: {entry.note}")]
+        return [(severity, f"has no effect: {entry.doc}")]
     return []
 
 

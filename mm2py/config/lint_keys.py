@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from mm2py.config.catalog import NEVER_WORKED, REMOVED, Catalog, Scope, client_part
-from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.derivation import Value
 from mm2py.config.findings import Finding, Severity
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -109,7 +109,7 @@ def _flow_key(catalog: Catalog, scope: Scope) -> _Verdict:
 def _cluster_key(catalog: Catalog, scope: Scope) -> _Verdict:
     if catalog.is_cluster_level(scope.name):
         return []
-    if scope.name in CLIENT_TABLE:
+    if scope.name in CLIENT_OPTIONS:
         return _warn(
             "reaches no consumer or producer, as in Java: only connection and security settings "
             "are handed to all clients of a cluster",
@@ -142,9 +142,9 @@ def _top_key(config: MirrorMakerConfig, catalog: Catalog, scope: Scope, value: V
 
 def _right_place(catalog: Catalog, name: str) -> str:
     client = client_part(name)
-    if client is not None and client[1] in CLIENT_TABLE:
+    if client is not None and client[1] in CLIENT_OPTIONS:
         return f"<cluster alias>.{name}"
-    if name in CLIENT_TABLE:
+    if name in CLIENT_OPTIONS:
         return f"<cluster alias>.{_kinds(name)}.{name}"
     return f"<source>-><target>.{name}" if catalog.is_flow_level(name) else ""
 
@@ -175,7 +175,7 @@ def _strange_alias(config: MirrorMakerConfig, name: str, value: Value) -> _Verdi
 
 
 def _kinds(name: str) -> str:
-    kinds = CLIENT_TABLE[name].kinds.split(", ")
+    kinds = CLIENT_OPTIONS[name].kinds.split(", ")
     return kinds[0] if len(kinds) == 1 else f"{{{','.join(kinds)}}}"
 
 

@@ -6,7 +6,8 @@ Flow: each cluster's derived client properties -> ``check_security`` -> findings
 from collections.abc import Mapping
 from typing import Final
 
-from mm2py.config.client_properties import CLIENT_KEYS, with_prefix
+from mm2py.config.client_options import CLIENT_KEYS
+from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import check_security
 from mm2py.config.derivation import Value, cluster_props, texts
 from mm2py.config.findings import Finding, Severity

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mm2py.config.client_properties import CLIENT_KEYS
+from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.clients import parse_bootstrap_servers
 from mm2py.config.definitions import ConnectorDefinition, options_of
 from mm2py.config.derivation import (

@@ -9,14 +9,15 @@ code is loaded.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
+from mm2py.config.definitions import ConfigModel, Option, parse_config
 from mm2py.config.java_regex import JavaPattern
-from mm2py.config.java_values import parse_list
+from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.properties import load
 from mm2py.errors import ConfigError
 
-__all__ = ["Placeholder", "Providers", "placeholders", "provider_placeholders"]
+__all__ = ["Placeholder", "ProviderConfig", "Providers", "placeholders", "provider_placeholders"]
 
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
@@ -151,13 +152,14 @@ def _build(
     prop: str, class_name: str, parameters: Mapping[str, str], environ: Mapping[str, str]
 ) -> _Provider:
     bare = class_name.removeprefix(_PACKAGE)
-    allowed = [Path(p) for p in parse_list(parameters.get("allowed.paths", ""))]
+    config = parse_config(ProviderConfig, parameters)
+    allowed = [Path(path) for path in config.allowed_paths]
     if bare == "FileConfigProvider":
         return _FileProvider(allowed)
     if bare == "DirectoryConfigProvider":
         return _DirectoryProvider(allowed)
     if bare == "EnvVarConfigProvider":
-        pattern = parameters.get("allowlist.pattern", "")
+        pattern = config.allowlist_pattern
         try:
             return _EnvironmentProvider(environ, JavaPattern(pattern) if pattern else None)
         except ConfigError as error:
@@ -169,6 +171,20 @@ def _build(
         else f"{prop} is missing",
         remedy=f"use {_PACKAGE}FileConfigProvider, EnvVarConfigProvider or DirectoryConfigProvider",
     )
+
+
+class ProviderConfig(ConfigModel):
+    """Parameters of the config providers: ``config.providers.<name>.param.<key>``."""
+
+    allowed_paths: Annotated[
+        tuple[str, ...],
+        Option(
+            JavaType.LIST, "Folders that files may be in; empty: all. Of files and directories."
+        ),
+    ] = ()
+    allowlist_pattern: Annotated[
+        str, Option(JavaType.STRING, "Pattern of the variables that may be used; empty: all.")
+    ] = ""
 
 
 def _permitted(path: Path, allowed: list[Path]) -> bool:

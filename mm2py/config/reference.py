@@ -3,12 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from mm2py.config.catalog import DRIVER_OPTIONS, NEVER_WORKED, REMOVED, REST_OPTIONS
-from mm2py.config.client_table import CLIENT_TABLE, ClientProperty
-from mm2py.config.definitions import ConfigModel, ConnectorDefinition, OptionInfo, options_of
+from mm2py.config.catalog import NEVER_WORKED, PROCESS_OPTIONS, REMOVED, REST_OPTIONS
+from mm2py.config.client_options import CLIENT_OPTIONS
+from mm2py.config.definitions import (
+    ConfigModel,
+    ConnectorDefinition,
+    Effect,
+    Option,
+    options_of,
+)
 from mm2py.config.derivation import WORKER_PREFIXES
+from mm2py.config.framework import FrameworkConfig, SourceFrameworkConfig
 from mm2py.config.old_names import RENAMED
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import StandaloneConfig, WorkerConfig
 
 __all__ = ["render"]
 
@@ -37,7 +44,7 @@ heartbeats, unless `emit.heartbeats.enabled = false`.
 def render(definitions: Sequence[ConnectorDefinition]) -> str:
     """Return the page."""
     prefixes = ", ".join(f"`{p}`" for p in WORKER_PREFIXES)
-    parts = [_HEAD.format(prefixes=prefixes), _driver(), _rest()]
+    parts = [_HEAD.format(prefixes=prefixes), _process(), _rest()]
     parts += _connectors(definitions)
     parts.append(
         _section(
@@ -46,12 +53,22 @@ def render(definitions: Sequence[ConnectorDefinition]) -> str:
             options_of(WorkerConfig).values(),
         )
     )
+    ordinary = [*options_of(StandaloneConfig).values()]
+    parts.append(
+        _section(
+            "Ordinary workers: `worker.properties`",
+            "Besides the options of workers and of REST, without a prefix; the last one of a standalone worker.",
+            ordinary,
+        )
+    )
     parts += [_clients(), _old()]
     return "\n".join(parts)
 
 
-def _driver() -> str:
-    return _section("The file", "Keys of the whole process, at top level.", DRIVER_OPTIONS.values())
+def _process() -> str:
+    return _section(
+        "The file", "Keys of the whole process, at top level.", PROCESS_OPTIONS.values()
+    )
 
 
 def _rest() -> str:
@@ -65,12 +82,15 @@ def _rest() -> str:
 
 def _connectors(definitions: Sequence[ConnectorDefinition]) -> list[str]:
     shared = _shared([d.model for d in definitions])
+    source = _only_in(SourceFrameworkConfig, FrameworkConfig)
     sections = [
         _section(
             "All connectors",
-            "At top level or under `A->B.`; `tasks.max` counts per connector.",
+            "At top level or under `A->B.`; `tasks.max` counts per connector. `name` and `connector.class` are "
+            "derived from the flow.",
             shared.values(),
-        )
+        ),
+        _section("Source connectors", "Under `A->B.` only, as in Java.", source),
     ]
     for definition in definitions:
         own = [i for name, i in options_of(definition.model).items() if name not in shared]
@@ -78,35 +98,45 @@ def _connectors(definitions: Sequence[ConnectorDefinition]) -> list[str]:
     return sections
 
 
-def _shared(models: Sequence[type[ConfigModel]]) -> dict[str, OptionInfo]:
+def _only_in(model: type[ConfigModel], base: type[ConfigModel]) -> list[Option]:
+    known = options_of(base)
+    return [option for name, option in options_of(model).items() if name not in known]
+
+
+def _shared(models: Sequence[type[ConfigModel]]) -> dict[str, Option]:
     first, *others = [options_of(model) for model in models]
     return {
-        name: info
-        for name, info in first.items()
-        if all(name in other and other[name].option == info.option for other in others)
+        name: option
+        for name, option in first.items()
+        if all(other.get(name) == option for other in others)
     }
 
 
-def _section(title: str, intro: str, options: Iterable[OptionInfo]) -> str:
+def _section(title: str, intro: str, options: Iterable[Option]) -> str:
     rows = [
         [
-            f"`{info.name}`" + (" (ours)" if info.option.ours else ""),
-            info.option.type.value,
-            "required" if info.required else _code(info.default),
-            info.option.java_default or "",
-            _allowed(info),
-            info.option.doc + (f" Part {info.option.part}." if info.option.part > 1 else ""),
+            f"`{option.name}`" + (" (ours)" if option.ours else ""),
+            option.type.value,
+            "required" if option.required else _code(option.default or ""),
+            option.java_default or "",
+            _allowed(option),
+            _meaning(option),
         ]
-        for info in options
+        for option in options
     ]
     head = ["property", "type", "default", "Java's, where different", "allowed", "meaning"]
     return f"## {title}\n\n{intro}\n\n" + _table(head, rows)
 
 
-def _allowed(info: OptionInfo) -> str:
-    option = info.option
+def _meaning(option: Option) -> str:
+    if option.effect is Effect.HONOURED:
+        return option.doc
+    return f"{option.effect.value.capitalize()}. {option.doc}"
+
+
+def _allowed(option: Option) -> str:
     if option.choices:
-        return ", ".join(option.choices)
+        return ", ".join(filter(None, option.choices))
     if option.low is None:
         return option.unit
     text = f">= {option.low}" if option.high is None else f"{option.low} to {option.high}"
@@ -117,7 +147,7 @@ def _allowed(info: OptionInfo) -> str:
 def _clients() -> str:
     rows = [
         [f"`{row.name}`", row.kinds, row.effect.value, _client_note(row)]
-        for row in CLIENT_TABLE.values()
+        for row in CLIENT_OPTIONS.values()
     ]
     return (
         "## Client properties\n\n"
@@ -128,9 +158,9 @@ def _clients() -> str:
     )
 
 
-def _client_note(row: ClientProperty) -> str:
+def _client_note(row: Option) -> str:
     allowed = f"; one of {', '.join(row.choices)}" if row.choices else ""
-    return row.note + allowed
+    return row.doc + allowed
 
 
 def _old() -> str:

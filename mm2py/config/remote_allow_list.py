@@ -20,7 +20,7 @@ from mm2py.config.class_names import (
     IDENTITY_REPLICATION_POLICY,
     canonical_class,
 )
-from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.definitions import Problem
 from mm2py.config.jaas import LoginModule, parse_jaas
 from mm2py.config.java_values import parse_list
@@ -168,7 +168,7 @@ class _Rules:
             found = _BARE_CLIENT.fullmatch(
                 key
             )  # elsewhere a plug-in may have such names of its own
-        if found is not None and found["client"] not in (CLIENT_TABLE.keys() | _NOT_OF_CLIENTS):
+        if found is not None and found["client"] not in (CLIENT_OPTIONS.keys() | _NOT_OF_CLIENTS):
             yield "is no known property of a Kafka client", _BY_FILE
         if key.endswith("sasl.jaas.config"):
             yield from _jaas(value)

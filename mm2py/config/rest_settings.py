@@ -13,6 +13,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+from mm2py.config.client_options import SecurityOptions
 from mm2py.config.definitions import parse_config
 from mm2py.config.header_rules import (
     HeaderRule,
@@ -20,9 +21,8 @@ from mm2py.config.header_rules import (
     allowed_origins,
     header_rules,
 )
-from mm2py.config.property_reader import PropertyReader
-from mm2py.config.rest_options import DEFAULT_PORT, MAX_PORT, RestOptions
-from mm2py.config.security import TlsSettings, tls_settings
+from mm2py.config.security import SecurityProperties, TlsSettings, tls_settings
+from mm2py.config.worker import DEFAULT_PORT, MAX_PORT, RestOptions
 from mm2py.errors import ConfigError
 
 __all__ = [
@@ -38,7 +38,6 @@ BASIC_AUTH_EXTENSION: Final = (
     "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 )
 _HTTPS_PREFIX: Final = "listeners.https."
-_CLIENT_AUTH: Final = ("none", "requested", "required")
 _PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 # AbstractConfig's listener pattern (RestServer), without its negative ports.
 _LISTENER: Final = re.compile(r"([A-Za-z]+)://\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]{1,5})/?")
@@ -176,7 +175,7 @@ def advertised_url(settings: RestSettings, bound: list[str] | tuple[str, ...], l
     """
     options = settings.options
     found = {url.scheme: url for url in map(urlsplit, reversed(bound))}
-    scheme = options.rest_advertised_listener.strip().lower()
+    scheme = options.rest_advertised_listener
     if scheme not in found:
         scheme = "http" if "http" in found else "https"
     url = found[scheme]
@@ -384,36 +383,33 @@ def _tls(props: Mapping[str, str], notices: list[str]) -> ListenerTls:
         for key, text in props.items()
         if key.startswith(_HTTPS_PREFIX)
     }
-    read = PropertyReader(prefixed or props, _HTTPS_PREFIX.rstrip(".") if prefixed else "listeners")
+    scope = _HTTPS_PREFIX.rstrip(".") if prefixed else "listeners"
+    given = parse_config(SecurityOptions, prefixed or props, lambda _: scope)
+    read = SecurityProperties(given, scope)
     stores = tls_settings(read)
     if stores.keystore is None:
         raise read.wrong(
             "ssl.keystore.location", "is missing, which https needs", "set ssl.keystore.location"
         )
-    client_auth = read.plain("ssl.client.auth").lower() or "none"
-    if client_auth not in _CLIENT_AUTH:
-        raise read.wrong("ssl.client.auth", f"is not one of {', '.join(_CLIENT_AUTH)}")
+    client_auth = parse_config(RestOptions, prefixed or props, lambda _: scope).ssl_client_auth
+    client_auth = client_auth or "none"
     if client_auth != "none" and stores.truststore is None:
         raise read.wrong(
             "ssl.truststore.location",
             f"is missing, which ssl.client.auth={client_auth} needs",
             "set it to the authorities whose client certificates count",
         )
-    protocols = tuple(p for p in _list(read.plain("ssl.enabled.protocols")) if p) or _PROTOCOLS
+    protocols = tuple(filter(None, given.ssl_enabled_protocols)) or _PROTOCOLS
     for protocol in protocols:
         if protocol not in _PROTOCOLS:
             raise read.wrong("ssl.enabled.protocols", f"may name {', '.join(_PROTOCOLS)} only")
-    if read.plain("ssl.cipher.suites"):
+    if given.ssl_cipher_suites:
         notices.append("ssl.cipher.suites has no effect on listeners: OpenSSL's defaults are used")
     return ListenerTls(stores=stores, client_auth=client_auth, protocols=protocols)
 
 
-def _list(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",")]
-
-
 def _check_names(settings: RestSettings, refuse: _Refusals) -> None:
-    scheme = settings.options.rest_advertised_listener.strip().lower()
+    scheme = settings.options.rest_advertised_listener
     schemes = {address.scheme for address in settings.listeners}
     if scheme and scheme not in schemes:
         raise refuse(

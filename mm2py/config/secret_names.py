@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.java_values import JavaType
 
@@ -69,7 +69,7 @@ _ABOUT: Final = frozenset(
 def names_a_secret(key: str) -> bool:
     """Return whether the value behind a key must not be shown."""
     lower = key.lower()
-    entry = CLIENT_TABLE.get(_CLIENT.sub("", key, count=1))
+    entry = CLIENT_OPTIONS.get(_CLIENT.sub("", key, count=1))
     if entry is not None and entry.type is JavaType.PASSWORD:
         return True
     if any(word in lower for word in _ANYWHERE):

@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mm2py.config.client_options import SecurityOptions
+from mm2py.config.definitions import parse_config
 from mm2py.config.jaas import LoginKind, LoginModule, parse_jaas
-from mm2py.config.property_reader import PropertyReader
 from mm2py.errors import ConfigError
 
 __all__ = [
     "MECHANISMS",
     "OAuthSettings",
     "SaslSettings",
+    "SecurityProperties",
     "StoreSettings",
     "TlsSettings",
     "sasl_settings",
@@ -39,7 +41,24 @@ _UNSECURED_HANDLER: Final = (
 )
 _STRING_CLAIM: Final = "unsecuredLoginStringClaim_"
 _EXTENSIONS: Final = ("extension_", "unsecuredLoginExtension_")
+_TOKEN_TIMEOUT_MS: Final = 10_000
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityProperties:
+    """Parsed properties of one client; ``scope`` says whose they are in messages."""
+
+    options: SecurityOptions
+    scope: str = ""
+
+    def place(self, text: str) -> str:
+        """Put the scope in front of a message."""
+        return f"{self.scope}: {text}" if self.scope else text
+
+    def wrong(self, name: str, problem: str, remedy: str = "") -> ConfigError:
+        """Return the error for a property; never quotes its value."""
+        return ConfigError(self.place(f"{name} {problem}"), remedy=remedy or f"correct {name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +98,8 @@ class OAuthSettings:
     refresh_window_factor: float = 0.8
     refresh_min_period_s: int = 60
     refresh_buffer_s: int = 300
-    connect_timeout_ms: int = 10_000
-    read_timeout_ms: int = 10_000
+    connect_timeout_ms: int = _TOKEN_TIMEOUT_MS
+    read_timeout_ms: int = _TOKEN_TIMEOUT_MS
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
     tls: TlsSettings = TlsSettings()
@@ -96,14 +115,13 @@ class SaslSettings:
     oauth: OAuthSettings | None = None
 
 
-def tls_settings(read: PropertyReader) -> TlsSettings:
+def tls_settings(read: SecurityProperties) -> TlsSettings:
     """Read ``ssl.*``.
 
     Raises:
         ConfigError: two sources for one thing, half of a pair, or a value that is not known.
     """
-    algorithm = read.raw("ssl.endpoint.identification.algorithm")
-    algorithm = "https" if algorithm is None else algorithm.strip().lower()
+    algorithm = read.options.ssl_endpoint_identification_algorithm.lower()
     if algorithm not in ("", "https"):
         raise read.wrong(
             "ssl.endpoint.identification.algorithm",
@@ -115,11 +133,11 @@ def tls_settings(read: PropertyReader) -> TlsSettings:
     )
 
 
-def _truststore(read: PropertyReader) -> StoreSettings | None:
-    kind = _store_type(read, "ssl.truststore.type")
-    location = read.plain("ssl.truststore.location")
-    certificates = read.raw("ssl.truststore.certificates") or ""
-    password = read.raw("ssl.truststore.password")
+def _truststore(read: SecurityProperties) -> StoreSettings | None:
+    kind = _store_type(read, "ssl.truststore.type", read.options.ssl_truststore_type)
+    location = read.options.ssl_truststore_location or ""
+    certificates = read.options.ssl_truststore_certificates or ""
+    password = read.options.ssl_truststore_password
     if certificates:
         if kind != _PEM:
             raise read.wrong(
@@ -148,12 +166,12 @@ def _truststore(read: PropertyReader) -> StoreSettings | None:
     )
 
 
-def _keystore(read: PropertyReader) -> StoreSettings | None:
-    kind = _store_type(read, "ssl.keystore.type")
-    location = read.plain("ssl.keystore.location")
-    chain = read.raw("ssl.keystore.certificate.chain") or ""
-    key = read.raw("ssl.keystore.key") or ""
-    password = read.raw("ssl.keystore.password")
+def _keystore(read: SecurityProperties) -> StoreSettings | None:
+    kind = _store_type(read, "ssl.keystore.type", read.options.ssl_keystore_type)
+    location = read.options.ssl_keystore_location or ""
+    chain = read.options.ssl_keystore_certificate_chain or ""
+    key = read.options.ssl_keystore_key or ""
+    password = read.options.ssl_keystore_password
     if bool(chain) != bool(key):
         absent = "ssl.keystore.key" if chain else "ssl.keystore.certificate.chain"
         given = "ssl.keystore.certificate.chain" if chain else "ssl.keystore.key"
@@ -181,26 +199,26 @@ def _keystore(read: PropertyReader) -> StoreSettings | None:
         password=password,
         certificates=chain,
         key=key,
-        key_password=read.raw("ssl.key.password"),
+        key_password=read.options.ssl_key_password,
     )
 
 
-def _store_type(read: PropertyReader, name: str) -> str:
-    kind = (read.plain(name) or "JKS").upper()
+def _store_type(read: SecurityProperties, name: str, given: str) -> str:
+    kind = given.upper() or "JKS"
     if kind not in _STORE_TYPES:
         raise read.wrong(name, f"is {kind}", f"use one of {', '.join(_STORE_TYPES)}")
     return kind
 
 
-def sasl_settings(read: PropertyReader) -> SaslSettings:
+def sasl_settings(read: SecurityProperties) -> SaslSettings:
     """Read ``sasl.*``.
 
     Raises:
         ConfigError: no or an unknown mechanism, a login module that does not fit, missing options.
     """
     mechanism = _mechanism(read)
-    text = read.raw("sasl.jaas.config")
-    if not text or not text.strip():
+    text = read.options.sasl_jaas_config
+    if not text:
         raise read.wrong(
             "sasl.jaas.config",
             "is missing",
@@ -225,12 +243,11 @@ def sasl_settings(read: PropertyReader) -> SaslSettings:
     return _password_login(read, mechanism, login)
 
 
-def _mechanism(read: PropertyReader) -> str:
-    given = read.raw("sasl.mechanism")
+def _mechanism(read: SecurityProperties) -> str:
+    mechanism = read.options.sasl_mechanism
     choices = f"set it to one of {', '.join(MECHANISMS)}"
-    if given is None or not given.strip():
+    if not mechanism:
         raise read.wrong("sasl.mechanism", "is missing (Java's default is GSSAPI)", choices)
-    mechanism = given.strip()
     if mechanism == "GSSAPI":
         raise _kerberos(read, "sasl.mechanism")
     if mechanism not in MECHANISMS:
@@ -238,7 +255,7 @@ def _mechanism(read: PropertyReader) -> str:
     return mechanism
 
 
-def _kerberos(read: PropertyReader, name: str) -> ConfigError:
+def _kerberos(read: SecurityProperties, name: str) -> ConfigError:
     return read.wrong(
         name,
         "asks for Kerberos (GSSAPI), which comes with part 7",
@@ -246,13 +263,17 @@ def _kerberos(read: PropertyReader, name: str) -> ConfigError:
     )
 
 
-def _refuse_java_classes(read: PropertyReader) -> None:
-    for name in ("sasl.client.callback.handler.class", "sasl.login.class"):
-        if read.plain(name):
+def _refuse_java_classes(read: SecurityProperties) -> None:
+    options = read.options
+    for name, given in (
+        ("sasl.client.callback.handler.class", options.sasl_client_callback_handler_class),
+        ("sasl.login.class", options.sasl_login_class),
+    ):
+        if given:
             raise read.wrong(name, "is Java code, which cannot be loaded here", f"remove {name}")
 
 
-def _password_login(read: PropertyReader, mechanism: str, login: LoginModule) -> SaslSettings:
+def _password_login(read: SecurityProperties, mechanism: str, login: LoginModule) -> SaslSettings:
     for option in ("username", "password"):
         if not login.options.get(option):
             raise read.wrong(
@@ -270,10 +291,10 @@ def _password_login(read: PropertyReader, mechanism: str, login: LoginModule) ->
     )
 
 
-def _oauth(read: PropertyReader, login: LoginModule) -> OAuthSettings:
-    url = read.plain("sasl.oauthbearer.token.endpoint.url")
+def _oauth(read: SecurityProperties, login: LoginModule) -> OAuthSettings:
+    url = read.options.sasl_oauthbearer_token_endpoint_url or ""
     handler_name = "sasl.login.callback.handler.class"
-    handler = read.plain(handler_name)
+    handler = read.options.sasl_login_callback_handler_class
     if handler and handler not in (*_TOKEN_HANDLERS, _UNSECURED_HANDLER):
         raise read.wrong(
             handler_name, f"is {handler}: Java code, which cannot be loaded here",
@@ -291,32 +312,41 @@ def _oauth(read: PropertyReader, login: LoginModule) -> OAuthSettings:
             "sasl.oauthbearer.token.endpoint.url", "is no http or https address",
             "write https://host/path",
         )  # fmt: skip
+    options = read.options
     client_id, client_secret = (
-        _credential(read, login, name, option)
-        for name, option in (("client.id", "clientId"), ("client.secret", "clientSecret"))
+        _credential(read, name, given or login.options.get(option), option)
+        for name, given, option in (
+            ("client.id", options.sasl_oauthbearer_client_credentials_client_id, "clientId"),
+            (
+                "client.secret",
+                options.sasl_oauthbearer_client_credentials_client_secret,
+                "clientSecret",
+            ),
+        )
     )
+    inside = read.place("sasl.jaas.config")
+    own = parse_config(SecurityOptions, login.options, lambda _: inside)
     return OAuthSettings(
         token_endpoint_url=url,
         client_id=client_id,
         client_secret=client_secret,
-        scope=read.plain("sasl.oauthbearer.scope") or login.options.get("scope", ""),
-        header_urlencode=read.flag("sasl.oauthbearer.header.urlencode", absent=False),
+        scope=options.sasl_oauthbearer_scope or login.options.get("scope", ""),
+        header_urlencode=options.sasl_oauthbearer_header_urlencode,
         extensions=extensions,
-        refresh_window_factor=read.fraction("sasl.login.refresh.window.factor", 0.8),
-        refresh_min_period_s=read.number("sasl.login.refresh.min.period.seconds", 60),
-        refresh_buffer_s=read.number("sasl.login.refresh.buffer.seconds", 300),
-        connect_timeout_ms=read.number("sasl.login.connect.timeout.ms", 10_000),
-        read_timeout_ms=read.number("sasl.login.read.timeout.ms", 10_000),
-        retry_backoff_ms=read.number("sasl.login.retry.backoff.ms", 100),
-        retry_backoff_max_ms=read.number("sasl.login.retry.backoff.max.ms", 10_000),
+        refresh_window_factor=options.sasl_login_refresh_window_factor,
+        refresh_min_period_s=options.sasl_login_refresh_min_period_seconds,
+        refresh_buffer_s=options.sasl_login_refresh_buffer_seconds,
+        connect_timeout_ms=options.sasl_login_connect_timeout_ms or _TOKEN_TIMEOUT_MS,
+        read_timeout_ms=options.sasl_login_read_timeout_ms or _TOKEN_TIMEOUT_MS,
+        retry_backoff_ms=options.sasl_login_retry_backoff_ms,
+        retry_backoff_max_ms=options.sasl_login_retry_backoff_max_ms,
         # As in Java the endpoint's own certificates are options of the login module.
-        tls=tls_settings(PropertyReader(login.options, read.place("sasl.jaas.config"))),
+        tls=tls_settings(SecurityProperties(own, inside)),
     )
 
 
-def _credential(read: PropertyReader, login: LoginModule, name: str, option: str) -> str:
+def _credential(read: SecurityProperties, name: str, found: str | None, option: str) -> str:
     key = f"sasl.oauthbearer.client.credentials.{name}"
-    found = read.raw(key) or login.options.get(option)
     if not found:
         raise read.wrong(
             key, "is missing", f'set it, or {option}="..." among the options in sasl.jaas.config'
@@ -325,7 +355,7 @@ def _credential(read: PropertyReader, login: LoginModule, name: str, option: str
 
 
 def _unsecured(
-    read: PropertyReader, options: Mapping[str, str], extensions: tuple[tuple[str, str], ...]
+    read: SecurityProperties, options: Mapping[str, str], extensions: tuple[tuple[str, str], ...]
 ) -> OAuthSettings:
     claims = tuple(
         (key.removeprefix(_STRING_CLAIM), value)
@@ -344,7 +374,9 @@ def _unsecured(
     return OAuthSettings(claims=claims, lifetime_s=int(lifetime), extensions=extensions)
 
 
-def _extensions(read: PropertyReader, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _extensions(
+    read: SecurityProperties, options: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     for key, value in options.items():
         prefix = next((p for p in _EXTENSIONS if key.startswith(p)), None)

@@ -1,71 +1,222 @@
-"""Options of one flow's worker: the ``DistributedConfig`` keys that the dedicated mode uses.
+"""Options of a process and its workers: what the process reads once, its REST server, and each flow's worker.
 
-Flow: ``MirrorMakerConfig.worker_config(flow)`` -> ``parse_config(WorkerConfig, ...)``. In the file
-these stand under the target's alias (``B.offset.flush.interval.ms``), because a flow's worker
-belongs to its target cluster.
+Flow: top-level texts -> ``ProcessConfig``, ``RestOptions``; ``MirrorMakerConfig.worker_config(flow)`` or
+``worker.properties`` -> ``parse_config(WorkerConfig, ...)``. In a mirror maker file the worker's options are under the
+target's alias (``B.offset.flush.interval.ms``), because a flow's worker belongs to its target cluster.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER
-from mm2py.config.definitions import ConfigModel, Option, options_of
+from mm2py.config.definitions import ConfigModel, Effect, Option, Problem, options_of
 from mm2py.config.java_values import JavaType
 
-__all__ = ["DEDICATED_DEFAULTS", "WorkerConfig"]
+__all__ = [
+    "DEDICATED_DEFAULTS",
+    "DEFAULT_PORT",
+    "MAX_PORT",
+    "ConnectWorkerConfig",
+    "ProcessConfig",
+    "RestOptions",
+    "StandaloneConfig",
+    "WorkerConfig",
+]
 
-_STRING, _LONG, _INT = JavaType.STRING, JavaType.LONG, JavaType.INT
-_SHORT, _CLASS = JavaType.SHORT, JavaType.CLASS
+DEFAULT_PORT: Final = 8083
+MAX_PORT: Final = 65_535
+
+_BOOLEAN, _STRING, _LONG, _INT = JavaType.BOOLEAN, JavaType.STRING, JavaType.LONG, JavaType.INT
+_SHORT, _CLASS, _LIST = JavaType.SHORT, JavaType.CLASS, JavaType.LIST
 
 
-def _ms(doc: str, java_default: str | None = None, low: int = 0, part: int = 1) -> Option:
-    return Option(_INT, doc, low=low, unit="ms", java_default=java_default, part=part)
+def _ms(doc: str, java_default: str | None = None, low: int = 0) -> Option:
+    return Option(_INT, doc, low=low, unit="ms", java_default=java_default)
 
 
 def _topic(what: str) -> Option:
-    return Option(_STRING, f"Topic on the target that holds {what}.", group="topics")
+    return Option(_STRING, f"Topic on the target that holds {what}.")
+
+
+def _count(doc: str, kind: JavaType = _INT) -> Option:
+    return Option(kind, doc, low=-1, forbidden=(0,))
 
 
 def _storage(what: str) -> Option:
+    doc = f"Replication factor of the {what} topic; -1 takes the target broker's default."
+    return _count(doc, _SHORT)
+
+
+def _default_converter(role: str) -> Option:
     return Option(
-        _SHORT,
-        f"Replication factor of the {what} topic; -1 takes the target broker's default.",
-        low=-1,
-        forbidden=(0,),
-        group="topics",
+        _CLASS,
+        f"Converts the {role}s of ordinary records, unless a connector has its own; whole batches stay as they are.",
     )
+
+
+class ProcessConfig(ConfigModel):
+    """What is read once per process (Java's ``MirrorMakerConfig``, and ours)."""
+
+    clusters: Annotated[tuple[str, ...], Option(_LIST, "Aliases of the clusters.")] = ()
+    dedicated_mode_enable_internal_rest: Annotated[
+        bool,
+        Option(
+            _BOOLEAN,
+            "The nodes of one file always talk to each other, over internal.listener.",
+            effect=Effect.WITHOUT_EFFECT,
+        ),
+    ] = False
+    task_host_processes: Annotated[
+        int | None,
+        Option(
+            _INT,
+            "Processes that tasks are spread over, started on need; one per core by default, 0: they run"
+            " in the worker's own. They are forked by a process of ours that has loaded everything once (a third one"
+            " in `ps`). A flow of one task uses one; all together take 100 to 150 MB.",
+            low=0,
+            high=1_000,
+            ours=True,
+        ),
+    ] = None
+    config_providers: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST,
+            "Names of config providers for `${name:...}`. Each has `config.providers.<name>.class` and"
+            " `.param.<key>`: FileConfigProvider (`allowed.paths`), EnvVarConfigProvider (`allowlist.pattern`) or"
+            " DirectoryConfigProvider (`allowed.paths`), by Java's class names.",
+        ),
+    ] = ()
+
+
+class RestOptions(ConfigModel):
+    """The REST keys of a worker (Java's ``RestServerConfig`` and ours)."""
+
+    listeners: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Addresses of the public REST API, http or https.",
+            java_default="http://:8083",
+        ),
+    ] = (f"http://127.0.0.1:{DEFAULT_PORT}",)  # fmt: skip
+    internal_listener: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Address for the other workers; serves signed requests only. Not set: the address that is "
+            "advertised, and https where `listeners` has it with a certificate for that address.",
+            ours=True,
+        ),
+    ] = "http://:0"
+    admin_listeners: Annotated[
+        tuple[str, ...] | None,
+        Option(_LIST, "Empty: no /admin endpoints. Addresses of their own are not supported."),
+    ] = None
+    rest_advertised_host_name: Annotated[
+        str, Option(_STRING, "Host name that other workers are given.")
+    ] = ""
+    rest_advertised_port: Annotated[
+        int | None,
+        Option(_INT, "Port that other workers are given.", low=0, high=MAX_PORT),
+    ] = None
+    rest_advertised_listener: Annotated[
+        str,
+        Option(
+            _STRING, "Which listener other workers are given.",
+            choices=("", "http", "https"), any_case=True,
+        ),
+    ] = ""  # fmt: skip
+    rest_extension_classes: Annotated[
+        tuple[str, ...], Option(_LIST, "Java's basic authentication; other classes are refused.")
+    ] = ()
+    rest_basic_auth_file: Annotated[
+        str, Option(_STRING, "Properties file with one user=password per line.", ours=True)
+    ] = ""
+    rest_bearer_tokens_file: Annotated[
+        str, Option(_STRING, "Properties file with one name=token per line.", ours=True)
+    ] = ""
+    rest_read_only_users: Annotated[
+        tuple[str, ...], Option(_LIST, "Users and token names that may only read.", ours=True)
+    ] = ()
+    rest_max_body_bytes: Annotated[
+        int,
+        Option(
+            _INT, "Longest request body.",
+            low=1, unit="bytes", ours=True,
+        ),
+    ] = 1_048_576  # fmt: skip
+    rest_config_providers_allow: Annotated[
+        tuple[str, ...],
+        Option(_LIST, "Config providers that configs sent over REST may use.", ours=True),
+    ] = ()
+    rest_insecure: Annotated[
+        bool,
+        Option(_BOOLEAN, "Serve other machines without authentication.", ours=True),
+    ] = False
+    access_control_allow_origin: Annotated[
+        str,
+        Option(_STRING, "Origins, in full or *, whose pages may use the API; empty: none."),
+    ] = ""
+    access_control_allow_methods: Annotated[
+        str, Option(_STRING, "Methods that a preflight is answered; empty: POST,HEAD,GET.")
+    ] = ""
+    response_http_headers_config: Annotated[
+        str, Option(_STRING, "Headers of every answer: [set|add|setDate|addDate] name:value, …")
+    ] = ""
+    ssl_client_auth: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Client certificates of https listeners; empty: none.",
+            choices=("", "none", "requested", "required"),
+            any_case=True,
+        ),
+    ] = "none"
 
 
 class WorkerConfig(ConfigModel):
     """How the worker of one flow runs (``DistributedConfig``, ``WorkerConfig``)."""
 
-    bootstrap_servers: Annotated[
-        tuple[str, ...], Option(JavaType.LIST, "Brokers of the target.", importance="high")
-    ]
+    @classmethod
+    def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
+        """Fencing needs workers that send each other signed requests."""
+        mode = props.get("exactly.once.source.support", "disabled").strip().lower()
+        protocol = props.get("connect.protocol", "sessioned").strip().lower()
+        if mode == "disabled" or protocol != "eager":
+            return []
+        return [
+            Problem(
+                "connect.protocol",
+                protocol,
+                f"exactly.once.source.support={mode} needs an incremental protocol",
+                "use sessioned or compatible",
+            )
+        ]
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether source tasks write in transactions."""
+        return self.exactly_once_source_support == "enabled"
+
+    @property
+    def leader_writes_in_transactions(self) -> bool:
+        """Whether the leader's records of the config topic are transactional (``preparing`` and ``enabled``)."""
+        return self.exactly_once_source_support != "disabled"
+
+    bootstrap_servers: Annotated[tuple[str, ...], Option(_LIST, "Brokers of the target.")]
     client_id: Annotated[str, Option(_STRING, "Put into client ids of the worker.")] = ""
-    group_id: Annotated[
-        str, Option(_STRING, "Group that the workers of a flow join.", importance="high")
-    ]
+    group_id: Annotated[str, Option(_STRING, "Group that the workers of a flow join.")]
     config_storage_topic: Annotated[str, _topic("connector and task configs")]
     offset_storage_topic: Annotated[str, _topic("source offsets")]
     status_storage_topic: Annotated[str, _topic("states")]
     config_storage_replication_factor: Annotated[int, _storage("config")] = 3
     offset_storage_replication_factor: Annotated[int, _storage("offset")] = 3
     status_storage_replication_factor: Annotated[int, _storage("status")] = 3
-    offset_storage_partitions: Annotated[
-        int, Option(_INT, "Partitions of the offset topic.", low=-1, forbidden=(0,), group="topics")
-    ] = 25
-    status_storage_partitions: Annotated[
-        int, Option(_INT, "Partitions of the status topic.", low=-1, forbidden=(0,), group="topics")
-    ] = 5
-    key_converter: Annotated[str, Option(_CLASS, "Without effect: bytes stay bytes.")] = (
-        BYTE_ARRAY_CONVERTER
-    )
-    value_converter: Annotated[str, Option(_CLASS, "Without effect: bytes stay bytes.")] = (
-        BYTE_ARRAY_CONVERTER
-    )
-    header_converter: Annotated[str, Option(_CLASS, "Without effect: bytes stay bytes.")] = (
-        BYTE_ARRAY_CONVERTER
-    )
+    offset_storage_partitions: Annotated[int, _count("Partitions of the offset topic.")] = 25
+    status_storage_partitions: Annotated[int, _count("Partitions of the status topic.")] = 5
+    key_converter: Annotated[str, _default_converter("key")] = BYTE_ARRAY_CONVERTER
+    value_converter: Annotated[str, _default_converter("value")] = BYTE_ARRAY_CONVERTER
+    header_converter: Annotated[str, _default_converter("header")] = BYTE_ARRAY_CONVERTER
     offset_flush_interval_ms: Annotated[
         int,
         Option(
@@ -98,7 +249,16 @@ class WorkerConfig(ConfigModel):
     worker_sync_timeout_ms: Annotated[
         int, _ms("Longest time to catch up with the config topic.")
     ] = 3_000
-    worker_unsync_backoff_ms: Annotated[int, _ms("Pause after failing to catch up.")] = 300_000
+    worker_unsync_backoff_ms: Annotated[
+        int,
+        Option(
+            _INT,
+            "Java's pause after failing to catch up; a flow's worker starts again after growing pauses of its own.",
+            low=0,
+            unit="ms",
+            effect=Effect.WITHOUT_EFFECT,
+        ),
+    ] = 300_000
     connect_protocol: Annotated[
         str,
         Option(
@@ -108,25 +268,38 @@ class WorkerConfig(ConfigModel):
             any_case=True,
         ),
     ] = "sessioned"
+    task_auto_restart: Annotated[
+        bool,
+        Option(
+            _BOOLEAN,
+            "Start failed tasks again, with growing pauses, unless their connector has its own choice.",
+            ours=True,
+        ),
+    ] = True
     exactly_once_source_support: Annotated[
         str,
         Option(
             _STRING,
-            "Exactly-once mode of source connectors.",
+            "enabled: records and their source offsets are written in one transaction. Roll all workers of a "
+            "group to preparing first: the leader writes the config topic in transactions.",
             choices=("disabled", "preparing", "enabled"),
             any_case=True,
-            part=4,
         ),
     ] = "disabled"
     topic_creation_enable: Annotated[
-        bool, Option(JavaType.BOOLEAN, "Let connectors' topic.creation.* rules count.", part=5)
+        bool,
+        Option(
+            _BOOLEAN,
+            "Let connectors' topic.creation.* rules count; they come with part 5.",
+            effect=Effect.LATER,
+        ),
     ] = True
     request_timeout_ms: Annotated[int, _ms("Longest wait of the worker for one answer.")] = 40_000
     topic_tracking_enable: Annotated[
-        bool, Option(JavaType.BOOLEAN, "Remember which topics a connector writes to.")
+        bool, Option(_BOOLEAN, "Remember which topics a connector writes to.")
     ] = True
     topic_tracking_allow_reset: Annotated[
-        bool, Option(JavaType.BOOLEAN, "Let the remembered topics be forgotten over REST.")
+        bool, Option(_BOOLEAN, "Let the remembered topics be forgotten over REST.")
     ] = True
     connector_client_config_override_policy: Annotated[
         str,
@@ -138,24 +311,47 @@ class WorkerConfig(ConfigModel):
     ] = "All"
     connector_client_config_override_allowlist: Annotated[
         tuple[str, ...],
-        Option(JavaType.LIST, "Client properties that the policy Allowlist allows."),
+        Option(_LIST, "Client properties that the policy Allowlist allows."),
     ] = ()
     inter_worker_key_ttl_ms: Annotated[int, _ms("Life of the session key.")] = 3_600_000
     inter_worker_key_generation_algorithm: Annotated[
-        str, Option(_STRING, "Algorithm of the session key.", importance="low")
+        str, Option(_STRING, "Algorithm of the session key.")
     ] = "HmacSHA256"
     inter_worker_signature_algorithm: Annotated[
-        str, Option(_STRING, "Algorithm of the signatures.", importance="low")
+        str, Option(_STRING, "Algorithm of the signatures.")
     ] = "HmacSHA256"
     inter_worker_verification_algorithms: Annotated[
         tuple[str, ...],
-        Option(JavaType.LIST, "Algorithms that signatures may have.", importance="low"),
+        Option(_LIST, "Algorithms that signatures may have."),
     ] = ("HmacSHA256",)
 
 
+class ConnectWorkerConfig(ConfigModel):
+    """What an ordinary Connect worker reads besides ``WorkerConfig``; in the dedicated mode bytes stay bytes."""
+
+    key_converter: Annotated[str, _default_converter("key")]
+    value_converter: Annotated[str, _default_converter("value")]
+    plugin_path: Annotated[
+        str,
+        Option(
+            _STRING,
+            "Connectors are Python packages with an entry point of group mm2py.connectors.",
+            effect=Effect.WITHOUT_EFFECT,
+        ),
+    ] = ""
+
+
+class StandaloneConfig(ConnectWorkerConfig):
+    """What a standalone worker reads besides."""
+
+    offset_storage_file_filename: Annotated[
+        str, Option(_STRING, "File that holds the source offsets.")
+    ]
+
+
 DEDICATED_DEFAULTS: Final = {
-    name: (info.default, info.option.java_default)
-    for name, info in options_of(WorkerConfig).items()
-    if info.option.java_default is not None
+    name: (option.default or "", option.java_default)
+    for name, option in options_of(WorkerConfig).items()
+    if option.java_default is not None
 }
 """Property to (our default, Java's): where our dedicated mode differs from Java's."""

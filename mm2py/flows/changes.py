@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from mm2py.config.java_values import parse_list
+from mm2py.config.definitions import parse_config
+from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import RequestTimedOutError
 from mm2py.flows.graph import FlowNode, copies
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import FlowWork, assigned_tasks, enabled, read_flow, state_name
 from mm2py.flows.views import ChangeView, change_view, held_name, shown_value
-from mm2py.mirror.filters import DEFAULT_TOPICS, DEFAULT_TOPICS_EXCLUDE
 from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_overrides import Presence, state_key
 from mm2py.mirror.flow_state import FlowPicture
@@ -648,7 +648,8 @@ def _without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dic
         BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
     """
     literal = (topic, topic.replace(".", "\\."))
-    items = parse_list(config.get(_TOPICS, DEFAULT_TOPICS))
+    read = parse_config(TopicFilterConfig, config)
+    items = read.topics
     left = [item for item in items if item not in literal]
     if not left:
         raise BadRequestError(
@@ -658,8 +659,7 @@ def _without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dic
     if len(left) != len(items):
         patch[_TOPICS] = ",".join(left)
     if copies(flow, {**config, **patch}, topic):
-        excluded = config.get(_EXCLUDE, DEFAULT_TOPICS_EXCLUDE)
-        patch[_EXCLUDE] = f"{excluded},{literal[1]}" if excluded.strip() else literal[1]
+        patch[_EXCLUDE] = ",".join((*read.topics_exclude, literal[1]))
     if copies(flow, {**config, **patch}, topic):
         raise BadRequestError(
             f"Topic {topic} cannot be taken out of flow {flow} by its properties {_TOPICS} and"

@@ -16,10 +16,11 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
-from mm2py.config.java_values import parse_list
+from mm2py.config.definitions import parse_config
+from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.flows.states import enabled
-from mm2py.mirror.filters import DEFAULT_TOPICS, topic_filter_from_config
+from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.mirror.topic_selection import TopicSelection
@@ -240,7 +241,7 @@ def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
 def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[str]:
     samples: dict[str, None] = {_ANY[0]: None}
     for config in (it for version in versions for configs in version.values() for it in configs):
-        for pattern in parse_list(config.get("topics", DEFAULT_TOPICS)):
+        for pattern in parse_config(TopicFilterConfig, config).topics:
             samples.update(dict.fromkeys(_samples(pattern)))
     samples.update(dict.fromkeys(sorted(topics)))
     return list(samples)[:MOST_NAMES]

@@ -11,8 +11,14 @@ from typing import Final, Protocol, final
 from urllib.parse import urlsplit
 
 from mm2py.clock import Clock
+from mm2py.config.class_names import (
+    MIRROR_CHECKPOINT_CONNECTOR,
+    MIRROR_SOURCE_CONNECTOR,
+    canonical_class,
+)
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
+from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
 from mm2py.flows.graph import FlowNode
 from mm2py.flows.states import assigned_now, read_flow
 from mm2py.flows.views import (
@@ -38,12 +44,16 @@ from mm2py.runtime.herder.api import Validator
 from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import ChangeGuard
-from mm2py.types import FlowName
+from mm2py.types import FlowName, TopicPartition
 
 __all__ = ["Fleet", "FlowParts", "FlowService"]
 
 MEMBER_S: Final = 1.0
 """How long a member may take to say what it copies; who takes longer is named as missing."""
+
+
+READS_AT_ONCE: Final = 2
+"""Requests that read offsets from the clusters: each opens connections and reads internal topics."""
 
 
 class Fleet(Protocol):
@@ -100,6 +110,7 @@ class FlowService:
 
     def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def flows(self) -> Mapping[FlowName, FlowNode]:
         """Return the flows of this node by name, but for deleted ones."""
@@ -117,6 +128,42 @@ class FlowService:
                 return flow
         known = ", ".join(sorted(str(flow) for flow in self.flows())) or "none"
         raise NotFoundError(f"No flow {name}; flows of this worker: {known}")
+
+    # ---- groups and offsets, read from the clusters by whichever worker is asked
+
+    async def translate(
+        self, flow: FlowName, partition: TopicPartition, offset: int, direction: Direction
+    ) -> TranslationView:
+        """Return where an offset is on the other cluster; errors as of ``FlowOffsets.translate``."""
+        async with self._reads, self._offsets(flow) as offsets:
+            return await offsets.translate(partition, offset, direction)
+
+    async def groups(self, flow: FlowName, most: int) -> list[GroupView]:
+        """Return the chosen groups of a flow's source; ``RetriableError`` while a cluster is away."""
+        async with self._reads, self._offsets(flow) as offsets:
+            return await offsets.groups(None, most)
+
+    async def group(self, flow: FlowName, name: str) -> GroupView:
+        """Return one group of a flow's source; ``NotFoundError`` where there is none."""
+        async with self._reads, self._offsets(flow) as offsets:
+            return await offsets.group(name)
+
+    def _offsets(self, flow: FlowName) -> FlowOffsets:
+        herder = self._node(flow).herder
+        work = read_flow(herder)
+        by_class = {
+            canonical_class(it.info.config.get("connector.class") or ""): it.name
+            for it in work.connectors
+        }
+        name = by_class.get(MIRROR_CHECKPOINT_CONNECTOR, by_class.get(MIRROR_SOURCE_CONNECTOR))
+        if name is None:
+            raise NotFoundError(f"Flow {flow} has no connector that copies records or checkpoints")
+        return FlowOffsets(
+            flow,
+            herder.resolved_config(name),
+            self._parts.clock,
+            has_checkpoints=MIRROR_CHECKPOINT_CONNECTOR in by_class,
+        )
 
     # ---- reading; numbers of all members are the leader's to collect
 

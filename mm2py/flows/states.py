@@ -10,7 +10,7 @@ from typing import Final
 
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.mirror.filters import DEFAULT_TOPICS
+from mm2py.config.mirror_options import TOPICS
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.errors import NotFoundError
@@ -128,18 +128,25 @@ class FlowWork:
             yield "flow", _NO_SOURCE
         for node in nodes:
             yield from node.problems.items()
+            for finding in node.findings:
+                if finding.harms:
+                    yield f"{finding.task}: {finding.what}", finding.text
             for part in node.partitions:
                 if part.state in _STUCK:
                     yield str(part.source), part.cause
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-        """Return what is worth knowing of a flow that is in order: that it has nothing to copy yet."""
+        """Return what is worth knowing of a flow that is in order, and findings of tasks that do no harm."""
+        for node in nodes:
+            for finding in node.findings:
+                if not finding.harms:
+                    yield f"{finding.task}: {finding.what}: {finding.text}"
         source = self.source
         if source is None or source.tasks or self.state(nodes) != State.RUNNING.value:
             return
         config = source.info.config
         if enabled(config):
-            yield _NO_TOPIC.format(config.get("topics") or DEFAULT_TOPICS)
+            yield _NO_TOPIC.format(config.get("topics") or ",".join(TOPICS))
 
 
 def read_flow(herder: Herder) -> FlowWork:

@@ -14,6 +14,7 @@ from mm2py.config.class_names import (
     IDENTITY_REPLICATION_POLICY,
     canonical_class,
 )
+from mm2py.config.mirror_options import DEFAULT_SEPARATOR
 from mm2py.mirror.plugin_class import build_plugin
 
 __all__ = [
@@ -28,7 +29,6 @@ SEPARATOR: Final = "replication.policy.separator"
 INTERNAL_SEPARATOR_ENABLED: Final = "replication.policy.internal.topic.separator.enabled"
 
 HEARTBEATS: Final = "heartbeats"
-DEFAULT_SEPARATOR: Final = "."
 
 
 class DefaultReplicationPolicy:

@@ -18,6 +18,7 @@ from mm2py.types import FlowName, TopicPartition
 
 __all__ = [
     "UNKNOWN",
+    "Finding",
     "FlowMeter",
     "FlowSnapshot",
     "Metrics",
@@ -191,10 +192,26 @@ class PartitionSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a running task reports beside the states of its partitions.
+
+    ``what`` is its name, the same for all tasks; ``count`` how many things it is about. One that ``harms`` makes
+    the flow DEGRADED.
+    """
+
+    task: str
+    what: str
+    text: str
+    count: int
+    harms: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
     """What one node copies of one flow; ``events`` counts the loss ledger by kind.
 
-    ``problems`` is what connectors report though they run (a topic that cannot be created), with the cause.
+    ``problems`` is what connectors report though they run (a topic that cannot be created), with the cause;
+    ``findings`` are those of tasks.
     """
 
     worker: str
@@ -206,6 +223,7 @@ class NodeSnapshot:
     records_lost: int
     records_may_be_doubled: int = 0
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> bytes:
         """Return it for the way to another node."""
@@ -250,6 +268,20 @@ class FlowMeter:
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
+        self._findings: dict[tuple[str, str], Finding] = {}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What tasks report now."""
+        return tuple(self._findings.values())
+
+    def note_finding(self, finding: Finding) -> None:
+        """Take over what a task reports; without a text the finding is withdrawn."""
+        key = (finding.task, finding.what)
+        if finding.text:
+            self._findings[key] = finding
+        else:
+            self._findings.pop(key, None)
 
     @property
     def state(self) -> str:
@@ -287,6 +319,12 @@ class FlowMeter:
         """Drop the partitions of a task that ended in another process."""
         for source in [p for p, meter in self._partitions.items() if meter.task == task]:
             self.forget(source)
+        self.forget_findings(task)
+
+    def forget_findings(self, task: str) -> None:
+        """Drop what a task that ended had reported."""
+        for key in [key for key in self._findings if key[0] == task]:
+            del self._findings[key]
 
     def apply(
         self, partitions: Iterable[PartitionSnapshot], gone: Iterable[PartitionSnapshot] = ()
@@ -320,6 +358,7 @@ class FlowMeter:
             events=dict(self._events),
             records_lost=self._records_lost,
             records_may_be_doubled=self._records_may_be_doubled,
+            findings=self.findings,
         )
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:

@@ -37,6 +37,7 @@ from mm2py.types import TopicPartition
 __all__ = [
     "describe_groups",
     "find_coordinator",
+    "find_coordinators",
     "group_offsets",
     "heartbeat",
     "join_group",
@@ -69,6 +70,26 @@ def find_coordinator(
 
     low = 0 if kind is CoordinatorType.GROUP else 1
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (low, 6))
+
+
+def find_coordinators(group_ids: Sequence[str]) -> Call[dict[str, CoordinatorResult]]:
+    """Find the coordinators of several groups (KIP-699, brokers from 3.0 on)."""
+    names = [required(group, "group") for group in group_ids]
+
+    def request() -> metadata_schema.FindCoordinatorRequest:
+        return metadata_schema.FindCoordinatorRequest(
+            key="", key_type=int(CoordinatorType.GROUP), coordinator_keys=names
+        )
+
+    def convert(answer: metadata_schema.FindCoordinatorResponse) -> dict[str, CoordinatorResult]:
+        return {
+            it.key: CoordinatorResult(
+                it.error_code, it.error_message or "", BrokerNode(it.node_id, it.host, it.port)
+            )
+            for it in answer.coordinators
+        }
+
+    return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (4, 6))
 
 
 def join_group(

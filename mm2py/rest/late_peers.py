@@ -32,6 +32,10 @@ class LatePeerClient:
         """Hand a connector's task configs to the leader at ``url``."""
         await self._peers.post_tasks(url, connector, configs, key)
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        """Let the leader at ``url`` fence the producers of a connector's earlier tasks."""
+        await self._peers.put_fence(url, connector, key)
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         """Return what the member at ``url`` copies."""
         return await self._peers.node_snapshot(url, key)

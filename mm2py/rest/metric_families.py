@@ -138,6 +138,15 @@ def _events_by_kind(reading: WorkerReading) -> _Samples:
             yield (str(node.flow), kind), node.events.get(kind, 0)
 
 
+def _findings(reading: WorkerReading) -> _Samples:
+    for node in reading.nodes:
+        counts: Counter[str] = Counter()
+        for finding in node.findings:
+            counts[finding.what] += finding.count
+        for what, count in counts.items():
+            yield (str(node.flow), what), count
+
+
 def _failed(node: NodeSnapshot) -> float:
     return sum(part.state == PartitionState.FAILED.value for part in node.partitions)
 
@@ -210,6 +219,12 @@ OWN_METRICS: Final = (
     ),
     MetricSpec(
         "mm2py_flow_problems", _FLOW, "Problems of the flow that this worker knows.", _flow_problems
+    ),
+    MetricSpec(
+        "mm2py_flow_findings",
+        ("flow", "finding"),
+        "What tasks of this worker report beside their partitions, such as groups in use on the target.",
+        _findings,
     ),
     MetricSpec(
         "mm2py_partitions",

@@ -25,6 +25,8 @@ from mm2py.types import FlowName
 __all__ = ["HttpPeerClient", "pair_prefix"]
 
 SNAPSHOT_TIMEOUT_S: Final = 5.0
+FENCE_TIMEOUT_S: Final = 90.0
+"""As requests of users: a round asks the coordinator of every transactional id."""
 WORKER: Final = caller_text(SignedCaller("worker", operator=True))
 
 
@@ -70,6 +72,21 @@ class HttpPeerClient:
             key,
             body,
         )
+
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        """Let the leader fence producers of earlier tasks; signed as Java signs, and as we do.
+
+        Raises:
+            HerderError: the leader refused (its status), or could not be reached (500).
+        """
+        path = f"{pair_prefix(self._flow)}/connectors/{quote(connector, safe='')}/fence"
+        request = self._client.build_request(
+            "PUT",
+            _at(url, path),
+            headers=sign_body(key, b"", self._algorithm),
+            timeout=FENCE_TIMEOUT_S,
+        )
+        await self._send(request, url, key)
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         """Return what the member at ``url`` copies; ``HerderError`` as above."""

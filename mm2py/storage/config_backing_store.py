@@ -25,6 +25,7 @@ from mm2py.storage.connect_json import (
     decode_config_record,
     encode_config_record,
 )
+from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.storage.table import Table, batched
 from mm2py.types import TargetState, TaskId
 
@@ -46,10 +47,18 @@ class ConfigBackingStore:
     Args:
         table: the config topic.
         write_s: how long one action may take.
+        privileged: writes what only a leader may write, in transactions; None where its records are as all others.
     """
 
-    def __init__(self, table: Table, *, write_s: float = WRITE_S) -> None:
+    def __init__(
+        self,
+        table: Table,
+        *,
+        write_s: float = WRITE_S,
+        privileged: PrivilegedWriter | None = None,
+    ) -> None:
         self._table = table
+        self.privileged = privileged
         self._fold = ConfigFold()
         self._listener: ConfigListener | None = None
         self._write_s = write_s
@@ -69,6 +78,8 @@ class ConfigBackingStore:
     async def stop(self) -> None:
         """Stop reading; safe before ``start`` and safe twice."""
         self._listener = None
+        if self.privileged is not None:
+            await self.privileged.close()
         await self._table.stop()
 
     def snapshot(self) -> ConfigSnapshot:
@@ -124,7 +135,10 @@ class ConfigBackingStore:
         try:
             async with asyncio.timeout(self._write_s), self._writing:
                 for batch in batched([encode_config_record(record) for record in records]):
-                    await self._table.post(batch)
+                    if self.privileged is None or _any_worker_writes(records):
+                        await self._table.post(batch)
+                    else:
+                        await self.privileged.write(batch)
                 await self._table.read_to_end(self._write_s)
         except (TimeoutError, RequestTimedOutError) as error:
             raise RequestTimedOutError(
@@ -147,3 +161,7 @@ class ConfigBackingStore:
             return
         if event is not None and self._listener is not None:
             notify(self._listener, event)
+
+
+def _any_worker_writes(records: Sequence[ConfigRecord]) -> bool:
+    return all(isinstance(record, TargetPut | LoggerLevel) for record in records)

@@ -37,7 +37,7 @@ class KafkaOffsetBackingStore:
         """Read the topic to its end; ``RetriableError`` when that fails now."""
         self._offsets = OffsetMap()
         await self._table.start(self._take)
-        log.info("source offsets read topic=%s entries=%d", self._table.topic, len(self._offsets))
+        log.info("source offsets ready topic=%s entries=%d", self._table.topic, len(self._offsets))
 
     async def stop(self) -> None:
         """Stop reading; safe before ``start`` and safe twice."""

@@ -152,6 +152,8 @@ class KafkaTable:
         writer: the flow's writer; its owner closes it.
         reader: makes the reader, which starts at the beginning.
         follow: whether records are handled as they come; else at each ``read_to_end``.
+        reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a transaction that
+            only a task ends which is started later.
     """
 
     def __init__(
@@ -162,10 +164,11 @@ class KafkaTable:
         writer: TableWriter,
         reader: Callable[[], TableReader],
         follow: bool = True,
+        reads_at_start: bool = True,
     ) -> None:
         self._topic = topic
         self._prepare, self._writer, self._new_reader = prepare, writer, reader
-        self._follow = follow
+        self._follow, self._reads_at_start = follow, reads_at_start
         self._handle: Handler | None = None
         self._partitions = 0
         self._reader: TableReader | None = None
@@ -185,7 +188,8 @@ class KafkaTable:
         self._reader, self._handle = self._new_reader(), handle
         try:
             await self._writer.start()
-            await self._reader.read_to_end(handle)
+            if self._reads_at_start:
+                await self._reader.read_to_end(handle)
         except BaseException:
             await self.stop()
             raise

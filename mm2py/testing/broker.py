@@ -1,7 +1,7 @@
 """A scripted broker on loopback that stores, checks and serves batches like a real one.
 
 Flow: connection -> ``FakeBroker`` (script: errors, disconnects, held answers) -> ``broker_api`` -> logs.
-Several brokers can share one ``FakeCluster``, so that leaders can move. No groups, no transactions.
+Several brokers can share one ``FakeCluster``, so that leaders can move. No groups.
 """
 
 import asyncio

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from mm2py.protocol.error_codes import (
     NONE,
+    NOT_COORDINATOR,
     NOT_LEADER_OR_FOLLOWER,
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -37,6 +38,9 @@ class Api(NamedTuple):
 async def handle(request: Request, versions: Mapping[int, tuple[int, int]]) -> AnswerWriter:
     """Apply a request and return its answer."""
     if request.api_key == 18:
+        features = request.cluster.transactions.features
+        if features and request.version >= 3:
+            return _versions_and_features(versions, features)
         return _versions(NONE, versions)
     return await APIS[request.api_key].respond(request)
 
@@ -57,6 +61,18 @@ def _versions(code: int, versions: Mapping[int, tuple[int, int]]) -> AnswerWrite
     for key, (oldest, newest) in sorted(versions.items()):
         out.int16(key).int16(oldest).int16(newest)
     return out
+
+
+def _versions_and_features(
+    versions: Mapping[int, tuple[int, int]], features: Mapping[str, int]
+) -> AnswerWriter:
+    out = AnswerWriter(flexible=True).int16(NONE).count(len(versions))
+    for key, (oldest, newest) in sorted(versions.items()):
+        out.int16(key).int16(oldest).int16(newest).tags()
+    finalized = AnswerWriter(flexible=True).count(len(features))
+    for name, level in features.items():
+        finalized.string(name).int16(level).int16(0).tags()
+    return out.int32(0).tags({1: bytes(8), 2: finalized.taken()})
 
 
 def _find(request: Request, topic: str, partition: int) -> PartitionLog | int:
@@ -108,9 +124,71 @@ def _topic_metadata(out: AnswerWriter, name: str, topic: FakeTopic | None, force
 
 
 async def _init_producer_id(request: Request) -> AnswerWriter:
+    reader, cluster = request.reader, request.cluster
+    name = reader.string()
+    reader.int32()
+    asked = reader.int64(), reader.int16()
+    if name is not None and request.forced == -2:
+        code = _coordinated(request)
+        answer = (code, -1, -1)
+        if not code:
+            answer = cluster.transactions.init(name, *asked, cluster.new_producer_id())
+            cluster.write_markers()
+        return request.answer.int32(0).int16(answer[0]).int64(answer[1]).int16(answer[2]).tags()
     code = max(request.forced, NONE) if request.forced != -1 else -1
     producer_id = -1 if code else request.cluster.new_producer_id()
     out = request.answer.int32(0).int16(code).int64(producer_id).int16(-1 if code else 0)
+    return out.tags()
+
+
+def _coordinated(request: Request) -> int:
+    """Return why this broker answers nothing about transactions."""
+    coordinator = request.cluster.transactions.coordinator
+    return NONE if coordinator in (-1, request.node_id) else NOT_COORDINATOR
+
+
+async def _find_coordinator(request: Request) -> AnswerWriter:
+    reader, cluster = request.reader, request.cluster
+    reader.text()
+    reader.int8()
+    node_id = cluster.transactions.coordinator
+    node_id = request.node_id if node_id < 0 else node_id
+    host, port = cluster.brokers[node_id]
+    code = max(request.forced, NONE)
+    return request.answer.int32(0).int16(code).string(None).int32(node_id).string(host).int32(port)
+
+
+async def _add_partitions(request: Request) -> AnswerWriter:
+    reader, out = request.reader, request.answer
+    name, _, epoch = reader.text(), reader.int64(), reader.int16()
+    topics: dict[str, list[int]] = {}
+    for _ in range(reader.count()):
+        topic = reader.text()
+        topics[topic] = [reader.int32() for _ in range(reader.count())]
+    code = request.forced if request.forced != -2 else _coordinated(request)
+    if not code:
+        wanted = {TopicPartition(topic, p) for topic, indexes in topics.items() for p in indexes}
+        code = request.cluster.transactions.add(name, epoch, wanted)
+    out.int32(0).count(len(topics))
+    for topic, indexes in topics.items():
+        out.string(topic).count(len(indexes))
+        for index in indexes:
+            out.int32(index).int16(code)
+    return out
+
+
+async def _end_txn(request: Request) -> AnswerWriter:
+    reader, transactions = request.reader, request.cluster.transactions
+    name, _, epoch = reader.text(), reader.int64(), reader.int16()
+    commit, implicit = bool(reader.int8()), request.version >= 5
+    code = request.forced if request.forced != -2 else _coordinated(request)
+    if not code:
+        code = transactions.end(name, epoch, commit=commit, implicit=implicit)
+        request.cluster.write_markers()
+    out = request.answer.int32(0).int16(code)
+    if implicit:
+        producer_id, epoch = (-1, -1) if code else transactions.current(name)
+        out.int64(producer_id).int16(epoch)
     return out.tags()
 
 
@@ -138,10 +216,14 @@ async def _produce(request: Request) -> AnswerWriter:
 def _append(request: Request, tp: TopicPartition, data: bytes) -> AppendResult:
     if request.forced != -2:
         if request.apply and request.cluster.find(*tp) is not None:
-            request.cluster.append(tp, data)
+            request.cluster.append(tp, data, request.version)
         return AppendResult(request.forced)
     found = _find(request, *tp)
-    return AppendResult(found) if isinstance(found, int) else request.cluster.append(tp, data)
+    return (
+        AppendResult(found)
+        if isinstance(found, int)
+        else request.cluster.append(tp, data, request.version)
+    )
 
 
 def _produced(
@@ -232,9 +314,12 @@ APIS: Final[Mapping[int, Api]] = {
     1: Api(4, 12, 12, fetch),
     2: Api(5, 5, 6, _list_offsets),
     3: Api(12, 12, 9, _metadata),
+    10: Api(1, 2, 3, _find_coordinator),
     18: Api(0, 0, 3, _versions_answer),
     19: Api(4, 4, 5, _create_topics),
     22: Api(3, 4, 2, _init_producer_id),
     23: Api(3, 3, 4, _epoch_ends),
+    24: Api(0, 2, 3, _add_partitions),
+    26: Api(0, 5, 3, _end_txn),
 }
 """By api key. ``FakeBroker(versions=...)`` narrows; Produce may be widened to 12, Fetch to 17."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, TRANSACTIONAL_FLAG
 from mm2py.testing.broker_log import AppendResult, PartitionLog
+from mm2py.testing.broker_transactions import FakeTransactions, Stored
 from mm2py.testing.fetch_session import FakeSession
 from mm2py.types import TopicPartition
 
@@ -45,6 +47,7 @@ class FakeCluster:
         """Follower that the leader names to a client with a rack, and which serves it."""
         self.follower_codes: list[int] = []
         """Codes of the follower's next answers."""
+        self.transactions = FakeTransactions()
         self._next_producer_id = 1000
         self._grown: asyncio.Event | None = None
 
@@ -71,12 +74,30 @@ class FakeCluster:
         """Whether a broker leads a partition."""
         return self.topics[topic].leaders[partition] == node_id
 
-    def append(self, tp: TopicPartition, data: bytes) -> AppendResult:
+    def append(self, tp: TopicPartition, data: bytes, version: int = 9) -> AppendResult:
         """Store a produced batch and wake who waits for data."""
         log = self.topics[tp.topic].logs[tp.partition]
+        header = HEADER.unpack_from(data) if len(data) >= HEADER_BYTES else None
+        transactional = header is not None and bool(header[5] & TRANSACTIONAL_FLAG)
+        if header is not None and transactional:
+            code = self.transactions.check(header[9], header[10], tp, version)
+            if code:
+                return AppendResult(code)
         result = log.append(data, self.clock.now_ms())
+        if header is not None and transactional and not result.error_code:
+            self.transactions.stored(header[9], Stored(tp, result.base_offset, data))
         self.wake()
         return result
+
+    def write_markers(self) -> None:
+        """Let the logs of ended transactions grow by their markers."""
+        while self.transactions.markers:
+            self.topics_log(self.transactions.markers.pop()).end += 1
+        self.wake()
+
+    def topics_log(self, tp: TopicPartition) -> PartitionLog:
+        """Return the log of a partition that exists."""
+        return self.topics[tp.topic].logs[tp.partition]
 
     def wake(self) -> None:
         """Let those who wait for data look again."""

@@ -51,6 +51,7 @@ class FakeTaskContext:
         self.covered: list[tuple[TopicPartition, int]] = []
         self.known_ids: dict[TopicPartition, bytes] = {}
         self.ids: list[tuple[TopicPartition, bytes, bool]] = []
+        self.findings: dict[str, tuple[str, int, bool]] = {}
         self._positions: dict[str, SourceOffset] = {}
 
     def store(self, partition: SourcePartition, offset: SourceOffset) -> None:
@@ -97,3 +98,10 @@ class FakeTaskContext:
         """Keep the newest lag of a partition."""
         self.lag_reports += 1
         self.lags[partition] = (lag_records, newest_ms)
+
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        """Keep text, count and whether it harms, by name."""
+        if text:
+            self.findings[what] = (text, count, harms)
+        else:
+            self.findings.pop(what, None)

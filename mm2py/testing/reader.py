@@ -68,6 +68,9 @@ class FakeReader:
         self.began: dict[TopicPartition, int] = {}
         self.unread: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
+        self.answered = 0
+        self.quiet = False
+        """Whether a fetch is answered without a partition, as by a broker where nothing happens."""
         self.dropped: list[TopicPartition] = []
         self.last_gaps: list[SourceGap] = []
         self.answers: list[Fetched] = []
@@ -120,6 +123,7 @@ class FakeReader:
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> Fetched:
         """Return the next answer, empty where there is none."""
         self.asked.append((max_wait_ms, max_bytes))
+        self.answered += not self.quiet
         fetched = self._next(max_bytes)
         for tp, batches in fetched:
             self.positions[tp] = batches[-1].last_offset + 1

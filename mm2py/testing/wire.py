@@ -158,6 +158,10 @@ class AnswerWriter:
                 self.unsigned(tag).unsigned(len(data)).raw(data)
         return self
 
+    def taken(self) -> bytes:
+        """Return what was written, for a tagged field."""
+        return bytes(self._out)
+
     def frame(self, correlation_id: int, *, flexible_header: bool) -> bytes:
         """Return the framed answer."""
         head = _INT32.pack(correlation_id) + (b"\x00" if flexible_header else b"")

@@ -82,6 +82,9 @@ class Context:
     def report_covered(self, partition: TopicPartition, offset: int) -> None:
         """Positions are not stored here."""
 
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        pass
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         self.lags[partition] = lag_records
 

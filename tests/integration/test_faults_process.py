@@ -1,4 +1,4 @@
-"""The mirror's own process dies, stops, or is started twice: nothing is lost, what is doubled is bounded."""
+"""The mirror's own process dies, stops, or is started twice: nothing is lost, nothing is doubled."""
 
 import signal
 from collections.abc import Callable
@@ -13,9 +13,7 @@ from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,
     assert_equal,
-    assert_resumed,
     committed_positions,
-    read,
     wait_for_copy,
     wait_for_progress,
 )
@@ -24,9 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_500
-COMMIT_INTERVAL_S = 1
-# What a commit may take on a machine under load, beside its interval.
-SLACK_S = 10
 Unique = Callable[[str], str]
 
 
@@ -46,10 +41,7 @@ def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: P
     return write_flow(tmp_path, region_a, region_b, topic)
 
 
-def test_a_kill_under_load_loses_nothing_and_doubles_what_was_not_committed(
-    flow: Flow, topic: str
-) -> None:
-    doubled_by_kills = 0
+def test_a_kill_under_load_loses_nothing_and_doubles_nothing(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
         for turn in range(2):
             with Mirror(flow.file, name=f"killed-{turn}") as mirror:
@@ -57,18 +49,10 @@ def test_a_kill_under_load_loses_nothing_and_doubles_what_was_not_committed(
                 wait_for_progress(mirror, flow, topic)
                 load.wait_acked(2 * RATE)
                 mirror.kill()
-            at_kill = read(flow.target, flow.remote(topic))
-            position = committed_positions(flow, topic)
-            assert sorted(position) == list(range(PARTITIONS))
-            for partition, log in at_kill.items():
-                # The copy has no holes, so what is behind the position is what will be doubled.
-                number = int((log.records[-1].value or b"").split(b":")[1]) // PARTITIONS
-                tail = number - position[partition]
-                assert 0 <= tail <= RATE * (COMMIT_INTERVAL_S + SLACK_S) / PARTITIONS
-                doubled_by_kills += tail
+            assert sorted(committed_positions(flow, topic)) == list(range(PARTITIONS))
     with Mirror(flow.file, name="last") as mirror:
         truth, copy = wait_for_copy(mirror, flow, topic)
-        assert assert_resumed(truth, copy, rewinds=2) == doubled_by_kills
+        assert_equal(truth, copy)
         assert mirror.stop() == 0
 
 

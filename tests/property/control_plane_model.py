@@ -26,6 +26,7 @@ from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_fold import ConfigFold
 from mm2py.storage.config_state import ConfigSnapshot, SessionKey
@@ -188,6 +189,9 @@ class Peers:
             raise HerderError(f"Cannot reach {url}")
         await worker.herder.put_task_configs(connector, configs)
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        raise HerderError("not asked for here")
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         raise HerderError("not asked for here")
 
@@ -224,7 +228,7 @@ class Worker:
         self.line = Line(world.group, name)
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
-        node = Node(world.cluster, name, None, auto_restart=True, resolve=None)
+        node = Node(world.cluster, name, None, resolve=None)
         self.permit.watch(world.look)
         config = ConfigBackingStore(Log(world.configs, self))
         member = GroupMember(
@@ -285,7 +289,7 @@ class Worker:
 
         return self.world.loop.create_task(run(), context=self.context)
 
-    def _host(self, watcher: TaskWatcher) -> PaperHost:
+    def _host(self, watcher: TaskWatcher, _guard: StartGuard) -> PaperHost:
         self._hosts.append(PaperHost(watcher, self))
         return self._hosts[-1]
 

@@ -21,9 +21,8 @@ from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.seal import sealed
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import LogSession, TopicLog
 from mm2py_connectors.conflicts import ConflictWatch
-from mm2py_connectors.loop_suppression import LoopFilter
+from mm2py_connectors.loop_suppression import LoopFilter, ProducerLog
 
 pytestmark = pytest.mark.fuzz
 
@@ -123,9 +122,6 @@ class IdLog:
             self._position += 1
             handle(0, record)
 
-    async def tail(self, handle: RecordHandler) -> None:
-        """Not used."""
-
 
 @dataclass
 class Flow:
@@ -170,9 +166,9 @@ def new_filter(world: World) -> LoopFilter:
 
 
 def a_filter(
-    world: World, log: TopicLog, origins: ProducerOrigins, context: FakeTaskContext
+    world: World, log: ProducerLog, origins: ProducerOrigins, context: FakeTaskContext
 ) -> LoopFilter:
-    return LoopFilter(LogSession(world, log), origins, context, ConflictWatch((), context.clock))
+    return LoopFilter(world, log, origins, context, ConflictWatch((), context.clock))
 
 
 async def read_all(world: World, flows: list[Flow], writing: "asyncio.Task[None]") -> None:
@@ -207,9 +203,6 @@ async def test_2_calls_during_a_read_share_the_next_one_and_never_that_one() -> 
             del handle
             reads.append(asyncio.Event())
             await reads[-1].wait()
-
-        async def tail(self, handle: RecordHandler) -> None:
-            """Not used."""
 
     world = World(random.Random(1))
     origins = ProducerOrigins(everything=False, target="A", target_cluster="")

@@ -13,6 +13,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from mm2py_workers.flow_changes import flow_app
+from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
 from mm2py_workers.output import DebugOption, end_with, examples
 from mm2py_workers.topic_command import show_topics
@@ -150,6 +151,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> N
 
 
 app.add_typer(flow_app, name="flow")
+app.add_typer(group_app, name="group")
 app.command(
     "lag",
     epilog=examples(

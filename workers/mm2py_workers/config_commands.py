@@ -146,11 +146,11 @@ def _joined(props: Mapping[str, str], origins: Mapping[str, str]) -> Effective:
 
 def _with_defaults(effective: Effective, model: type[ConfigModel]) -> Effective:
     result = dict(effective)
-    for name, info in options_of(model).items():
-        java = info.option.java_default
+    for name, option in options_of(model).items():
+        java = option.java_default
         rule = "default" if java is None else f"our default (Java: {java})"
-        if not info.required:
-            result.setdefault(name, Value(info.default, rule=rule))
+        if option.default is not None:
+            result.setdefault(name, Value(option.default, rule=rule))
     return result
 
 

@@ -14,7 +14,6 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import connection_settings
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.secret_names import secrets_in
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
@@ -36,32 +35,30 @@ from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.file_offsets import FileOffsetBackingStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import memory_configs, memory_statuses
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
 from mm2py_workers.host_wiring import host_pool, host_processes, host_starter, task_host
+from mm2py_workers.hosted_flow import HostedMaps
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
-from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
+from mm2py_workers.internal_stores import CONNECT, FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode
 from mm2py_workers.worker_file import WorkerFile
 
 __all__ = ["build_distributed", "build_standalone"]
 
-CONNECT: Final = "connect"
-"""Stands for the source where tasks bring their own kind of it."""
-
 DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
-
-AUTO_RESTART: Final = "task.auto.restart"
 
 
 class WorkerOffsets(OffsetStore, herder_api.OffsetStore, Protocol):
@@ -142,9 +139,9 @@ class _Worker:
             status=status,
             offsets=offsets,
             membership=membership,
-            hosts=lambda watcher: HostsBySource(
+            hosts=lambda watcher, guard: HostsBySource(
                 _source_of,
-                lambda source: self._host(source, watcher, tables, offsets, on_topic),
+                lambda source: self._host(source, watcher, guard, tables, offsets, on_topic),
             ),
             peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
@@ -152,22 +149,26 @@ class _Worker:
             editor=OffsetEditor(offsets, node.plugins.find),
             meter=self.meter(),
             settings=self.file.worker,
-            auto_restart=parse_boolean_leniently(self.file.props.get(AUTO_RESTART), absent=True),
             close=close,
+            fence_producers=tables.fence_producers,
         )
 
     def _host(
         self,
         source: str,
         watcher: TaskWatcher,
+        guard: StartGuard,
         tables: FlowTables,
         offsets: WorkerOffsets,
         on_topic: Callable[[TaskId, str], None],
     ) -> SourceHost:
         meter = self.meter(source)
         ledger: LedgerStore | None = None
+        maps: MapStore = NoMapStore()
         if source != CONNECT:
             ledger = tables.ledger(source, self._ledger_replicas(), meter)
+            if self.node.pool is None and not self.file.standalone:
+                maps = HostedMaps(tables, source, self._ledger_replicas())
         events: EventSink = ledger if ledger is not None else NoLedger()
         host = task_host(
             self.node,
@@ -176,11 +177,12 @@ class _Worker:
             self.file.worker,
             offsets,
             FlowReports(meter=meter, events=events, on_topic=on_topic),
+            maps=maps,
             permit=tables.permit,
             producers=tables.producer_ids(self._ledger_replicas()),
             target_name="the worker's cluster",
         )
-        return SourceHost(host(watcher), ledger)
+        return SourceHost(host(watcher, guard), ledger)
 
     def _ledger_replicas(self) -> int:
         """As safe as the offsets; where those are in a file, as the broker has it."""
@@ -299,7 +301,13 @@ def _node(
         worker_id=rest.worker_id,
         plugins=plugins,
         catalog=InstalledPlugins(plugins),
-        validator=ConfigValidator(plugins, resolve=file.resolve, policy=file.policy, mask=mask),
+        validator=ConfigValidator(
+            plugins,
+            resolve=file.resolve,
+            policy=file.policy,
+            mask=mask,
+            exactly_once=file.worker.exactly_once,
+        ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,

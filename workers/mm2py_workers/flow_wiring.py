@@ -30,6 +30,7 @@ from mm2py.storage.status_records import TopicUse
 from mm2py.types import TaskId
 from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.host_wiring import task_host
+from mm2py_workers.hosted_flow import HostedMaps
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 
@@ -52,15 +53,17 @@ class _FlowStores:
 
     offsets: KafkaOffsetBackingStore
     ledger: LedgerStore
+    maps: HostedMaps
 
     async def start(self) -> None:
-        """Read the offsets; the ledger opens beside the data."""
+        """Read the offsets; the ledger opens beside the data, the maps where tasks live in this process."""
         await self.offsets.start()
         self.ledger.start()
 
     async def stop(self) -> None:
-        """Close both."""
+        """Close all."""
         await self.ledger.stop()
+        await self.maps.close()
         await self.offsets.stop()
 
 
@@ -82,6 +85,8 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     stores = worker_stores(plan.props, plan.worker, tables)
     # As safe as the offsets are.
     ledger = tables.ledger(source, plan.worker.offset_storage_replication_factor, meter)
+    # Made here, with the flow's other topics; child processes open it for themselves.
+    maps = HostedMaps(tables, source, plan.worker.offset_storage_replication_factor)
     overrides = _overrides(plan, tables, clock)
 
     async def close() -> None:
@@ -104,7 +109,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         prepare=stores.prepare,
         config=stores.config,
         status=stores.status,
-        offsets=_FlowStores(stores.offsets, ledger),
+        offsets=_FlowStores(stores.offsets, ledger, maps),
         membership=membership_of(plan.worker, cluster, permit, stores.config, node),
         hosts=task_host(
             node,
@@ -113,6 +118,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             plan.worker,
             stores.offsets,
             FlowReports(meter=meter, events=ledger, on_topic=on_topic),
+            maps=maps,
             permit=permit,
             producers=tables.producer_ids(plan.worker.offset_storage_replication_factor),
             target_name=f"target cluster {target}",
@@ -123,8 +129,8 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         editor=OffsetEditor(stores.offsets, node.plugins.find),
         meter=meter,
         settings=plan.worker,
-        auto_restart=plan.auto_restart,
         close=close,
+        fence_producers=tables.fence_producers,
     )
     return WiredFlow(parts, overrides)
 

@@ -8,14 +8,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
 
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
-from mm2py.config.driver_options import DriverOptions
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import ProcessConfig, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostPool
@@ -25,6 +25,8 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
+from mm2py.storage.offset_map_store import MapStore
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
@@ -55,7 +57,7 @@ def host_processes(props: Mapping[str, str]) -> int:
     Raises:
         ConfigError: the value is no such number.
     """
-    given = parse_config(DriverOptions, props).task_host_processes
+    given = parse_config(ProcessConfig, props).task_host_processes
     return len(os.sched_getaffinity(0)) if given is None else given
 
 
@@ -88,13 +90,15 @@ def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
     store: OffsetStore,
     reports: FlowReports,
     *,
+    maps: MapStore,
     permit: Permit,
     producers: ProducerIdStore,
     target_name: str,
-) -> Callable[[TaskWatcher], TaskHost]:
+) -> Callable[[TaskWatcher, StartGuard], TaskHost]:
     """Return what makes a flow's task host; ``props`` are its worker config, resolved."""
 
-    def host(watcher: TaskWatcher) -> TaskHost:
+    def host(watcher: TaskWatcher, guard: StartGuard) -> TaskHost:
+        guarded = replace(reports, guard=guard)
         if node.pool is not None:
             return child_host(
                 node.pool,
@@ -102,7 +106,7 @@ def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
                 props,
                 worker,
                 watcher,
-                reports,
+                guarded,
                 plugins=node.plugins,
                 permit=permit,
             )
@@ -112,7 +116,8 @@ def task_host(  # noqa: PLR0913 - one keyword per part that tasks share
             worker,
             plugins=node.plugins,
             store=store,
-            reports=reports,
+            maps=maps,
+            reports=guarded,
             permit=permit,
             producers=producers,
             target_name=target_name,

@@ -1,11 +1,11 @@
-"""One flow inside a task host: its own connections, Senders and offset store.
+"""One flow inside a task host: its own connections, Senders, offset store and offset maps.
 
-Flow: ``FlowSpec`` -> ``open_flow`` -> ``TaskAssembly`` in an ``InProcessTaskHost``; positions go to the target
-from here and never cross the pipe. The store is opened beside the tasks, which wait for it.
+Flow: ``FlowSpec`` -> ``open_flow`` -> ``TaskAssembly`` in an ``InProcessTaskHost``; positions and maps go to the target
+from here and never cross the pipe. The stores are opened beside the tasks, which wait for them.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import final
@@ -18,6 +18,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import Mm2pyError
+from mm2py.mirror.offset_map import Page
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.hosts.service import FlowSpec
 from mm2py.runtime.plugins.plugins import Plugins
@@ -29,72 +30,140 @@ from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatch
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.storage.producer_id_store import ProducerIdStore
-from mm2py.types import FlowName
-from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
+from mm2py.types import FlowName, TopicPartition
+from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, store_producer
 from mm2py_workers.target_senders import TargetSenders
 
-__all__ = ["HostedOffsets", "open_flow", "task_assembly"]
+__all__ = ["HostedMaps", "HostedOffsets", "open_flow", "task_assembly"]
 
 
 @final
-class HostedOffsets:
-    """An offset store that opens at its first use, and is tried again at the next when that failed."""
+class _Opening:
+    """Opens a store at its first use, and tries again at the next when that failed."""
 
-    def __init__(self, tables: FlowTables, topic: InternalTopic) -> None:
-        self._tables, self._cluster = tables, tables.cluster
-        self._store = KafkaOffsetBackingStore(tables.table(topic, follow=False))
+    def __init__(self, cluster: Cluster, start: Callable[[], Awaitable[None]]) -> None:
+        self._cluster, self._start = cluster, start
         self._turn = asyncio.Lock()
         self._open = False
         self._early: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Open it beside whatever else is being opened."""
-        self._early = asyncio.create_task(self._try(), name="offset store")
+        self._early = asyncio.create_task(self._try(), name="hosted store")
 
-    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest value of each key."""
-        await self._ready()
-        return await self._store.get(keys)
+    async def done(self) -> None:
+        """Wait until it is open; raises what opening it raises."""
+        async with self._turn:
+            if not self._open:
+                await self._cluster.connect()
+                await self._start()
+                self._open = True
 
-    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write values; returns when all are acknowledged."""
-        await self._ready()
-        await self._store.set(values)
-
-    async def close(self) -> None:
-        """Close its connections."""
+    async def end(self) -> None:
+        """Stop opening it."""
         if self._early is not None:
             self._early.cancel()
             await asyncio.wait({self._early})
-        await self._store.stop()
-        await self._tables.close()
-        await self._cluster.close()
+        self._open = False
 
     async def _try(self) -> None:
         # The first caller that needs it gets the error.
         with suppress(Mm2pyError):
-            await self._ready()
+            await self.done()
 
-    async def _ready(self) -> None:
-        async with self._turn:
-            if not self._open:
-                await self._cluster.connect()
-                await self._store.start()
-                self._open = True
+
+@final
+class HostedOffsets:
+    """The offset store of a flow in its task host."""
+
+    def __init__(
+        self, tables: FlowTables, topic: InternalTopic, *, transactional: bool = False
+    ) -> None:
+        self._store = KafkaOffsetBackingStore(
+            tables.table(topic, follow=False, transactional=transactional)
+        )
+        self.opening = _Opening(tables.cluster, self._store.start)
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the newest value of each key."""
+        await self.opening.done()
+        return await self._store.get(keys)
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write values; returns when all are acknowledged."""
+        await self.opening.done()
+        await self._store.set(values)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.opening.end()
+        await self._store.stop()
+
+
+@final
+class HostedMaps:
+    """The offset maps of a flow in its task host."""
+
+    def __init__(
+        self,
+        tables: FlowTables,
+        source: str,
+        replication_factor: int,
+        *,
+        transactional: bool = False,
+    ) -> None:
+        self._store = tables.offset_map(source, replication_factor, transactional=transactional)
+        self.opening = _Opening(tables.cluster, self._store.start)
+
+    @property
+    def topic(self) -> str:
+        """The topic that holds them."""
+        return self._store.topic
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+        """Return the newest page of each partition that has a map."""
+        await self.opening.done()
+        return await self._store.load(partitions)
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Return the last page that begins below a target offset, else the first one."""
+        await self.opening.done()
+        return await self._store.page_below(partition, target)
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Write pages; returns when all are acknowledged."""
+        await self.opening.done()
+        await self._store.write(pages)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.opening.end()
+        await self._store.stop()
 
 
 @final
 class _HostedFlow:
     """Implements ``mm2py.runtime.hosts.service.HostedFlow``."""
 
-    def __init__(self, host: InProcessTaskHost, permit: Permit, offsets: HostedOffsets) -> None:
+    def __init__(
+        self,
+        host: InProcessTaskHost,
+        permit: Permit,
+        tables: FlowTables,
+        stores: tuple[HostedOffsets, HostedMaps | None],
+    ) -> None:
         self.host, self.permit = host, permit
-        self._offsets = offsets
+        self._tables, self._stores = tables, stores
 
     async def close(self) -> None:
-        """Close the offset store."""
-        await self._offsets.close()
+        """Close the stores and their connections."""
+        for store in self._stores:
+            if store is not None:
+                await store.close()
+        await self._tables.close()
+        await self._tables.cluster.close()
 
 
 def open_flow(
@@ -118,13 +187,24 @@ def open_flow(
     permit = Permit(clock)
     producer = store_producer(spec.worker, spec.flow)
     tables = FlowTables(cluster, producer, permit=permit, clock=clock)
-    offsets = HostedOffsets(tables, offset_topic(spec.worker, worker))
+    offsets = HostedOffsets(
+        tables, offset_topic(spec.worker, worker), transactional=worker.exactly_once
+    )
+    maps = None
+    if spec.flow.source != CONNECT:  # a worker's tasks that copy no source cluster
+        maps = HostedMaps(
+            tables,
+            spec.flow.source,
+            worker.offset_storage_replication_factor,
+            transactional=worker.exactly_once,
+        )
     assembly = task_assembly(
         spec.flow,
         spec.worker,
         worker,
         plugins=plugins,
         store=offsets,
+        maps=maps or NoMapStore(),
         reports=reports,
         permit=permit,
         producers=tables.producer_ids(worker.offset_storage_replication_factor),
@@ -140,8 +220,10 @@ def open_flow(
     host = InProcessTaskHost(
         build, watcher, graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000
     )
-    offsets.start()
-    return _HostedFlow(host, permit, offsets)
+    offsets.opening.begin()
+    if maps is not None:
+        maps.opening.begin()
+    return _HostedFlow(host, permit, tables, (offsets, maps))
 
 
 def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
@@ -151,6 +233,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     *,
     plugins: Plugins,
     store: OffsetStore,
+    maps: MapStore,
     reports: FlowReports,
     permit: Permit,
     producers: ProducerIdStore,
@@ -175,5 +258,11 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
             conversion=partial(Conversion.of, props),
             on_topic=reports.on_topic,
             permit=permit,
+            maps=maps,
+            transactions=(
+                (lambda spec: links.transactions(spec, worker, store, reports.guard))
+                if worker.exactly_once
+                else None
+            ),
         )
     )

@@ -5,7 +5,7 @@ clusters may have topics of the same name, so each has its own meters and its ow
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -72,6 +72,12 @@ class HostsBySource:
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks that are known."""
         return tuple(self._place)
+
+    def problems(self) -> Mapping[str, str]:
+        """What hides the state of tasks, with the cause."""
+        return {
+            what: why for each in self._hosts.values() for what, why in each.host.problems().items()
+        }
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Let every task read all but these."""

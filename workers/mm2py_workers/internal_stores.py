@@ -5,32 +5,48 @@ Opens no connection.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from functools import partial
+from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import Permit
 from mm2py.client.send.record_writer import RecordWriter
+from mm2py.client.send.transactions import check_transactions, fence_producers
 from mm2py.clock import Clock
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.ledger import ledger_topic
+from mm2py.mirror.offset_map import offset_map_topic
+from mm2py.mirror.offset_map_reader import read_page
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.observability.metrics import FlowMeter
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.storage.offset_map_store import OffsetMapStore
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
-from mm2py.types import FlowName
+from mm2py.types import FlowName, TopicPartition
 
-__all__ = ["FlowTables", "WorkerStores", "offset_topic", "store_producer", "worker_stores"]
+__all__ = [
+    "CONNECT",
+    "FlowTables",
+    "WorkerStores",
+    "offset_topic",
+    "store_producer",
+    "worker_stores",
+]
+
+CONNECT: Final = "connect"
+"""In place of a source, of what copies no source cluster: a worker's own topics and other connectors' tasks."""
 
 _KNOWN = ("topic", "partitions", "replication.factor")
 
@@ -49,24 +65,67 @@ class FlowTables:
         self, cluster: Cluster, producer: ProducerSettings, *, permit: Permit, clock: Clock
     ) -> None:
         self.cluster, self.permit = cluster, permit
-        self._clock = clock
+        self._clock, self._producer = clock, producer
         self._topics = InternalTopics(Admin(cluster), clock=clock)
         self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
         self._producer_ids: ProducerIdStore | None = None
 
-    def table(self, topic: InternalTopic, *, follow: bool = True) -> KafkaTable:
-        """Return the table over one topic."""
+    def table(
+        self, topic: InternalTopic, *, follow: bool = True, transactional: bool = False
+    ) -> KafkaTable:
+        """Return the table over one topic; ``transactional``: some of its records are written in transactions."""
         self._topics.add(topic)
         return KafkaTable(
             topic.name,
             prepare=lambda: self._topics.partitions(topic.name),
             writer=self._writer,
-            reader=lambda: LogReader(self.cluster, topic.name, clock=self._clock),
+            reader=lambda: LogReader(
+                self.cluster, topic.name, clock=self._clock, waits_for_transactions=transactional
+            ),
             follow=follow,
+            # Tasks that are not started yet end what is open.
+            reads_at_start=follow or not transactional,
         )
 
+    def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:
+        """Return the leader's writer of the config topic, None where its records are as all others."""
+        if not worker.leader_writes_in_transactions:
+            return None
+        return KafkaPrivilegedWriter(
+            self.cluster,
+            self._producer,
+            f"connect-cluster-{worker.group_id}",
+            TopicPartition(worker.config_storage_topic, 0),
+            permit=self.permit,
+            clock=self._clock,
+        )
+
+    async def fence_producers(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers on this cluster."""
+        await fence_producers(
+            self.cluster,
+            transactional_ids,
+            clock=self._clock,
+            timeout_ms=self._producer.transaction_timeout_ms,
+        )
+
+    async def check_exactly_once(self, worker: WorkerConfig) -> None:
+        """Refuse a cluster that is too old for exactly-once, or hides the leader's transactional id.
+
+        Raises:
+            ConfigError: what is missing.
+        """
+        if worker.leader_writes_in_transactions:
+            await check_transactions(self.cluster, f"connect-cluster-{worker.group_id}")
+
     def own_table(
-        self, name: str, cleanup_policy: str, replication_factor: int, *, follow: bool = True
+        self,
+        name: str,
+        cleanup_policy: str,
+        replication_factor: int,
+        *,
+        follow: bool = True,
+        transactional: bool = False,
     ) -> KafkaTable:
         """Return the table over a topic that Connect does not know; ``-1`` is the broker's default."""
         topic = InternalTopic(
@@ -78,7 +137,7 @@ class FlowTables:
             cleanup_policy=cleanup_policy,
             renamable=False,
         )
-        return self.table(topic, follow=follow)
+        return self.table(topic, follow=follow, transactional=transactional)
 
     def ledger(self, source: str, replication_factor: int, meter: FlowMeter) -> LedgerStore:
         """Return the loss ledger of one source."""
@@ -91,6 +150,16 @@ class FlowTables:
             table = self.own_table(PRODUCERS_TOPIC, "compact", replication_factor, follow=False)
             self._producer_ids = ProducerIdStore(table)
         return self._producer_ids
+
+    def offset_map(
+        self, source: str, replication_factor: int, *, transactional: bool = False
+    ) -> OffsetMapStore:
+        """Return the offset maps of one source."""
+        topic = offset_map_topic(source)
+        table = self.own_table(
+            topic, "compact", replication_factor, follow=False, transactional=transactional
+        )
+        return OffsetMapStore(table, partial(read_page, self.cluster, topic))
 
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""
@@ -119,11 +188,21 @@ def worker_stores(
     """Return the three stores of one worker."""
     config, status = _config_topic(props, worker), _status_topic(props, worker)
     offsets = offset_topic(props, worker)
+
+    async def prepare() -> None:
+        await tables.check_exactly_once(worker)
+        await tables.prepare(config.name, status.name, offsets.name)
+
     return WorkerStores(
-        config=ConfigBackingStore(tables.table(config)),
+        config=ConfigBackingStore(
+            tables.table(config, transactional=worker.leader_writes_in_transactions),
+            privileged=tables.privileged_writer(worker),
+        ),
         status=StatusBackingStore(tables.table(status)),
-        offsets=KafkaOffsetBackingStore(tables.table(offsets, follow=False)),
-        prepare=lambda: tables.prepare(config.name, status.name, offsets.name),
+        offsets=KafkaOffsetBackingStore(
+            tables.table(offsets, follow=False, transactional=worker.exactly_once)
+        ),
+        prepare=prepare,
     )
 
 

@@ -30,7 +30,6 @@ class FlowPlan:
     worker: WorkerConfig
     connectors: Mapping[str, Mapping[str, str]]
     resolve: Callable[[ConnectorConfig], dict[str, str]]
-    auto_restart: bool
     by_file: bool = True
 
 

@@ -11,18 +11,30 @@ from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.send.sender import Announce, Sender
+from mm2py.client.send.owner import Announce
+from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import SourceFrameworkConfig
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError
 from mm2py.mirror.producer_ids import (
     SOURCE_CLUSTER_ID,
     MirrorProducer,
     Suppression,
     suppression_of,
 )
+from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_transactions import (
+    StartGuard,
+    TaskTransactions,
+    transaction_interval_ms,
+)
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName
@@ -67,6 +79,7 @@ class TargetSenders:
             on_failed: OnFailed,
             on_stalled: OnStalled,
             on_doubt: OnDoubt,
+            copied: CopiedSoFar | None,
         ) -> Sender:
             return Sender(
                 Cluster(settings.connection, alias=self._flow.target, clock=self._clock),
@@ -79,9 +92,41 @@ class TargetSenders:
                 announce=announce,
                 permit=self._permit,
                 owns_cluster=True,
+                copied=copied,
             )
 
         return make
+
+    def transactions(
+        self, spec: TaskSpec, worker: WorkerConfig, store: OffsetStore, guard: StartGuard
+    ) -> TaskTransactions:
+        """Return what a task has in place of ``sender`` with exactly-once support.
+
+        Raises:
+            ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
+        """
+        settings = self._settings(spec)
+        connector = parse_config(SourceFrameworkConfig, spec.connector_config)
+        interval_ms = transaction_interval_ms(connector, worker)
+        if interval_ms >= settings.transaction_timeout_ms:
+            raise ConfigError(
+                f"a transaction of {interval_ms} ms cannot end before transaction.timeout.ms="
+                f"{settings.transaction_timeout_ms} of the producer",
+                remedy="lower transaction.boundary.interval.ms, or raise producer.override.transaction.timeout.ms",
+            )
+        return TaskTransactions(
+            Cluster(settings.connection, alias=self._flow.target, clock=self._clock),
+            settings,
+            f"{worker.group_id}-{spec.id}",
+            store=store,
+            topic=worker.offset_storage_topic,
+            fence=lambda: guard.fence(spec.id),
+            verify=lambda: guard.verify(spec.id, spec.configs),
+            announce=self._announcement(spec),
+            interval_s=interval_ms / 1000,
+            clock=self._clock,
+            permit=self._permit,
+        )
 
     def _announcement(self, spec: TaskSpec) -> Announce | None:
         """Return what publishes the ids of a mirror's task; what others write is the cluster's own."""

@@ -15,7 +15,6 @@ from mm2py.clock import Clock
 from mm2py.config.catalog import Catalog
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.lint_keys import property_problem
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.override_policy import ALL_OVERRIDES
@@ -280,14 +279,12 @@ def _derive(
     if SOURCE in connectors and _runs_both_ways(config, name):
         # What stands between these two flows and an endless circle is not left to what a cluster allows.
         connectors[SOURCE].setdefault(LOOP_SUPPRESSION, Suppression.ON)
-    restart = _resolved(config, connectors.get(SOURCE, {})).get("task.auto.restart")
     return FlowPlan(
         name=name,
         props=props,
         worker=worker,
         connectors=connectors,
         resolve=lambda raw: _resolved(config, raw),
-        auto_restart=parse_boolean_leniently(restart, absent=True),
         by_file=by_file,
     )
 

@@ -7,23 +7,28 @@ and ``RestSettings``. Every problem of a file is told at once, with its line. Op
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 from mm2py.config.class_names import SIMPLE_HEADER_CONVERTER
 from mm2py.config.clients import connection_settings
-from mm2py.config.definitions import ConfigModel, Option, check_config, parse_config
+from mm2py.config.definitions import ConfigModel, check_config, parse_config
 from mm2py.config.derivation import PROVIDER_PREFIX
-from mm2py.config.driver_options import DriverOptions
-from mm2py.config.framework_definitions import converter_problem
-from mm2py.config.java_values import JavaType
+from mm2py.config.framework import converter_problem
 from mm2py.config.override_policy import OverridePolicy, override_policy
 from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.providers import Providers, provider_placeholders
-from mm2py.config.rest_options import RestOptions
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
-from mm2py.config.worker import DEDICATED_DEFAULTS, WorkerConfig
+from mm2py.config.worker import (
+    DEDICATED_DEFAULTS,
+    ConnectWorkerConfig,
+    ProcessConfig,
+    RestOptions,
+    StandaloneConfig,
+    WorkerConfig,
+)
 from mm2py.errors import ConfigError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py_workers.connect_arguments import ProblemsError
@@ -33,7 +38,6 @@ __all__ = ["WorkerFile", "load_worker_file"]
 
 T = TypeVar("T")
 
-_CLASS: Final = JavaType.CLASS
 _ROLES: Final = ("key", "value", "header")
 _TOPICS: Final = ("config.storage.topic", "offset.storage.topic", "status.storage.topic")
 _GROUP_DEFAULTS: Final = {
@@ -52,21 +56,6 @@ _STANDALONE: Final = {
     "group.id": "standalone",
     **dict.fromkeys(_TOPICS, "standalone"),
 }
-
-
-class _Converters(ConfigModel):
-    """What an ordinary worker has to say of records; in the dedicated mode bytes stay bytes."""
-
-    key_converter: Annotated[str, Option(_CLASS, "Converts keys, unless a connector has its own.")]
-    value_converter: Annotated[
-        str, Option(_CLASS, "Converts values, unless a connector has its own.")
-    ]
-
-
-class _Standalone(_Converters):
-    offset_storage_file_filename: Annotated[
-        str, Option(JavaType.STRING, "File that holds the source offsets.", importance="high")
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +79,7 @@ class WorkerFile:
     @property
     def offsets(self) -> Path:
         """The file of a standalone worker's source offsets."""
-        return Path(self.props["offset.storage.file.filename"])
+        return Path(parse_config(StandaloneConfig, self.props).offset_storage_file_filename)
 
     def resolve(self, config: ConnectorConfig) -> dict[str, str]:
         """Replace the placeholders of a connector's or task's config.
@@ -135,10 +124,15 @@ def load_worker_file(
     resolved = findings.resolved(providers)
     findings.refuse_now()
     props = _DEFAULTS | resolved
-    models: list[type[ConfigModel]] = [DriverOptions, WorkerConfig, RestOptions, _Converters]
+    models: list[type[ConfigModel]] = [
+        ProcessConfig,
+        WorkerConfig,
+        RestOptions,
+        ConnectWorkerConfig,
+    ]
     if standalone:
         props = _STANDALONE | props
-        models = [DriverOptions, WorkerConfig, RestOptions, _Standalone]
+        models = [ProcessConfig, WorkerConfig, RestOptions, StandaloneConfig]
     for model in models:
         findings.check(model, props)
     findings.converters(props)
@@ -149,10 +143,15 @@ def load_worker_file(
     rest = findings.tried(
         lambda: RestSettings.of_worker(resolved, insecure=insecure, origin=findings.place)
     )
-    policy = findings.tried(
-        lambda: override_policy(
-            props.get("connector.client.config.override.policy", "All"),
-            worker.connector_client_config_override_allowlist if worker is not None else (),
+    policy = (
+        None
+        if worker is None
+        else findings.tried(
+            partial(
+                override_policy,
+                worker.connector_client_config_override_policy,
+                worker.connector_client_config_override_allowlist,
+            )
         )
     )
     findings.tried(lambda: connection_settings(props, scope=file.path))
@@ -160,6 +159,9 @@ def load_worker_file(
     assert worker is not None, "or it was refused"
     assert rest is not None, "or it was refused"
     assert policy is not None, "or it was refused"
+    notices = tuple(_notices(resolved, worker, standalone=standalone))
+    if standalone:
+        worker = worker.model_copy(update={"exactly_once_source_support": "disabled"})
     return WorkerFile(
         file=file,
         props=props,
@@ -167,7 +169,7 @@ def load_worker_file(
         rest=rest,
         policy=policy,
         providers=providers,
-        notices=tuple(_notices(resolved, worker, standalone=standalone)),
+        notices=notices,
         standalone=standalone,
     )
 
@@ -178,10 +180,10 @@ def _notices(props: Mapping[str, str], worker: WorkerConfig, *, standalone: bool
             "plugin.path has no effect: connectors are Python packages with an entry point of group"
             " mm2py.connectors, and the mirror connectors are built in"
         )
-    if worker.exactly_once_source_support.strip().lower() != "disabled":
+    if standalone and worker.leader_writes_in_transactions:
         yield (
-            f"exactly.once.source.support={worker.exactly_once_source_support} comes with part 4:"
-            " records are copied at least once"
+            f"exactly.once.source.support={worker.exactly_once_source_support} has no effect: a standalone"
+            " worker keeps its offsets in a file, so records are copied at least once"
         )
     if standalone and props.get(PROCESSES, "0").strip() != "0":
         yield f"{PROCESSES} has no effect: tasks of a standalone worker live in its own process"

@@ -28,7 +28,7 @@ from mm2py.protocol.groups import DescribedGroup
 from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
 from mm2py.protocol.log_offsets import OffsetQuery
 from mm2py.protocol.outcomes import NamedError
-from mm2py.protocol.topics import NewTopic, TopicMetadata
+from mm2py.protocol.topics import MetadataResult, NewTopic, TopicMetadata
 from mm2py.types import TopicPartition
 
 __all__ = ["Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
@@ -72,21 +72,25 @@ class ListedOffset:
 
 @final
 class Admin:
-    """Administration over the connections of a cluster; stateless."""
+    """Administration over the connections of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._listed: tuple[MetadataResult, Mapping[str, TopicDescription]] | None = None
 
     # ---- topics ----
 
-    async def list_topics(self) -> dict[str, TopicDescription]:
-        """Return all topics but the broker's own (``__consumer_offsets``, ...)."""
+    async def list_topics(self) -> Mapping[str, TopicDescription]:
+        """Return all topics but the broker's own (``__consumer_offsets``, ...); the same object while nothing changed."""
         found = await self.cluster.metadata(None)
-        return {
-            topic.name: _description(topic)
-            for topic in found.topics
-            if not topic.is_internal and not topic.error_code
-        }
+        if self._listed is None or self._listed[0] is not found:
+            topics = {
+                topic.name: _description(topic)
+                for topic in found.topics
+                if not topic.is_internal and not topic.error_code
+            }
+            self._listed = found, topics
+        return self._listed[1]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Return the topics that exist; one that may not be described carries its error."""

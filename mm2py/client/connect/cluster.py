@@ -25,12 +25,17 @@ from mm2py.errors import (
     RetriableError,
     RetriableServerError,
     ServerError,
+    UnsupportedVersionError,
 )
 from mm2py.protocol.brokers import ProducerIdResult
 from mm2py.protocol.buffers import BufferPool
-from mm2py.protocol.call import Call
-from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, server_error
-from mm2py.protocol.group_messages import find_coordinator
+from mm2py.protocol.call import AnswerMemo, Call
+from mm2py.protocol.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    COORDINATOR_NOT_AVAILABLE,
+    server_error,
+)
+from mm2py.protocol.group_messages import find_coordinator, find_coordinators
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.topics import MetadataResult
 from mm2py.types import TopicPartition
@@ -45,6 +50,8 @@ ADMIN: Final = "admin"
 """Purpose of the connections that carry metadata and administration."""
 
 COORDINATOR: Final = "coordinator"
+
+_GROUPS_PER_QUESTION: Final = 1_000
 
 SILENT_S: Final = 2.0
 """How long a broker may owe metadata before another one is asked too."""
@@ -106,6 +113,8 @@ class Cluster:
         self._refreshed_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: set[str] = set()
+        self._all_topics: AnswerMemo[MetadataResult] = AnswerMemo()
+        self._last: MetadataResult | None = None
 
     def __str__(self) -> str:
         addresses = ",".join(str(address) for address in self._bootstrap)
@@ -152,8 +161,12 @@ class Cluster:
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
         """Ask for fresh metadata of ``topics``, None for all topics of the cluster."""
         call = metadata(topics)
+        if topics is None:
+            call = self._all_topics.over(call)
         result = await self._repeat(lambda: self._first_answer(call), call.name)
-        self._take(result)
+        if result is not self._last:
+            self._last = result
+            self._take(result)
         return result
 
     async def leader(self, tp: TopicPartition) -> Leader:
@@ -239,6 +252,36 @@ class Cluster:
         except ConnectionFailedError:
             self.coordinator_moved(group_id)
             raise
+
+    async def coordinators(self, group_ids: Iterable[str]) -> dict[str, int | Mm2pyError]:
+        """Return the coordinator's node of many groups, or why there is none; one question for all unknown ones.
+
+        Raises:
+            RetriableError: no broker answered.
+        """
+        wanted = list(group_ids)
+        refused: dict[str, Mm2pyError] = {}
+        unknown = [group for group in wanted if group not in self._coordinators]
+        for start in range(0, len(unknown), _GROUPS_PER_QUESTION):
+            asked = unknown[start : start + _GROUPS_PER_QUESTION]
+            connection = await self._any()
+            try:
+                answers = await connection.call(find_coordinators(asked))
+            except UnsupportedVersionError:  # brokers before 3.0 are asked one by one
+                answers = {it: await connection.call(find_coordinator(it)) for it in asked}
+            for group, answer in answers.items():
+                if answer.error_code:
+                    refused[group] = server_error(
+                        answer.error_code, f"coordinator of group {group}"
+                    )
+                else:
+                    self._coordinators[group] = answer.node.node_id
+        absent = server_error(COORDINATOR_NOT_AVAILABLE, "coordinator")
+        return {it: self._coordinators.get(it, refused.get(it, absent)) for it in wanted}
+
+    def coordinator_found(self, group_id: str, node_id: int) -> None:
+        """Note which broker coordinates a group, as a list of groups says."""
+        self._coordinators[group_id] = node_id
 
     def coordinator_moved(self, group_id: str) -> None:
         """Forget the coordinator of a group."""

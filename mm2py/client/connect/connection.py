@@ -77,6 +77,8 @@ class BrokerConnection:
     ) -> None:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
+        self.features: Mapping[str, int] = {}
+        """Levels that the cluster runs at, as this broker knew them when the connection was opened."""
         self.round_trip_s = inf
         """Shortest time from a request to its answer: any answer proves that the broker is no farther away."""
         self._settings = settings
@@ -183,6 +185,7 @@ class BrokerConnection:
         if found.error_code:
             raise server_error(found.error_code, f"ApiVersions to {self.address}")
         self.versions = found.versions
+        self.features = {it.name: it.max_level for it in found.finalized_features}
 
     @property
     def address(self) -> str:

@@ -1,16 +1,18 @@
 """Consumer groups of one cluster: which there are, what they have committed, and commits on their behalf.
 
 Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) -> ``committed`` (OffsetFetch of
-many groups per coordinator) -> ``commit`` (OffsetCommit without a member, for groups that have none).
+many groups per coordinator) -> ``commit`` (OffsetCommit without a member, for groups that have none). The broker
+refuses the commit of a group that has members, so whether it has any needs no question before.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
+from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
@@ -19,12 +21,14 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.group_messages import group_offsets, list_groups, offset_commit, offset_fetch
 from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
-from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.types import TopicPartition
 
 __all__ = ["Committed", "GroupAdmin", "GroupCatalog", "GroupListing"]
 
 EMPTY: Final = "Empty"
+USUAL_OFFSETS_PARTITIONS: Final = 50
+"""``offsets.topic.num.partitions`` of brokers that do not set it."""
+
 GROUPS_PER_REQUEST: Final = 200
 """Keeps one answer below a few megabytes, and the coordinator free for its members."""
 
@@ -89,31 +93,48 @@ class GroupAdmin:
                 raise answer
             else:
                 found |= {listing.group_id: listing for listing in answer}
+        for group, listing in found.items():
+            self.cluster.coordinator_found(group, listing.node_id)
         if problems and len(problems) == len(nodes):
             raise problems[0]
         return GroupCatalog(found, str(problems[0]) if problems else "")
 
-    async def committed(self, coordinators: Mapping[str, int]) -> dict[str, Committed]:
+    async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
         """Return the committed offsets of groups, each asked at its coordinator; an error is the group's value."""
+        try:
+            nodes = await self.cluster.coordinators(groups)
+        except RetriableError as error:
+            return dict.fromkeys(groups, error)
+        found: dict[str, Committed] = {}
         by_node: dict[int, list[str]] = {}
-        for group, node_id in coordinators.items():
-            by_node.setdefault(node_id, []).append(group)
-        parts = await asyncio.gather(*(self._committed_at(*item) for item in by_node.items()))
-        return {group: answer for part in parts for group, answer in part.items()}
+        for group, node in nodes.items():
+            if isinstance(node, int):
+                by_node.setdefault(node, []).append(group)
+            else:
+                found[group] = node
+        for part in await asyncio.gather(*(self._committed_at(*item) for item in by_node.items())):
+            found |= part
+        return found
 
     async def commit(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
     ) -> dict[TopicPartition, ServerError | None]:
-        """Commit offsets of a group that has no members; returns None or the refusal per partition.
+        """Commit offsets of a group that has no members, once; returns None or the refusal per partition.
 
         Raises:
-            RetriableError: its coordinator did not answer.
+            RetriableError: its coordinator did not answer, or is another one by now.
+            ServerError: it may not be asked for.
         """
-        answers = await self.cluster.call_coordinator(
-            group_id,
-            offset_commit(group_id, offsets),
-            code_of=_coordinator_code,
-        )
+        connection = await self.cluster.coordinator(group_id)
+        try:
+            answers = await connection.call(offset_commit(group_id, offsets))
+        except RetriableError:
+            self.cluster.coordinator_moved(group_id)
+            raise
+        moved = next((it.error_code for it in answers if it.error_code in _MOVED), 0)
+        if moved:
+            self.cluster.coordinator_moved(group_id)
+            raise server_error(moved, f"coordinator of group {group_id}")
         return {
             TopicPartition(it.topic, it.partition): server_error(
                 it.error_code, f"offsets of group {group_id}"
@@ -122,6 +143,13 @@ class GroupAdmin:
             else None
             for it in answers
         }
+
+    async def offsets_partitions(self) -> int:
+        """Return how many partitions ``__consumer_offsets`` has; Kafka's default where that may not be seen."""
+        for topic in (await self.cluster.metadata([CONSUMER_OFFSETS])).topics:
+            if topic.partitions:
+                return len(topic.partitions)
+        return USUAL_OFFSETS_PARTITIONS
 
     async def _list_at(self, node_id: int) -> list[GroupListing]:
         connection = await self.cluster.connection(node_id, COORDINATOR)
@@ -144,6 +172,9 @@ class GroupAdmin:
                 found |= dict.fromkeys(asked, error)
             else:
                 found |= {group: _committed(group, answer) for group, answer in answers.items()}
+        for group, answer in found.items():
+            if isinstance(answer, RetriableError):
+                self.cluster.coordinator_moved(group)
         return found
 
     async def _fetch(self, node_id: int, groups: Sequence[str]) -> dict[str, FetchedOffsets]:
@@ -162,8 +193,3 @@ def _committed(group: str, answer: FetchedOffsets) -> Committed:
         for it in answer.offsets
         if it.offset >= 0 and not it.error_code
     }
-
-
-def _coordinator_code(parts: Sequence[PartitionOutcome]) -> int:
-    """Return what another coordinator may cure; anything else concerns one partition."""
-    return next((it.error_code for it in parts if it.error_code in _MOVED), 0)

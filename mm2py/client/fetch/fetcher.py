@@ -102,6 +102,8 @@ class Fetcher:
         self._buffer_bytes = buffer_bytes
         self._room = 0
         self._next_check = 0.0
+        self.answered = 0
+        """Partitions that brokers answered for so far: without a new one no position and no end has changed."""
         cluster.pool.on_release.add(self._routes.wake)
 
     async def assign(
@@ -301,6 +303,7 @@ class Fetcher:
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
         """Take the batches of one answer, and carry out what the cursor's verdict asks for."""
+        self.answered += 1
         if cursor.paused and not self._can_park(part):
             return  # it is read again
         position, attempts = cursor.position, cursor.attempts

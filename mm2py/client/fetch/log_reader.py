@@ -1,7 +1,7 @@
 """Reads a small compacted topic from its beginning to its end, and later what is new (KafkaBasedLog).
 
 Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``; with
-``tail`` one long poll per leader at a time. Committed records only, as Connect reads its topics: control
+``tail`` one long poll per leader at a time. ``start_at_end`` is for topics of which only new records matter. Committed records only, as Connect reads its topics: control
 batches and aborted transactions are skipped, compaction holes are stepped over. No group, no commits.
 """
 
@@ -37,11 +37,14 @@ from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
-__all__ = ["LogReader", "RecordHandler"]
+__all__ = ["LogReader", "RecordHandler", "Trouble"]
 
 log = logging.getLogger(__name__)
 
 RecordHandler = Callable[[int, Record], None]
+
+Trouble = Callable[[Mm2pyError | None], None]
+"""Called when a followed topic cannot be read for a while, and with None when it is read again."""
 
 _PURPOSE: Final = "log-reader"
 _BY_NAME: Final = 12
@@ -59,9 +62,16 @@ _PARTITION_BYTES: Final = 1024 * 1024
 
 @final
 class LogReader:
-    """All partitions of one topic, read over the cluster's connections."""
+    """All partitions of one topic, read over the cluster's connections.
 
-    def __init__(self, cluster: Cluster, topic: str, *, clock: Clock) -> None:
+    With ``waits_for_transactions`` its end is behind transactions that are open: one of them may hide what another
+    producer has committed behind it, and our own commit is answered before its marker is written.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, *, clock: Clock, waits_for_transactions: bool = False
+    ) -> None:
+        self._read_committed_ends = not waits_for_transactions
         self._cluster, self._topic, self._clock = cluster, topic, clock
         self._admin = Admin(cluster)
         self._positions: dict[TopicPartition, int] = {}
@@ -73,6 +83,23 @@ class LogReader:
         self._moved = asyncio.Event()
         self._troubled_s: float | None = None  # since when
         self._logged = False
+        self._on_trouble: Trouble | None = None
+        self._rest_s = 0.0
+
+    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
+        """Let ``tail`` begin behind the last stable record of the partitions that ``wanted(number, count)`` chooses.
+
+        Returns the number of partitions that the topic has. May be called again after it failed.
+
+        Raises:
+            RetriableError: nothing could be read for ``default.api.timeout.ms``.
+            ServerError: the topic may not be read.
+        """
+        self._progress()
+        partitions = await self._partitions()
+        chosen = [tp for tp in partitions if wanted(tp.partition, len(partitions))]
+        self._positions = await self._offsets(chosen, LATEST)
+        return len(partitions)
 
     async def read_to_end(self, handle: RecordHandler) -> None:
         """Hand every record up to the present end to ``handle``, in offset order per partition.
@@ -102,13 +129,17 @@ class LogReader:
                         server_error(OFFSET_NOT_AVAILABLE, f"{behind[0]} ends before its end")
                     )
 
-    async def tail(self, handle: RecordHandler) -> None:
-        """Hand on every record as soon as it is there, until cancelled; ``read_to_end`` goes first.
+    async def tail(
+        self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
+    ) -> None:
+        """Hand on every record as soon as it is there, until cancelled; ``read_to_end`` or ``start_at_end`` goes first.
 
-        Trouble is retried with growing pauses, whatever it is, and logged once; a leader that moves is
-        logged only when that takes long. Each leader is asked on a connection of its own: a long poll would
-        keep everybody else waiting.
+        Trouble is retried with growing pauses, whatever it is, and logged and reported once; a leader that moves
+        is logged only when that takes long. Each leader is asked on a connection of its own: a long poll would
+        block other requests. ``rest_s`` is a pause after each answer with records, which bounds the number of
+        requests for a busy topic.
         """
+        self._on_trouble, self._rest_s = on_trouble, rest_s
         backoff = Backoff(
             self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms
         )
@@ -153,7 +184,7 @@ class LogReader:
         while missing:
             problem: RetriableError | None = None
             answers = await self._admin.list_offsets(
-                dict.fromkeys(missing, at), read_committed=True
+                dict.fromkeys(missing, at), read_committed=self._read_committed_ends
             )
             for tp, listed in answers.items():
                 if listed.error is None:
@@ -225,17 +256,24 @@ class LogReader:
             problem = await self._take(answer, None, handle)
             if problem is not None:
                 raise problem
-            self._troubled_s = None
-            if self._logged:
-                self._logged = False
-                log.info("topic is followed again topic=%s", self._topic)
+            self._trouble_passed()
             backoff.reset()
             if before != [self._positions[tp] for tp in partitions]:
+                if self._rest_s:
+                    await self._clock.sleep(self._rest_s)
                 continue
             if any(part.records for part in answer.partitions):
                 raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
             if self._clock.monotonic() - began < _TAIL_REST_S:
                 await self._clock.sleep(_TAIL_REST_S)
+
+    def _trouble_passed(self) -> None:
+        self._troubled_s = None
+        if self._logged:
+            self._logged = False
+            log.info("topic is followed again topic=%s", self._topic)
+            if self._on_trouble is not None:
+                self._on_trouble(None)
 
     def _note_trouble(self, error: Mm2pyError) -> None:
         now = self._clock.monotonic()
@@ -246,6 +284,8 @@ class LogReader:
         ):
             self._logged = True
             log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
+            if self._on_trouble is not None:
+                self._on_trouble(error)
 
     # ---- reading ----
 

@@ -20,7 +20,8 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
    epoch, a new connection or a rest; then at most ``max_in_flight``. Retries go one by one, oldest first.
 3. A refusal is definite only if no earlier attempt of the same bytes has an unknown outcome.
 4. A sequence range is used for other bytes only after a definite refusal of it.
-5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state.
+5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state, as it does
+   while a transaction is open.
 6. Otherwise the target's log is read first.
 8. Batches are delivered in the order they were offered, each exactly once.
 """
@@ -72,6 +73,7 @@ DEFINITE_RETRIABLE: Final = frozenset(
         codes.TOPIC_AUTHORIZATION_FAILED,
         codes.CLUSTER_AUTHORIZATION_FAILED,
         codes.THROTTLING_QUOTA_EXCEEDED,
+        codes.CONCURRENT_TRANSACTIONS,
     }
 )
 """Answers that say "not written, ask again": nothing of the batch is in the log."""
@@ -175,6 +177,7 @@ class SenderLane:
         "_under_way",
         "_was_full",
         "acked_end",
+        "admitted",
         "bump_wanted",
         "channel",
         "connection",
@@ -191,13 +194,22 @@ class SenderLane:
         "source",
         "state",
         "target",
+        "transactional",
         "unsettled",
     )
 
     def __init__(
-        self, target: TopicPartition, *, producer_id: int, epoch: int, max_in_flight: int
+        self,
+        target: TopicPartition,
+        *,
+        producer_id: int,
+        epoch: int,
+        max_in_flight: int,
+        transactional: bool = False,
     ) -> None:
         self.target = target
+        self.transactional = transactional
+        self.admitted = not transactional  # whether it may begin to send what waits
         self.source = target  # whose batches were offered last
         self.producer_id = producer_id
         self.epoch = epoch
@@ -246,7 +258,7 @@ class SenderLane:
         """Whether ``take`` would return a batch now (invariant 1)."""
         if self.state is LaneState.FLOWING:
             limit = self._max_in_flight if self._confirmed else 1
-            return self._under_way < limit and bool(self.queue)
+            return self._under_way < limit and self.admitted and bool(self.queue)
         return self.state is LaneState.RETRYING and self._under_way == 0
 
     def travels_by(self, connection: object) -> None:
@@ -312,6 +324,7 @@ class SenderLane:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
+            transactional=self.transactional,
         )
         return sent
 
@@ -324,6 +337,7 @@ class SenderLane:
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
                 base_sequence=sent.base_sequence,
+                transactional=self.transactional,
             )
             sent.signed = True
         sent.outcome = Outcome.UNDER_WAY
@@ -336,6 +350,15 @@ class SenderLane:
         self.leader = leader
         self.acked_end = log_end
         self.state = LaneState.FLOWING
+
+    def recognised(self, rest: RecordBatch | None) -> RecordBatch:
+        """The first waiting batch is in the log, but for ``rest``; return it. Only in OPENING."""
+        source, batch = self.queue.popleft()
+        self.queued_bytes -= len(batch.data)
+        if rest is not None:
+            self.queue.appendleft((source, rest))
+            self.queued_bytes += len(rest.data)
+        return batch
 
     def acknowledged(self, sent: Sent, base_offset: int) -> Sequence[Sent]:
         """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
@@ -391,6 +414,12 @@ class SenderLane:
         """Count another attempt to get out of BACKOFF or RESOLVING; return how many there were before."""
         self.retries += 1
         return self.retries - 1
+
+    def admit(self, producer_id: int, epoch: int) -> None:
+        """Let it send in the transaction that is open, under the id and epoch of it."""
+        self.admitted = True
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self.new_epoch(producer_id, epoch)
 
     def must_resolve(self) -> None:
         """The target's log has to be read before anything is resent."""

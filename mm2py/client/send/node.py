@@ -15,6 +15,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.owner import LaneOwner
+from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import error_codes as codes
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 OLDEST: Final = 3
 NEWEST: Final = 12
 """Produce 13 names topics by id: a target topic that was deleted and created again would refuse us."""
+
+EXPLICIT_NEWEST: Final = 11
+"""In the old transaction protocol; 12 adds partitions to the transaction by itself (KIP-890)."""
 
 REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its cost."""
@@ -75,6 +79,7 @@ class ProduceNode:
         owner: LaneOwner,
         merges: bool,
         most_bytes: int,
+        transactions: Transactions | None = None,
     ) -> None:
         self._node_id, self._channel = node_id, channel
         self._purpose = f"produce-{channel}" if channel else "produce"
@@ -87,6 +92,8 @@ class ProduceNode:
         self._connecting = False
         self._scheduled = False
         self._version = 0
+        self._transactional_id = None if transactions is None else transactions.transactional_id
+        self._oldest, self._newest = _versions(transactions)
         self._merges = merges
         self._pinging = False
         self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
@@ -210,6 +217,7 @@ class ProduceNode:
                     (topic, NO_TOPIC_ID, partition, sent.batch.data)
                     for (topic, partition), (_, sent) in entries.items()
                 ],
+                transactional_id=self._transactional_id,
                 acks=-1,
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )
@@ -281,7 +289,9 @@ class ProduceNode:
             while self._ready:
                 try:
                     connection = await self._cluster.connection(self._node_id, self._purpose)
-                    self._version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
+                    self._version = connection.negotiated(
+                        PRODUCE_KEY, self._oldest, self._newest, "Produce"
+                    )
                     if self._merges:
                         await ping(connection)
                 except Mm2pyError as error:
@@ -320,6 +330,13 @@ class ProduceNode:
                 self._ready.pop(lane, None)
                 lane.moved(leader.node_id)
                 self._owner.ready(lane)
+
+
+def _versions(transactions: Transactions | None) -> tuple[int, int]:
+    """Return the oldest and newest Produce that may be spoken."""
+    if transactions is None:
+        return OLDEST, NEWEST
+    return (NEWEST, NEWEST) if transactions.implicit else (OLDEST, EXPLICIT_NEWEST)
 
 
 def _takes_more(connection: BrokerConnection) -> bool:

@@ -5,13 +5,18 @@ which is ``Sender``.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Protocol
 
 from mm2py.client.send.lane import SenderLane, Sent
+from mm2py.client.send.tail import Recognised
+from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["LaneOwner"]
+__all__ = ["Announce", "LaneOwner"]
+
+Announce = Callable[[int], Awaitable[None]]
+"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 class LaneOwner(Protocol):
@@ -55,6 +60,12 @@ class LaneOwner(Protocol):
 
     def delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
         """These are in the target's log, oldest first."""
+        ...
+
+    def recognised(
+        self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
+    ) -> None:
+        """Of its first waiting batch these records are in the target's log already, and ``rest`` is not."""
         ...
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:

@@ -21,6 +21,7 @@ from typing import final
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.sender import Sender
+from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, set_within
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, RetriableError
@@ -60,6 +61,7 @@ class RecordWriter:
         settings: of the producer.
         clock: time.
         permit: nothing is sent without it.
+        transactions: what is written goes last in each of them; a refused post breaks the open one.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class RecordWriter:
         *,
         clock: Clock,
         permit: Permit = UNLIMITED,
+        transactions: Transactions | None = None,
     ) -> None:
         self._sender = Sender(
             cluster,
@@ -78,7 +81,12 @@ class RecordWriter:
             on_failed=self._failed,
             permit=permit,
             whole_batches=True,
+            transactions=transactions,
+            sends_last=True,
         )
+        self._transactions = transactions
+        if transactions is not None:
+            transactions.on_broken(self._fail_all)
         self._clock = clock
         self._permit, self._term = permit, permit.term
         self._end_watch = permit.watch(self._permit_changed)
@@ -177,6 +185,8 @@ class RecordWriter:
 
     def _failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
         """The oldest batch was refused: fail its post alone (2)."""
+        if self._transactions is not None:
+            self._transactions.broke(error)
         waiting = self._unanswered.get(target)
         refused = waiting.popleft() if waiting else None
         self._send_again(target)

@@ -95,7 +95,7 @@ class LaneRecovery:
 
     async def _forgotten(self, lane: SenderLane, node_id: int) -> bool:
         """Whether a resend would be stored again, because the leader need not know the batch any more (5)."""
-        if not lane.has_unknown():
+        if lane.transactional or not lane.has_unknown():
             return False
         remembered_ms = await self._limits.remembered_ms(node_id)
         return lane.must_read_first(self._clock.now_ms() - remembered_ms)

@@ -17,17 +17,21 @@ from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.send.limits import LaneLimits, TargetLimits, fitting
 from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
+from mm2py.client.send.tail import CopiedSoFar, Recognised
+from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.types import TopicPartition
 
-__all__ = ["Announce", "Sender"]
+__all__ = ["Sender"]
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +56,6 @@ OnStalled = Callable[[TopicPartition, Exception | None], None]
 
 
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
-Announce = Callable[[int], Awaitable[None]]
-"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:
@@ -77,7 +79,10 @@ class Sender:
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
     ``whole_batches`` no batch is joined with others or cut: one that is too large
-    ends its partition.
+    ends its partition. With ``copied`` what a predecessor wrote is recognised in the target's log (tail.py). With
+    ``transactions`` a lane sends only while they admit it, and what is doubtful or
+    refused for the producer's state ends the transaction instead of being looked up; with ``sends_last`` it is
+    for the records that go last in each.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
@@ -94,7 +99,11 @@ class Sender:
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
         owns_cluster: bool = False,
+        copied: CopiedSoFar | None = None,
+        transactions: Transactions | None = None,
+        sends_last: bool = False,
     ) -> None:
+        self.transactions, self._sends_last = transactions, sends_last
         self._cluster, self._owns_cluster = cluster, owns_cluster
         self._settings = settings
         self._clock = clock
@@ -118,7 +127,7 @@ class Sender:
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self)
+        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
         self._stirred = asyncio.Event()
@@ -134,7 +143,10 @@ class Sender:
         """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
         if self._owns_cluster:
             await self._cluster.connect()
-        self._producer_id, self._epoch = await self.new_producer()
+        if self.transactions is not None:
+            await self.transactions.start()
+        else:
+            self._producer_id, self._epoch = await self.new_producer()
         self.spawn(self._look_after())
 
     async def new_producer(self) -> tuple[int, int]:
@@ -172,6 +184,8 @@ class Sender:
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
             self.ready(lane)
+        elif lane.state is LaneState.OPENING:
+            self._opening.offered(lane)
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -234,6 +248,8 @@ class Sender:
 
     def ready(self, lane: SenderLane) -> None:
         """Send what the lane has at the end of this loop iteration."""
+        if not lane.admitted and not self._is_admitted(lane):
+            return
         key = lane.leader, lane.channel
         node = self._nodes.get(key)
         if node is None:
@@ -244,6 +260,7 @@ class Sender:
                 owner=self,
                 merges=not self._whole_batches,
                 most_bytes=self._settings.max_request_size,
+                transactions=self.transactions,
             )
             self._nodes[key] = node
         node.ready(lane)
@@ -269,6 +286,10 @@ class Sender:
                         self.ready(lane)
                     return
             else:
+                if self.transactions is not None:
+                    if code in ENDS_TRANSACTION:
+                        self.transactions.refused(code, f"{lane.target} {text}".strip())
+                    self.transactions.progressed()
                 lane.refused(sent, code, text, bad_record)
             self.follow(lane)
         except Exception as error:  # noqa: BLE001 - this partition fails, the others of the answer do not
@@ -295,11 +316,30 @@ class Sender:
                 lease.release()
         if delivered and self._stalled:
             self._moving(lane)
+        if delivered and self.transactions is not None:
+            self.transactions.landed()
+        if self.buffered_bytes == 0:
+            self._idle.set()
+
+    def recognised(
+        self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
+    ) -> None:
+        """Report what a predecessor wrote of the lane's first batch, and keep the rest."""
+        source, before = lane.queue[0][0], lane.queued_bytes
+        batch = lane.recognised(rest)
+        self.buffered_bytes += lane.queued_bytes - before
+        for part in parts:
+            self._on_delivered(source, lane.target, part.batch, part.base_offset)
+        if rest is not batch:
+            _release(batch)
         if self.buffered_bytes == 0:
             self._idle.set()
 
     def allowed(self) -> bool:
         """Whether anything may leave now."""
+        transactions = self.transactions
+        if transactions is not None and transactions.broken:
+            return False
         return self._permit.allows(self._term)
 
     def _permit_changed(self) -> None:
@@ -319,6 +359,9 @@ class Sender:
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send():
                 self.ready(lane)
+        elif state is LaneState.RESOLVING and self.transactions is not None:
+            # Its outcome, or our sequence, is in doubt: all of the transaction is sent again.
+            self.transactions.refused(*lane.error)
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
             self.spawn(self._recover(lane, self._recovery.revive))
         elif state is LaneState.REPAIRING:
@@ -345,7 +388,16 @@ class Sender:
             producer_id=producer_id,
             epoch=epoch,
             max_in_flight=self._settings.max_in_flight_requests_per_connection,
+            transactional=self.transactions is not None,
         )
+
+    def _is_admitted(self, lane: SenderLane) -> bool:
+        """Whether a lane may send: what left in a transaction is repeated in it, more needs to be admitted."""
+        if self.transactions is None or lane.state is LaneState.RETRYING:
+            return True
+        if lane.state is not LaneState.FLOWING or not lane.queue:
+            return False
+        return self.transactions.admits(lane, self, last=self._sends_last)
 
     def resized(self, by_bytes: int) -> None:
         """Count what cutting changed."""
@@ -375,8 +427,15 @@ class Sender:
 
     def _drop(self, lane: SenderLane) -> None:
         self.buffered_bytes -= lane.queued_bytes
+        under_way = lane.under_way
         for batch in lane.fail():
             _release(batch)
+        if self.transactions is not None:
+            if (
+                under_way and not self._closed
+            ):  # it may land, and would be committed without its position
+                self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was given up")
+            self.transactions.progressed()
         if self.buffered_bytes == 0:
             self._idle.set()
 

@@ -18,6 +18,7 @@ from starlette.types import Message
 
 from mm2py.flows.changes import ChangeResult, FlowChanges
 from mm2py.flows.changes import Request as Asked
+from mm2py.flows.flow_offsets import Direction, GroupView, TranslationView
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.flows.views import (
     ConfigView,
@@ -75,6 +76,8 @@ Then = Annotated[
     int | None, Query(ge=0, le=(1 << 53) - 1, description="as it was after this revision")
 ]
 Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at most")]
+GroupRows = Annotated[int, Query(ge=1, le=10_000, description="so many groups at most, by name")]
+_TOPIC_NAME: Final = r"^[A-Za-z0-9._-]{1,249}$"
 
 
 def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
@@ -94,6 +97,9 @@ def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
         ("/flows/{flow}/lag", reads.topics),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
+        ("/flows/{flow}/groups", reads.groups),
+        ("/flows/{flow}/groups/{group}", reads.group),
+        ("/flows/{flow}/translate", reads.translate),
         ("/lag", reads.all_lag),
     ):
         routes.add_api_route(path, get, methods=["GET"])
@@ -187,6 +193,33 @@ class _Reads:
             response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
         return self._service.config(name, revision)
 
+    async def groups(
+        self, request: Request, flow: FlowPath, top: GroupRows = 1_000
+    ) -> list[GroupView]:
+        """List the chosen groups of the source: what each would read again or skip on the target, and why."""
+        return await self._service.groups(_named(self._service, request, flow), top)
+
+    async def group(self, request: Request, flow: FlowPath, group: str) -> GroupView:
+        """Describe one group of the source by partition."""
+        name = _named(self._service, request, flow)
+        return await self._service.group(name, plain_segment(group))
+
+    async def translate(
+        self,
+        request: Request,
+        flow: FlowPath,
+        topic: Annotated[str, Query(pattern=_TOPIC_NAME, description="the topic of the offset")],
+        partition: Annotated[int, Query(ge=0, le=(1 << 31) - 1)],
+        offset: Annotated[int, Query(ge=0, le=(1 << 63) - 1)],
+        direction: Annotated[
+            Direction, Query(description="`to-source`: topic and offset are those of the copy")
+        ] = "to-target",
+    ) -> TranslationView:
+        """Translate one offset exactly: where its record is on the other cluster, or why it is not there."""
+        name = _named(self._service, request, flow)
+        where = TopicPartition(topic, partition)
+        return await self._service.translate(name, where, offset, direction)
+
     async def all_lag(self, request: Request, top: Rows = MOST_ROWS) -> list[TopicView]:
         """List lag and rates of all flows by topic, the oldest first."""
 
@@ -245,7 +278,7 @@ def _given(
 def _part(
     topic: Annotated[
         str | None,
-        Query(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="one source topic only"),
+        Query(pattern=_TOPIC_NAME, description="one source topic only"),
     ] = None,
     partition: Annotated[
         int | None, Query(ge=0, le=(1 << 31) - 1, description="one partition of `topic` only")

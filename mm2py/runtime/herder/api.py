@@ -16,6 +16,7 @@ from mm2py.runtime.group.membership import WorkerMembership
 from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.task_host import TaskHost, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -113,6 +114,10 @@ class PeerClient(Protocol):
         """Hand a connector's task configs to the leader at ``url``."""
         ...
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        """Let the leader at ``url`` fence the producers of a connector's earlier tasks."""
+        ...
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         """Return what the member at ``url`` copies."""
         ...
@@ -197,7 +202,7 @@ class HerderParts:
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened. ``overrides`` is None on an ordinary worker.
+    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides`` is None on an ordinary worker.
     """
 
     node: HerderNode
@@ -209,12 +214,12 @@ class HerderParts:
     status: StatusBackingStore
     offsets: OffsetStore
     membership: WorkerMembership
-    hosts: Callable[[TaskWatcher], TaskHost]
+    hosts: Callable[[TaskWatcher, StartGuard], TaskHost]
     peers: PeerClient
     overrides: Overrides | None
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     editor: OffsetEditing
     meter: FlowMeter
     settings: WorkerConfig
-    auto_restart: bool
     close: Callable[[], Awaitable[None]]
+    fence_producers: Callable[[Sequence[str]], Awaitable[None]]

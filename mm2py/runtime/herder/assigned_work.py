@@ -15,25 +15,30 @@ from typing import Final, final
 
 from mm2py.api.connector import Connector
 from mm2py.clock import Clock
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.worker_connector import ConnectorFacts, WorkerConnector
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
 
-__all__ = ["STEADY_S", "AssignedWork", "Publish"]
+__all__ = ["PROVEN_S", "STEADY_S", "AssignedWork", "Publish"]
 
 log = logging.getLogger(__name__)
 
 FIRST_RESTART_S: Final = 1.0
-LONGEST_RESTART_S: Final = 60.0
 SHORTEST_RESTART_S: Final = 0.1
 STEADY_S: Final = 300.0
 """A task that ran this long before it failed starts again with the shortest pause."""
+
+PROVEN_S: Final = 60.0
+"""A task that failed more than once is shown as a problem until it has run this long."""
 
 Publish = Callable[[str, ConnectorConfig, Sequence[Mapping[str, str]]], Awaitable[None]]
 """Takes a connector's name, its raw config and the task configs it made of it."""
@@ -48,11 +53,15 @@ class _Task:
 
     config: ConnectorConfig
     connector: ConnectorConfig
+    framework: FrameworkConfig = field(default_factory=FrameworkConfig)
+    generation: int = -1
+    """Of the connector's task configs, as this worker counts commits."""
     refused: Status | None = None
     state: State | None = None
     stopping: bool = False
     launching: bool = False
     failures: int = 0
+    cause: str = ""
     running_since: float = math.inf  # it has not run yet
     timer: asyncio.Task[None] | None = field(default=None)
 
@@ -64,6 +73,7 @@ class AssignedWork:
     Args:
         parts: the herder's.
         publish: takes task configs of connectors that run here.
+        guard: what tasks with exactly-once support ask before they run.
         on_change: called when the state of a connector or task changed.
     """
 
@@ -71,6 +81,7 @@ class AssignedWork:
         self,
         parts: HerderParts,
         publish: Publish,
+        guard: StartGuard,
         *,
         clock: Clock,
         on_change: Callable[[], None],
@@ -84,9 +95,10 @@ class AssignedWork:
         self._configs: dict[str, ConnectorConfig] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
+        self._exactly_once = parts.settings.exactly_once
         self._permit = parts.membership.permit
         self._term = self._permit.term
-        self._host = parts.hosts(self._task_changed)
+        self._host = parts.hosts(self._task_changed, guard)
 
     @property
     def running(self) -> Work:
@@ -124,7 +136,10 @@ class AssignedWork:
         self._on_change()
 
     def changed(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> Work:
-        """Return the tasks that a commit has changed or taken away; unchanged ones run on."""
+        """Return the tasks that a commit has changed or taken away; unchanged ones run on.
+
+        With exactly-once support all of them: before tasks of the new configs start, every producer is fenced.
+        """
         names = frozenset(connectors)
         current = {task for name in names for task in snapshot.tasks(name)}
         stale = (
@@ -132,7 +147,8 @@ class AssignedWork:
             for task, entry in self._tasks.items()
             if task.connector in names
             and (
-                task not in current
+                self._exactly_once
+                or task not in current
                 or snapshot.task_configs.get(task) != entry.config
                 or _in_force(task.connector, snapshot) != entry.connector
             )
@@ -273,7 +289,16 @@ class AssignedWork:
         }
         for name in self._parts.config.snapshot().inconsistent & self._connectors.keys():
             problems[name] = "its stored task configs are incomplete, they are published again"
-        return problems
+        for task, entry in self._tasks.items():
+            if entry.state is State.RUNNING and self._is_unproven(entry):
+                problems[str(task)] = (
+                    f"it runs again after {entry.failures} failures, the last one: {entry.cause}"
+                )
+        return problems | dict(self._host.problems())
+
+    def _is_unproven(self, entry: _Task) -> bool:
+        """Whether a task failed several times and has not run for long since."""
+        return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:
         """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
@@ -341,13 +366,18 @@ class AssignedWork:
         if config is None or task not in snapshot.tasks(task.connector):
             return
         self._note_target(task.connector, snapshot.target(task.connector))
-        entry = self._tasks[task] = _Task(config, _in_force(task.connector, snapshot))
+        entry = self._tasks[task] = _Task(
+            config,
+            _in_force(task.connector, snapshot),
+            generation=snapshot.generations.get(task.connector, -1),
+        )
         await self._launch(task, entry)
 
     async def _launch(self, task: TaskId, entry: _Task) -> None:
         entry.refused, entry.launching = None, True
         try:
             connector = self._parts.resolve(entry.connector)
+            entry.framework = parse_config(FrameworkConfig, connector)
             spec = TaskSpec(
                 id=task,
                 connector_config=connector,
@@ -355,6 +385,7 @@ class AssignedWork:
                 paused=task.connector in self._paused,
                 generation=self._parts.membership.generation,
                 version=self._version(connector) or "",
+                configs=entry.generation,
             )
             await self._host.start_task(spec)
         except (
@@ -375,21 +406,28 @@ class AssignedWork:
         if status.state is State.RUNNING:
             entry.running_since = self._clock.monotonic()
         elif (
-            status.state is State.FAILED and not entry.stopping and self._may_restart(status.cause)
+            status.state is State.FAILED
+            and not entry.stopping
+            and self._may_restart(entry, status.cause)
         ):
-            self._plan_restart(task, entry)
+            self._plan_restart(task, entry, status.cause)
 
-    def _may_restart(self, cause: Exception | None) -> bool:
+    def _may_restart(self, entry: _Task, cause: Exception | None) -> bool:
+        wanted = entry.framework.task_auto_restart
+        if wanted is None:
+            wanted = self._parts.settings.task_auto_restart
         # A wrong config or a refused record is still there after a restart.
-        return self._parts.auto_restart and not isinstance(cause, ConfigError | PartitionError)
+        return wanted and not isinstance(cause, ConfigError | PartitionError)
 
-    def _plan_restart(self, task: TaskId, entry: _Task) -> None:
+    def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)
         if self._clock.monotonic() - entry.running_since > STEADY_S:
             entry.failures = 0
         entry.running_since = math.inf
-        pause = min(_longest_pause(entry.connector), FIRST_RESTART_S * 2 ** min(entry.failures, 10))
+        longest = max(entry.framework.errors_retry_delay_max_ms / 1000, SHORTEST_RESTART_S)
+        pause = min(longest, FIRST_RESTART_S * 2 ** min(entry.failures, 10))
         entry.failures += 1
+        entry.cause = self._parts.node.mask.apply(str(cause))
         log.info(
             "task will be restarted task=%s pause_s=%.0f failures=%d", task, pause, entry.failures
         )
@@ -445,10 +483,3 @@ def _in_force(connector: str, snapshot: ConfigSnapshot) -> ConnectorConfig:
     """Return the connector config that the task configs were made of."""
     applied = snapshot.applied.get(connector)
     return snapshot.connectors.get(connector, {}) if applied is None else applied
-
-
-def _longest_pause(connector: ConnectorConfig) -> float:
-    text = (connector.get("errors.retry.delay.max.ms") or "").strip()
-    if not (text.isascii() and text.isdigit()):
-        return LONGEST_RESTART_S
-    return max(int(text) / 1000, SHORTEST_RESTART_S)

@@ -136,6 +136,15 @@ class Herder:
         """Return a connector as this node knows it, None where it knows none."""
         return connector_info(name, self._parts)
 
+    def resolved_config(self, name: str) -> dict[str, str]:
+        """Return a connector's config as its connector gets it, with secrets: for clients, never to be shown.
+
+        Raises:
+            NotFoundError: there is no such connector.
+            ConfigError: a placeholder cannot be resolved now.
+        """
+        return self._parts.resolve(self._configured(name))
+
     def task_config_now(self, task: TaskId) -> ConnectorConfig:
         """Return a task's config as this node knows it, empty where it knows none."""
         return self._parts.config.snapshot().task_configs.get(task, {})
@@ -162,7 +171,7 @@ class Herder:
     async def reset_topics(self, name: str) -> None:
         """Forget which topics a connector uses; ``ForbiddenError`` when that is off."""
         self._need_tracking()
-        if not self._setting("topic_tracking_allow_reset"):
+        if not self._parts.settings.topic_tracking_allow_reset:
             raise ForbiddenError("Topic tracking reset is disabled.")
         self._parts.status.delete_topics(name)
 
@@ -326,19 +335,8 @@ class Herder:
         await self._queue.submit(lambda: self._life.publication.store(name, configs))
 
     async def fence(self, name: str) -> None:
-        """Succeed where no producer of earlier tasks has to be fenced."""
-
-        async def check() -> None:
-            self._need_leader()
-            config = self._configured(name)
-            if self._parts.node.catalog.connector_type(config) == "sink":
-                raise BadRequestError(f"Connector {name} is not a source connector")
-            if name in self._parts.config.snapshot().pending_fencing:
-                raise BadRequestError(
-                    "Fencing belongs to exactly-once source support, which comes with part 4 of mm2py"
-                )
-
-        await self._queue.submit(check)
+        """Fence the producers of earlier tasks (``PUT .../fence``)."""
+        await self._life.fencing.fence_connector(name)
 
     # ---- target states and levels, any worker
 
@@ -447,6 +445,10 @@ class Herder:
                 " be done for the specified connector by issuing a 'PUT' request to the"
                 f" '/connectors/{name}/stop' endpoint"
             )
+        if self._parts.settings.exactly_once:
+            # A task that is still about somewhere must not commit behind the change.
+            count = snapshot.task_count_records.get(name, 0)
+            await self._life.fencing.fence_tasks(name, count)
         return self._parts.resolve(config)
 
     # ---- what all of them need
@@ -524,13 +526,8 @@ class Herder:
         return info
 
     def _need_tracking(self) -> None:
-        if not self._setting("topic_tracking_enable"):
+        if not self._parts.settings.topic_tracking_enable:
             raise ForbiddenError("Topic tracking is disabled.")
-
-    def _setting(self, name: str) -> bool:
-        """Return a switch of the worker config, true (Java's default) where it does not know it."""
-        value: object = getattr(self._parts.settings, name, True)
-        return value is not False
 
 
 async def _nothing() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, Mm2pyError, RetriableError
+from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.runtime.group.membership import Round
 from mm2py.runtime.group.request_signing import is_available, new_session_key, rotation_due
 from mm2py.runtime.herder.api import HerderParts
@@ -24,6 +24,7 @@ __all__ = ["LeaderDuties"]
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
+_CLAIM: Final = "the config topic"
 SHORTEST_KEY_LIFE_S: Final = 1.0
 
 
@@ -49,6 +50,10 @@ class LeaderDuties:
         if not outcome.leader:
             self._timed = None
             return
+        if won:
+            await self._claim()
+        elif not self._may_write():
+            self._plan(_CLAIM, self._claim_again)
         self.forget_states(snapshot)
         if not self._parts.membership.solo:
             # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
@@ -57,8 +62,32 @@ class LeaderDuties:
             log.info("this worker leads the group generation=%d", outcome.generation)
             await self._carry_out("derived configs", self._write_derived)
 
+    def _may_write(self) -> bool:
+        privileged = self._parts.config.privileged
+        return privileged is None or privileged.claimed
+
+    async def _claim(self) -> None:
+        """Fence the leader before; a missing ACL refuses the flow, as any other wrong configuration."""
+        if self._may_write():
+            return
+        try:
+            await self._claim_again()
+        except RetriableError as error:
+            self._failed[_CLAIM] = error
+            self._plan(_CLAIM, self._claim_again, delay_s=RETRY_S)
+        except FatalServerError as error:
+            raise ConfigError(error.message, remedy=error.remedy) from error
+
+    async def _claim_again(self) -> None:
+        privileged = self._parts.config.privileged
+        if privileged is not None and not privileged.claimed and self._parts.membership.is_leader:
+            with self._queue.stage("claiming the right to write to the config topic"):
+                await privileged.claim()
+
     def compare(self, snapshot: ConfigSnapshot) -> None:
         """As the leader, complete stops that were begun: STOPPED was written, the commit of no tasks was not."""
+        if self._leads and not self._may_write():
+            self._plan(_CLAIM, self._claim_again)
         if self._leads and _unfinished_stops(snapshot):
             self._plan("tasks of stopped connectors", self._finish_stops)
 

@@ -16,6 +16,7 @@ from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
+from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.patience import attempt
 from mm2py.runtime.herder.queue import HerderQueue
@@ -44,8 +45,13 @@ class Supervisor:
     def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
         self._parts, self._queue, self._clock = parts, queue, clock
         self.publication = TaskPublication(parts, queue, clock=clock)
+        self.fencing = Fencing(parts, queue, lambda: self.work.running)
         self.work = AssignedWork(
-            parts, self.publication.publish, clock=clock, on_change=self._note_state
+            parts,
+            self.publication.publish,
+            self.fencing,
+            clock=clock,
+            on_change=self._note_state,
         )
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()

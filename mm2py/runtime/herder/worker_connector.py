@@ -13,6 +13,8 @@ from typing import Final, Protocol, final, runtime_checkable
 
 from mm2py.api.connector import Connector
 from mm2py.clock import Clock, wait_or_stop
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.runtime.herder.patience import Patience
@@ -249,7 +251,8 @@ class WorkerConnector:
                 await asyncio.wait({running})
 
     def _task_configs(self, connector: Connector) -> TaskConfigs:
-        limit = _tasks_max(self._resolved)
+        framework = parse_config(FrameworkConfig, self._resolved)
+        limit = framework.tasks_max
         configs = connector.task_configs(limit)
         if len(configs) <= limit:
             return configs
@@ -257,7 +260,7 @@ class WorkerConnector:
             f"the connector has generated {len(configs)} tasks, which is greater than {limit}, the"
             " maximum number of tasks it is configured to create"
         )
-        if self._resolved.get("tasks.max.enforce", "true").strip().lower() == "true":
+        if framework.tasks_max_enforce:
             raise ConfigError(text, remedy="raise tasks.max or repair the connector")
         log.warning("%s; tasks.max.enforce=false lets them run", text)
         return configs
@@ -276,12 +279,3 @@ class WorkerConnector:
 
 def _as_it_is(config: Mapping[str, str | None]) -> dict[str, str]:
     return {key: value for key, value in config.items() if value is not None}
-
-
-def _tasks_max(config: Mapping[str, str]) -> int:
-    text = config.get("tasks.max", "1").strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigError(
-            f"tasks.max={text}: must be a whole number of at least 1", remedy="correct the property"
-        )
-    return int(text)

@@ -6,7 +6,7 @@ topics come back as ``TaskReports``. A host that ends makes its tasks FAILED; a 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
@@ -16,7 +16,7 @@ from mm2py.api.context import LossEvent
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.observability.metrics import PartitionSnapshot
+from mm2py.observability.metrics import Finding, PartitionSnapshot
 from mm2py.runtime.hosts.failure import Failure
 from mm2py.runtime.hosts.pipe import Channel
 from mm2py.runtime.hosts.pool import HostLink, HostPool
@@ -36,6 +36,9 @@ CUT_OFF_S: Final = 5.0
 
 LEDGER_LOOK_S: Final = 1.0
 """Longest wait for the ledger as a whole before it is asked again which partitions it has written."""
+
+SILENT_S: Final = 10.0
+"""From when on a host without a sign of life is a problem of its flows; it speaks every 4 seconds at least."""
 
 _ALWAYS_S: Final = 1e15
 
@@ -130,6 +133,15 @@ class ChildTaskHost:
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks the host knows."""
         return tuple(self._tasks)
+
+    def problems(self) -> Mapping[str, str]:
+        """Hosts of this flow that are silent: the states of their tasks may be long past."""
+        return {
+            f"task host {link.pid}": f"no sign of life for {link.silent_s:.0f} s: the states and the lag of"
+            " its tasks may be wrong; it is killed and started again if it stays silent"
+            for link in self._channels
+            if link.silent_s >= SILENT_S
+        }
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Let every task read all but these."""
@@ -251,6 +263,7 @@ class _Reports(TaskReports):
         self._meter = reports.meter
         self._events = reports.events
         self._on_topic = reports.on_topic
+        self._guard = reports.guard
         self._changed = changed
 
     def serve(self, channel: Channel, scope: str) -> None:
@@ -258,11 +271,14 @@ class _Reports(TaskReports):
         channel.serve(
             self.status_changed,
             self.measured,
+            self.found,
             self.topic_used,
             self.happened,
             self.written,
             self.incarnations,
             self.note_incarnation,
+            self.fence,
+            self.verify,
             scope=scope,
         )
 
@@ -273,6 +289,10 @@ class _Reports(TaskReports):
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
         self._meter.apply(partitions, gone)
+
+    def found(self, findings: tuple[Finding, ...]) -> None:
+        for finding in findings:
+            self._meter.note_finding(finding)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         self._on_topic(task, topic)
@@ -289,3 +309,9 @@ class _Reports(TaskReports):
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         self._events.note_incarnation(partition, topic_id)
+
+    async def fence(self, task: TaskId) -> None:
+        await self._guard.fence(task)
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        await self._guard.verify(task, generation)

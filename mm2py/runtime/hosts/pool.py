@@ -67,6 +67,8 @@ class HostLink(HostReports):
         self._leaving = False
         self.host: Final = pipe.channel(0)
         """Where the child serves ``HostService``."""
+        self.silent_s = 0.0
+        """For how long nothing came from it, looked at every 5 seconds."""
         self.tasks = 0
         """How many tasks it was given, the light ones not counted."""
         self.alive = True
@@ -181,6 +183,7 @@ class HostLink(HostReports):
         while True:
             await tick(self._clock, LOOK_EVERY_S)
             silent = 0 if self._pipe.received != received else silent + 1
+            self.silent_s = silent * LOOK_EVERY_S
             received = self._pipe.received
             if silent >= SILENT_LOOKS:
                 self.kill(f"no sign of life for {SILENT_LOOKS * LOOK_EVERY_S:.0f} s")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.api.context import EventSink, LossEvent
@@ -15,12 +16,14 @@ from mm2py.clock import Clock, set_within
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
-from mm2py.observability.metrics import FlowMeter, PartitionMeter, PartitionSnapshot
+from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter, PartitionSnapshot
 from mm2py.runtime.hosts.failure import Failure, one_line
 from mm2py.runtime.hosts.pipe import Channel
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.types import State, TaskId, TopicPartition
 
 __all__ = [
+    "GuardRelay",
     "HostReports",
     "LedgerRelay",
     "MeterRelay",
@@ -64,6 +67,10 @@ class TaskReports(Protocol):
         """Partitions that changed; ``gone`` are last counts of ended tasks, of before ``partitions``."""
         ...
 
+    def found(self, findings: tuple[Finding, ...]) -> None:
+        """Findings that are new, other ones or, without a text, withdrawn."""
+        ...
+
     def topic_used(self, task: TaskId, topic: str) -> None:
         """The task's first record of a target topic was acknowledged."""
         ...
@@ -83,6 +90,34 @@ class TaskReports(Protocol):
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep which topic id the stored position of a partition belongs to."""
         ...
+
+    async def fence(self, task: TaskId) -> None:
+        """Fence the producers of earlier configs of a task's connector."""
+        ...
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Confirm that a task that has its producer may start."""
+        ...
+
+
+@final
+class GuardRelay(StartGuard):
+    """Asks the worker.
+
+    Args:
+        channel: the flow's, where the worker serves ``TaskReports``.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def fence(self, task: TaskId) -> None:
+        """Return when producers of earlier task configs can write no more."""
+        await self._channel.ask(TaskReports.fence, task)
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Return when the task still has these configs and this worker."""
+        await self._channel.ask(TaskReports.verify, task, generation)
 
 
 @final
@@ -173,6 +208,7 @@ class MeterRelay:
         self._clock = clock
         self._channel = channel
         self._sent: dict[TopicPartition, tuple[object, ...]] = {}
+        self._found: dict[tuple[str, str], Finding] = {}
         self._gone: list[PartitionSnapshot] = []
         meter.on_forget = self._forgotten
 
@@ -200,7 +236,18 @@ class MeterRelay:
         gone, self._gone = self._gone, []
         if changed or gone:
             self._channel.post(TaskReports.measured, tuple(changed), tuple(gone))
-        return bool(changed or gone)
+        found = self._changed_findings()
+        if found:
+            self._channel.post(TaskReports.found, found)
+        return bool(changed or gone or found)
+
+    def _changed_findings(self) -> tuple[Finding, ...]:
+        now = {(it.task, it.what): it for it in self._meter.findings}
+        withdrawn = (replace(it, text="") for key, it in self._found.items() if key not in now)
+        changed = (it for key, it in now.items() if self._found.get(key) != it)
+        found = (*withdrawn, *changed)
+        self._found = now
+        return found
 
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)

@@ -19,7 +19,13 @@ from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.failure import Failure
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
-from mm2py.runtime.hosts.reports import HostReports, LedgerRelay, MeterRelay, TaskReports
+from mm2py.runtime.hosts.reports import (
+    GuardRelay,
+    HostReports,
+    LedgerRelay,
+    MeterRelay,
+    TaskReports,
+)
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskWatcher
@@ -140,6 +146,7 @@ class HostService:
             meter=meter,
             events=LedgerRelay(channel),
             on_topic=lambda task, topic: channel.post(TaskReports.topic_used, task, topic),
+            guard=GuardRelay(channel),
         )
 
         def changed(task: TaskId, status: Status) -> None:

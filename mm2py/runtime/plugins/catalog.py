@@ -9,17 +9,15 @@ from typing import Final, Protocol, final
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.config.class_names import KAFKA_RELEASE, canonical_class
-from mm2py.config.connect_definitions import ConfigKey
-from mm2py.config.connect_values import Definition
-from mm2py.config.definitions import ConfigModel, options_of
-from mm2py.config.framework_definitions import (
+from mm2py.config.connect_definitions import (
     COMMON_KEYS,
-    CONVERTER_KEYS,
-    CONVERTERS,
-    HEADER_CONVERTERS,
+    ConfigKey,
     connector_keys,
+    described,
+    own_keys,
 )
-from mm2py.config.mirror_definitions import own_keys
+from mm2py.config.definitions import ConfigModel, Option, options_of
+from mm2py.config.framework import CONVERTER_CONFIGS, CONVERTERS, HEADER_CONVERTERS
 from mm2py.errors import ConfigError
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.runtime.plugins.plugins import Plugins
@@ -119,7 +117,9 @@ class InstalledPlugins:
         simple = plugin.rpartition(".")[2]
         for name in HEADER_CONVERTERS:
             if plugin in (name, name.rpartition(".")[2]):
-                return [definition.key for definition in CONVERTER_KEYS.get(name, ())]
+                config = CONVERTER_CONFIGS.get(name)
+                options = () if config is None else options_of(config).values()
+                return [described(option) for option in options]
         if simple in _OTHER_KINDS:
             raise BadRequestError(
                 f"Invalid plugin class {plugin}. Valid types are sink, source, converter,"
@@ -129,7 +129,7 @@ class InstalledPlugins:
             factory = self._plugins.find(plugin)
         except ConfigError as error:
             raise NotFoundError(f"Unknown plugin {plugin}.") from error
-        return [definition.key for definition in _listed(factory)]
+        return [described(option) for option in _listed(factory)]
 
     def connector_type(self, config: Mapping[str, str | None]) -> str:
         """Return ``source``, ``sink``, or ``unknown`` where the class is not installed."""
@@ -151,25 +151,25 @@ def config_model(factory: ConnectorFactory) -> type[ConfigModel] | None:
     return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
 
 
-def checked_keys(factory: ConnectorFactory) -> Sequence[Definition]:
+def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
     """Return what a config of this connector is checked for: Connect's keys, then its own."""
     framework = connector_keys(plugin_type(factory))
-    known = {definition.key.name for definition in framework}
-    return (*framework, *(it for it in _own(factory) if it.key.name not in known))
+    known = {option.name for option in framework}
+    return (*framework, *(it for it in _own(factory) if it.name not in known))
 
 
-def _listed(factory: ConnectorFactory) -> Sequence[Definition]:
+def _listed(factory: ConnectorFactory) -> Sequence[Option]:
     """Return its own keys, then those of Connect that it does not define again, as Connect lists them."""
     model, own = config_model(factory), _own(factory)
     if model is not None and "name" in options_of(model):
         # As Java's mirror connectors, which define the common keys again in front of theirs.
         own = (*COMMON_KEYS, *own)
-    names = {definition.key.name for definition in own}
+    names = {option.name for option in own}
     rest = connector_keys(plugin_type(factory))
-    return (*own, *(it for it in rest if it.key.name not in names))
+    return (*own, *(it for it in rest if it.name not in names))
 
 
-def _own(factory: ConnectorFactory) -> Sequence[Definition]:
+def _own(factory: ConnectorFactory) -> Sequence[Option]:
     model = config_model(factory)
     return () if model is None else own_keys(model)
 

@@ -9,12 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
 from mm2py.api.connector import ConnectorFactory
-from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
-from mm2py.config.connect_values import Definition, check_value, invalid
-from mm2py.config.framework_definitions import CONVERTER_KEYS, converter_class
+from mm2py.config.connect_definitions import (
+    ConfigInfos,
+    ConfigKey,
+    ConfigValue,
+    check_value,
+    described,
+    override_option,
+)
+from mm2py.config.definitions import Option, options_of
+from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
+from mm2py.config.java_values import invalid
 from mm2py.config.later_parts import later_connector
 from mm2py.config.limits import limit_problem
-from mm2py.config.override_policy import OverridePolicy, override_key
+from mm2py.config.override_policy import OverridePolicy
 from mm2py.config.providers import provider_placeholders
 from mm2py.config.secret_names import names_a_secret, secrets_in
 from mm2py.errors import ConfigError
@@ -27,6 +35,7 @@ __all__ = ["ConfigValidator"]
 
 _ENDING: Final = "Connector"
 _BOUNDARY: Final = "transaction.boundary"
+_SUPPORT: Final = "exactly.once.support"
 _NULL: Final = "Null value can not be supplied as the configuration value."
 _VERSIONS: Final = {
     f"{which}.converter.plugin.version": f"{which}.converter"
@@ -66,6 +75,7 @@ class ConfigValidator:
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
         build: also build the connector once its options are right; it refuses what only it can know.
+        exactly_once: whether the worker has exactly-once source support.
     """
 
     def __init__(
@@ -76,7 +86,9 @@ class ConfigValidator:
         policy: OverridePolicy,
         mask: SecretMask,
         build: bool = True,
+        exactly_once: bool = True,
     ) -> None:
+        self._exactly_once = exactly_once
         self._plugins = plugins
         self._resolve = resolve
         self._policy = policy
@@ -95,7 +107,7 @@ class ConfigValidator:
             raise BadRequestError(too_long)
         factory = self._connector(config, plugin)
         props = self._resolved(config)
-        definitions = {it.key.name: it for it in checked_keys(factory)}
+        definitions = {it.name: it for it in checked_keys(factory)}
         found = _each(definitions.values(), props)
         _check_version(factory, props, found)
         _check_boundary(factory, props, found)
@@ -105,6 +117,7 @@ class ConfigValidator:
             if value is None and name not in definitions
         ]
         texts = {name: value for name, value in props.items() if value is not None}
+        _check_support(factory, texts, found, enabled=self._exactly_once)
         provided = {
             name: texts[name]
             for name, raw in config.items()
@@ -114,12 +127,13 @@ class ConfigValidator:
         self._ask_connector(factory, texts, found)
         behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
-        configs += [(it.key, found.values[name]) for name, it in definitions.items()]
+        keys = {name: described(option) for name, option in definitions.items()}
+        configs += [(key, found.values[name]) for name, key in keys.items()]
         configs += behind
         return ConfigInfos(
             name=config["connector.class"] or "",
             error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
-            groups=_groups(it.key for it in definitions.values()) + _converter_groups(texts),
+            groups=_groups(keys.values()) + _converter_groups(texts),
             configs=_masked(configs, self._mask.extended(secrets), provided),
         )
 
@@ -182,15 +196,15 @@ class ConfigValidator:
                 if not name.startswith(prefix):
                     continue
                 bare = name[len(prefix) :]
-                definition = override_key(prefix, bare)
+                option = override_option(bare)
                 refusal = self._policy.refusal(bare)
                 shown = HIDDEN if names_a_secret(name) else text
                 value = ConfigValue(name=name, value=shown)
-                if definition is not None:
-                    value = check_value(definition, texts)
+                if option is not None:
+                    value = check_value(option, texts, prefix=prefix)
                 if refusal:
                     value = replace(value, errors=(*value.errors, refusal))
-                entries.append((None if definition is None else definition.key, value))
+                entries.append((None if option is None else described(option, prefix), value))
         return entries
 
 
@@ -215,8 +229,8 @@ def _masked(
     return tuple((key, hidden(entry)) for key, entry in configs)
 
 
-def _each(definitions: Iterable[Definition], props: _Props) -> _Findings:
-    values = {it.key.name: check_value(it, props) for it in definitions}
+def _each(options: Iterable[Option], props: _Props) -> _Findings:
+    values = {it.name: check_value(it, props) for it in options}
     for name, converter in _VERSIONS.items():
         if name in values and not props.get(converter):
             values[name] = replace(values[name], visible=False)
@@ -248,6 +262,31 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) 
         )
 
 
+def _check_support(
+    factory: ConnectorFactory, texts: Mapping[str, str], found: _Findings, *, enabled: bool
+) -> None:
+    """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong replaces it."""
+    if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in found.values:
+        return
+    model = config_model(factory)
+    own = [] if model is None else model.cross_check(texts)
+    for problem in (it for it in own if it.name == _SUPPORT):
+        reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
+        found.add(problem.name, invalid(problem.name, problem.value, reason))
+        return
+    if not enabled:
+        found.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
+    if not getattr(factory, "exactly_once_support", False):
+        found.add(
+            _SUPPORT,
+            "The connector does not implement the API required for preflight validation of exactly-once"
+            " source support. Please consult the documentation for the connector to determine whether it"
+            " supports exactly-once semantics, and then consider reconfiguring the connector to use the value"
+            ' "requested" for this property (which will disable this preflight check and allow the connector'
+            " to be created).",
+        )
+
+
 def _converter_groups(texts: Mapping[str, str]) -> tuple[str, ...]:
     """Return the groups of converters' keys, in the order of Java's hash set."""
     groups = _groups(key for key, _ in _converters(texts) if key is not None)
@@ -260,15 +299,13 @@ def _converters(texts: Mapping[str, str]) -> _Configs:
     for which in ("header", "key", "value"):
         prefix = f"{which}.converter."
         name = texts.get(prefix.rstrip("."))
-        for definition in CONVERTER_KEYS.get(converter_class(name or ""), ()):
-            key = definition.key
-            own = {key.name: texts[prefix + key.name]} if prefix + key.name in texts else {}
-            if key.name == "converter.type":
-                own.setdefault(key.name, which)
-            value = check_value(definition, own)
-            entries.append(
-                (replace(key, name=prefix + key.name), replace(value, name=prefix + key.name))
-            )
+        config = CONVERTER_CONFIGS.get(converter_class(name or ""))
+        for option in () if config is None else options_of(config).values():
+            key = described(option, prefix)
+            own = {option.name: texts[key.name]} if key.name in texts else {}
+            if option.name == "converter.type":
+                own.setdefault(option.name, which)
+            entries.append((key, replace(check_value(option, own), name=key.name)))
     return entries
 
 

@@ -58,11 +58,12 @@ class _Landed:
 class Arrivals:
     """Gathers acknowledgements and passes them on, in source order per partition, each once.
 
-    ``report(delivery)`` must not raise.
+    ``report(delivery)`` must not raise. Without ``by_itself`` it reports at ``flush`` alone.
     """
 
-    def __init__(self, report: Callable[[Delivery], None]) -> None:
+    def __init__(self, report: Callable[[Delivery], None], *, by_itself: bool = True) -> None:
         self._report = report
+        self._by_itself = by_itself
         self._landed: dict[TopicPartition, _Landed] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -73,7 +74,7 @@ class Arrivals:
         landed = self._landed.get(source)
         if landed is None:
             landed = self._landed[source] = _Landed(target)
-            if self._timer is None:
+            if self._timer is None and self._by_itself:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(GATHER_S, self.flush)
         for first, count in batch.runs:

@@ -4,7 +4,8 @@ Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow'
 Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where the
 task says that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
 fails loses nothing: its positions are pending again unless newer ones are; 4 an unchanged position is
-not written again, nor is a value that is the stored one; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged.
+not written again, nor is a value that is the stored one; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged; 6 a stored
+position is never ahead of the offset map.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ from typing import Protocol, final
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.errors import Mm2pyError
-from mm2py.mirror.source_offsets import source_offset_key, source_offset_value
+from mm2py.mirror.source_offsets import committed_epoch, source_offset_key, source_offset_value
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 
 __all__ = ["OffsetCommitter", "OffsetStore"]
@@ -48,8 +51,10 @@ class OffsetCommitter:
         connector: first part of every key.
         source_partition: key of a partition, in Java's member order.
         source_offset: value that says: everything up to this position is copied.
-        timeout_ms: bound of one commit (``offset.flush.timeout.ms``).
+        timeout_ms: bound of one commit (``offset.flush.timeout.ms``); None where it commits a transaction: then
+            it takes as long as that takes, and raises.
         withheld: partitions whose position must not be written yet (``EventSink.unwritten``).
+        maps: offset maps, which are written before positions.
     """
 
     def __init__(
@@ -59,15 +64,17 @@ class OffsetCommitter:
         *,
         source_partition: Callable[[TopicPartition], SourcePartition],
         source_offset: Callable[[TopicPartition, int], SourceOffset],
-        timeout_ms: int,
+        timeout_ms: int | None,
         withheld: Callable[[], Collection[TopicPartition]] = _nothing,
+        maps: TaskOffsetMaps | None = None,
     ) -> None:
         self._store = store
         self._connector = connector
         self._source_partition = source_partition
         self._source_offset = source_offset
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._withheld = withheld
+        self._maps = maps or TaskOffsetMaps(NoMapStore())
         self._pending: dict[TopicPartition, int] = {}
         self._keys: dict[TopicPartition, bytes] = {}
         self._written: dict[TopicPartition, tuple[int, bytes | None]] = {}
@@ -107,23 +114,29 @@ class OffsetCommitter:
     async def commit(self) -> bool:
         """Write what changed; False if that failed, and then it stays pending.
 
-        Never raises but for cancellation: as in Connect, a failed commit does not fail the task.
+        As in Connect, a failed commit does not fail the task; that of a transaction raises.
         """
         async with self._turn:
             taken = self._take()
-            if not taken:
+            if not taken and not self._maps.changed:
                 return True
             # Taken now as well: what is asked for while the write is under way is about later positions.
             then = {p: self._then.pop(p) for p in tuple(self._then) if p in taken}
-            written, values = False, self._encoded(taken)
+            offsets = {it: self._source_offset(it, position) for it, position in taken.items()}
+            self._maps.taken(taken, {it: committed_epoch(at) for it, at in offsets.items()})
+            written, values = False, self._encoded(offsets)
             new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
             try:
-                if new:
-                    async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self._timeout_s):
+                    # What was acknowledged by now is in the maps: a position is taken after its runs were noted.
+                    await self._maps.write()
+                    if new or self._timeout_s is None:  # a transaction ends with its positions
                         await self._store.set(new)
                 written = True
             except (Mm2pyError, TimeoutError) as error:
-                self._note_failure(error)
+                if self._timeout_s is None:
+                    raise
+                self._note_failure(error, self._timeout_s)
             finally:
                 if not written:
                     for partition, position in taken.items():
@@ -131,6 +144,7 @@ class OffsetCommitter:
                     self._then = then | self._then
             if written:
                 self._written |= {it: (taken[it], value) for it, value in values.items()}
+                self._maps.stored(taken)
                 for done in then.values():
                     done()
             if written and self._failing:
@@ -147,25 +161,22 @@ class OffsetCommitter:
         return taken
 
     def _encoded(
-        self, positions: Mapping[TopicPartition, int]
+        self, offsets: Mapping[TopicPartition, SourceOffset]
     ) -> dict[TopicPartition, bytes | None]:
-        for partition in positions.keys() - self._keys.keys():
+        for partition in offsets.keys() - self._keys.keys():
             partition_of_task = self._source_partition(partition)
             self._keys[partition] = source_offset_key(self._connector, partition_of_task)
-        return {
-            partition: source_offset_value(self._source_offset(partition, position))
-            for partition, position in positions.items()
-        }
+        return {partition: source_offset_value(offset) for partition, offset in offsets.items()}
 
     def _is_new(self, partition: TopicPartition, value: bytes | None) -> bool:
         written = self._written.get(partition)
         return written is None or written[1] != value
 
-    def _note_failure(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception, timeout_s: float) -> None:
         if self._failing:
             return
         self._failing = True
-        cause = str(error) or f"no acknowledgement within {self._timeout_s:g} s"
+        cause = str(error) or f"no acknowledgement within {timeout_s:g} s"
         log.warning(
             "offset commit failed, positions stay pending and are retried; a kill now would copy"
             " what came since the last commit again cause=%s",

@@ -8,13 +8,15 @@ is acknowledged (Connect's ``SubmittedRecords``).
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import dropwhile, takewhile
 from typing import Final, NamedTuple, final
 
 from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
-from mm2py.api.task import Delivery, Outgoing, SourceTask
+from mm2py.api.task import Delivery, Outgoing, Run, SourceTask
 from mm2py.clock import Clock
-from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
@@ -36,19 +38,18 @@ BATCH_BYTES: Final = 512 << 10
 IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
 
+SHOWN_RECORD_CHARS: Final = 2_000
+"""Of a record in the log (``errors.log.include.messages``)."""
+
 BATCH_OVERHEAD_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``).
-
-    ``tolerant`` leaves it out; ``log_all`` says so of each, not only of the first.
-    """
+    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``)."""
 
     converters: RecordConverters = BYTES_ONLY
-    tolerant: bool = False
-    log_all: bool = False
+    errors: FrameworkConfig = field(default_factory=FrameworkConfig)
 
     @classmethod
     def of(cls, worker: Mapping[str, str], connector: Mapping[str, str]) -> "Conversion":
@@ -57,11 +58,7 @@ class Conversion:
         Raises:
             ConfigError: a converter, or one of its keys, is wrong.
         """
-        return cls(
-            record_converters(worker, connector),
-            tolerant=connector.get("errors.tolerance", "none").strip() == "all",
-            log_all=parse_boolean_leniently(connector.get("errors.log.enable"), absent=False),
-        )
+        return cls(record_converters(worker, connector), parse_config(FrameworkConfig, connector))
 
 
 class _Numbered(NamedTuple):
@@ -84,12 +81,19 @@ class _Submitted:
         self.acknowledged: set[int] = set()
 
 
+class _UnderWay(NamedTuple):
+    """A record of a lane that is not acknowledged, and whose position it moves."""
+
+    record: SourceRecord
+    submitted: _Submitted
+
+
 @final
 class RecordTaskAdapter:
     """Implements ``BatchSourceTask`` over a ``SourceTask``, and knows its positions.
 
-    A source partition's records that go to several target partitions travel in several lanes; each
-    lane has a made-up source ``TopicPartition``, so that the worker sees one order per lane.
+    All records for one target partition travel in one lane, so that records of many source partitions share
+    batches; each lane has a made-up source ``TopicPartition``, so that the worker sees one order per lane.
     """
 
     def __init__(
@@ -102,8 +106,7 @@ class RecordTaskAdapter:
         self._commit: Callable[[TopicPartition, int], None] | None = None
         self._sources: dict[frozenset[tuple[str, str | int]], _Submitted] = {}
         self._by_key: dict[TopicPartition, _Submitted] = {}
-        self._lanes: dict[TopicPartition, dict[int, SourceRecord]] = {}
-        self._lane_source: dict[TopicPartition, _Submitted] = {}
+        self._lanes: dict[TopicPartition, dict[int, _UnderWay]] = {}
         self._committed: dict[TopicPartition, SourceOffset] = {}
         self._next = 0
 
@@ -124,7 +127,7 @@ class RecordTaskAdapter:
         lanes: dict[TopicPartition, list[_Numbered]] = {}
         for record in records:
             encoded = self._encode(record)
-            lane = self._lane_of(record)
+            lane = TopicPartition(f"records for {record.topic}", record.partition)
             number = self._number(lane, record)
             if encoded is None:
                 self._skip(lane, number)
@@ -134,12 +137,15 @@ class RecordTaskAdapter:
         return [self._batches(lane, numbered) for lane, numbered in lanes.items()]
 
     def acknowledged(self, lane: TopicPartition, position: int) -> None:
-        """Take an acknowledgement of a lane; passes on what became a finished prefix."""
-        submitted = self._lane_source[lane]
-        waiting = self._lanes[lane]
-        for number in [number for number in waiting if number <= position]:
+        """Take an acknowledgement of a lane; passes on what became a finished prefix of a source partition."""
+        moved: dict[int, _Submitted] = {}
+        for number, (_, submitted) in self._lanes[lane].items():
+            if number > position:
+                break
             submitted.acknowledged.add(number)
-        self._advance(submitted)
+            moved[id(submitted)] = submitted
+        for submitted in moved.values():
+            self._advance(submitted)
 
     def _advance(self, submitted: _Submitted) -> None:
         """Commit the newest position before which everything is done."""
@@ -157,11 +163,11 @@ class RecordTaskAdapter:
         """Tell the task about each record."""
         waiting = self._lanes[delivery.source]
         for run in delivery.runs:
-            numbers = [
-                n for n in waiting if run.source_offset <= n < run.source_offset + run.records
-            ]
+            numbers = list(
+                dropwhile(run.source_offset.__gt__, takewhile(_end_of(run).__gt__, waiting))
+            )
             for shift, number in enumerate(numbers):
-                self._task.delivered(waiting.pop(number), run.target_offset + shift)
+                self._task.delivered(waiting.pop(number).record, run.target_offset + shift)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
         """Return the task's own source partition behind a committed key."""
@@ -188,25 +194,22 @@ class RecordTaskAdapter:
         """Stop the task."""
         await self._task.stop()
 
-    def _lane_of(self, record: SourceRecord) -> TopicPartition:
+    def _submitted(self, record: SourceRecord) -> _Submitted:
         identity = frozenset(record.source_partition.items())
         submitted = self._sources.get(identity)
         if submitted is None:
             key = TopicPartition(f"source partition {dict(record.source_partition)}", 0)
             submitted = self._sources[identity] = _Submitted(key, record.source_partition)
             self._by_key[key] = submitted
-        lane = TopicPartition(f"{submitted.key.topic} to {record.topic}", record.partition)
-        if lane not in self._lanes:
-            self._lanes[lane] = {}
-            self._lane_source[lane] = submitted
-        return lane
+        return submitted
 
     def _number(self, lane: TopicPartition, record: SourceRecord) -> int:
         number = self._next
         self._next += 1
+        submitted = self._submitted(record)
         # In the order the task returned them, whatever lane they travel in.
-        self._lane_source[lane].offsets[number] = record.source_offset
-        self._lanes[lane][number] = record
+        submitted.offsets[number] = record.source_offset
+        self._lanes.setdefault(lane, {})[number] = _UnderWay(record, submitted)
         return number
 
     def _encode(self, record: SourceRecord) -> NewRecord | None:
@@ -215,22 +218,23 @@ class RecordTaskAdapter:
         try:
             encoded = self._conversion.converters.encoded(record)
         except DataError as error:
-            where = f"record for {record.topic}"
-            if not self._conversion.tolerant:
+            where, errors = f"record for {record.topic}", self._conversion.errors
+            if errors.errors_tolerance != "all":
                 raise FatalError(
                     f"the task returned a {where} of which {error.message}",
                     remedy=error.remedy
                     or "name a converter that fits, or set errors.tolerance=all to leave it out",
                 ) from error
-            if self._conversion.log_all or not self._left_out:
+            if errors.errors_log_enable or not self._left_out:
+                if errors.errors_log_include_messages:
+                    where = f"{where} {_described(record)}"
                 log.warning("record is left out (errors.tolerance=all) %s cause=%s", where, error)
             self._left_out += 1
             return None
         return NewRecord(encoded.key, encoded.value, encoded.headers, stamp)
 
     def _skip(self, lane: TopicPartition, number: int) -> None:
-        submitted = self._lane_source[lane]
-        self._lanes[lane].pop(number)
+        submitted = self._lanes[lane].pop(number).submitted
         submitted.acknowledged.add(number)
         self._advance(submitted)
 
@@ -269,6 +273,10 @@ def _encoded(numbered: list[_Numbered]) -> RecordBatch:
     )
 
 
+def _end_of(run: Run) -> int:
+    return run.source_offset + run.records
+
+
 def _weight(record: NewRecord) -> int:
     return (
         BATCH_OVERHEAD_BYTES
@@ -287,3 +295,11 @@ def _runs(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
         else:
             runs.append((number, 1))
     return tuple(runs)
+
+
+def _described(record: SourceRecord) -> str:
+    text = (
+        f"source_partition={record.source_partition} source_offset={record.source_offset}"
+        f" timestamp_ms={record.timestamp_ms} key={record.key!r} value={record.value!r} headers={record.headers!r}"
+    )
+    return text if len(text) <= SHOWN_RECORD_CHARS else f"{text[:SHOWN_RECORD_CHARS]}..."

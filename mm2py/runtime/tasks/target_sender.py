@@ -1,12 +1,13 @@
 """What a task's loop needs of a Sender, and what the Sender tells it.
 
 Flow: loop -> ``TargetSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
-``SenderFactory`` was given. Types only: the Sender is in ``mm2py.client.send.sender``.
+``SenderFactory`` was given; what is known of earlier copies goes with them. Types only: the Sender is in ``mm2py.client.send.sender``.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
@@ -54,4 +55,6 @@ class TargetSender(Protocol):
         ...
 
 
-SenderFactory = Callable[[OnDelivered, OnFailed, OnStalled, OnDoubt], TargetSender]
+SenderFactory = Callable[
+    [OnDelivered, OnFailed, OnStalled, OnDoubt, CopiedSoFar | None], TargetSender
+]

@@ -7,24 +7,38 @@ returns records -> ``WorkerTask``. It opens no connection.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import TypeGuard, cast, final
+from typing import Final, TypeGuard, cast, final
 
 from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_transactions import (
+    StartGuard,
+    TaskTransactions,
+    Unguarded,
+    committed_reads,
+)
 from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.types import TaskId
 
 __all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
+
+
+_SUPPORT: Final = "exactly.once.support"
 
 
 def _nobody_asks(_task: TaskId, _topic: str) -> None:
@@ -37,11 +51,12 @@ def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReports:
-    """Where a flow's tasks report to; ``events`` is the loss ledger."""
+    """Where a flow's tasks report to; ``events`` is the loss ledger, ``guard`` is asked before exactly-once tasks run."""
 
     meter: FlowMeter
     events: EventSink
     on_topic: Callable[[TaskId, str], None]
+    guard: StartGuard = field(default_factory=Unguarded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +66,8 @@ class TaskParts:
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
     ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
-    connector's config how its ordinary records become bytes.
+    connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
+    ``transactions`` makes what a task has in place of ``sender`` and ``store`` with exactly-once support.
     """
 
     plugins: Plugins
@@ -68,6 +84,8 @@ class TaskParts:
     on_topic: Callable[[TaskId, str], None] = _nobody_asks
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
+    maps: MapStore = field(default_factory=NoMapStore)
+    transactions: Callable[[TaskSpec], TaskTransactions] | None = None
 
 
 @final
@@ -84,7 +102,17 @@ class TaskAssembly:
             Mm2pyError: its config is wrong.
         """
         parts, config = self._parts, spec.connector_config
-        on_failure = _choice(config, "partition.failure.policy", ("isolate", "fail"))
+        framework = parse_config(TaskFrameworkConfig, config)
+        copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
+        transactions = None if parts.transactions is None else parts.transactions(spec)
+        if transactions is None and framework.exactly_once_support == "required":
+            raise ConfigError(
+                f"{_SUPPORT}=required: this worker does not have exactly-once source support enabled",
+                remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
+                " <target>.exactly.once.source.support)",
+            )
+        stored = parts.maps if copies else NoMapStore()
+        maps = TaskOffsetMaps(stored if transactions is None else transactions.maps(stored))
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
@@ -93,13 +121,16 @@ class TaskAssembly:
             clock=parts.clock,
             events=parts.events,
             policies=LossPolicies(
-                gap=_choice(config, "gap.policy", ("continue", "fail")),
-                recreate=_choice(config, "recreate.policy", ("continue", "stop")),
-                partition_failure=on_failure,
+                gap=framework.gap_policy,
+                recreate=framework.recreate_policy,
+                partition_failure=framework.partition_failure_policy,
             ),
+            maps=maps,
         )
-        connector = parts.plugins.find(config.get("connector.class", ""))(config)
-        opened = connector.open_task(spec.config, context)
+        connector = parts.plugins.find(framework.connector_class)(config)
+        opened = connector.open_task(
+            spec.config if transactions is None else committed_reads(spec.config), context
+        )
         adapter: RecordTaskAdapter | None = None
         if _moves_batches(opened):
             task: BatchSourceTask = opened
@@ -108,12 +139,13 @@ class TaskAssembly:
                 cast("SourceTask", opened), parts.clock, parts.conversion(config)
             )
         committer = OffsetCommitter(
-            parts.store,
+            transactions or parts.store,
             spec.id.connector,
             source_partition=task.source_partition,
             source_offset=task.source_offset,
-            timeout_ms=parts.offset_flush_timeout_ms,
+            timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
+            maps=maps,
         )
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)
@@ -123,30 +155,24 @@ class TaskAssembly:
             offset_flush_interval_ms=parts.offset_flush_interval_ms,
             graceful_timeout_ms=parts.graceful_timeout_ms,
             # A refused record of a foreign task cannot be isolated: Connect fails the task.
-            fail_on_partition_failure=adapter is not None or on_failure == "fail",
+            fail_on_partition_failure=adapter is not None
+            or framework.partition_failure_policy == "fail",
             target_name=parts.target_name,
         )
         return WorkerTask(
             task,
             context=context,
-            sender=parts.sender(spec),
+            sender=transactions.sender if transactions else parts.sender(spec),
             committer=committer,
             settings=settings,
             on_status=on_status,
             acknowledged=adapter.acknowledged if adapter is not None else None,
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
             permit=parts.permit,
+            transactions=transactions,
         )
 
 
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
     """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
     return bool(signature(task.poll).parameters)
-
-
-def _choice(config: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
-    """Return one of ``choices``, the first where the config is silent."""
-    value = config.get(key, choices[0]).strip().lower()
-    if value not in choices:
-        raise ConfigError(f"{key}={value}: no such choice", remedy=f"use {' or '.join(choices)}")
-    return value

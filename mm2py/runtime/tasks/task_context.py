@@ -4,6 +4,7 @@ Flow: task -> ``WorkerTaskContext`` -> meters, log and ledger; failed partitions
 It knows nothing of Kafka.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,18 @@ from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, S
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.errors import PartitionError, ProtocolError, ServerError
-from mm2py.mirror.source_offsets import parse_source_offset_value, source_offset_key
-from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.mirror.offset_map import TargetLoss
+from mm2py.mirror.source_offsets import (
+    committed_offset,
+    parse_source_offset_value,
+    source_offset,
+    source_offset_key,
+)
+from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.tasks.offset_committer import OffsetStore
-from mm2py.runtime.tasks.target_history import TargetLoss
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 
 __all__ = ["LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
@@ -115,6 +123,7 @@ class WorkerTaskContext:
         clock: Clock,
         events: EventSink | None = None,
         policies: LossPolicies | None = None,
+        maps: TaskOffsetMaps | None = None,
     ) -> None:
         self._connector = connector
         self._task_id = task_id
@@ -123,11 +132,15 @@ class WorkerTaskContext:
         self._clock = clock
         self._events: EventSink = events or NoLedger()
         self._policies = policies or LossPolicies()
+        self.maps = maps or TaskOffsetMaps(NoMapStore())
+        """Where the records of the task's partitions are on the target."""
+        self.maps.on_loss = self.report_target_loss
         self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked: tuple[TopicPartition | None, ...] = ()
         self._metered: set[TopicPartition] = set()
+        self._found: dict[str, str] = {}
         self._to_note: dict[TopicPartition, bytes] = {}
         """Incarnations whose first position is not stored yet."""
 
@@ -174,8 +187,24 @@ class WorkerTaskContext:
         """Return stored offsets; an entry that is not a JSON object counts as none, with a warning."""
         self._asked = tuple(map(_mirrored, partitions))
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
-        values = await self._store.get(keys)
-        return [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
+        mirrored = [partition for partition in self._asked if partition is not None]
+        values, _ = await asyncio.gather(self._store.get(keys), self.maps.load(mirrored))
+        offsets = [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
+        return [
+            offset if partition is None else self._resumed(partition, offset)
+            for partition, offset in zip(self._asked, offsets, strict=True)
+        ]
+
+    def _resumed(
+        self, partition: TopicPartition, stored: SourceOffset | None
+    ) -> SourceOffset | None:
+        """Return the position behind everything that is known to be copied."""
+        last = committed_offset(stored)
+        position = last + 1 if last >= 0 else -1
+        resumed = self.maps.resume(partition, position)
+        if resumed == position:
+            return stored
+        return source_offset(resumed - 1, self.maps.epoch(partition))
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
@@ -213,6 +242,7 @@ class WorkerTaskContext:
         if kind is EventKind.RECREATED and (ended := self._to_note.get(gap.partition)) is not None:
             # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
             self._note(gap.partition, ended)
+        self.maps.note_gap(gap)
         if self._policies.stops_after(kind):
             self._stopped_by_gap.add(gap.partition)
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
@@ -247,6 +277,7 @@ class WorkerTaskContext:
         self, partition: TopicPartition, topic_id: bytes, *, stored: bool
     ) -> None:
         """Keep which topic id a partition's stored position belongs to, as soon as it does."""
+        self.maps.identify(partition, topic_id)
         if stored:
             self._events.note_incarnation(partition, topic_id)
         elif self._listener is not None:
@@ -326,6 +357,19 @@ class WorkerTaskContext:
         """Pass a lag to the partition's meter."""
         self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())
 
+    def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        """Pass a finding to the flow's meter; the log gets one line per change of what harms."""
+        before = self._found.get(what, "")
+        if harms and text != before:
+            if text:
+                log.warning("%s: %s", what, text)
+            else:
+                log.info("solved: %s", what)
+        self._found[what] = text if harms else ""
+        self._meter.note_finding(
+            Finding(task=self._task_id, what=what, text=text, count=count, harms=harms)
+        )
+
     def meter(self, partition: TopicPartition) -> PartitionMeter:
         """Return the meter of one of the task's partitions; it ends with the task."""
         meter = self._meter.partition(partition)
@@ -338,6 +382,8 @@ class WorkerTaskContext:
         """Take the task's partitions out of the meters: another task may own them next."""
         for partition in self._metered:
             self._meter.forget(partition)
+        self._meter.forget_findings(self._task_id)
+        self._found.clear()
         self._metered.clear()
         self._states.clear()
 

@@ -33,7 +33,7 @@ class TaskSpec:
     """Everything a host needs to run a task; plain data, resolved texts.
 
     ``generation`` and ``version`` are the connector's: the group's generation at the start, and the
-    plug-in's version for the status.
+    plug-in's version for the status. ``configs`` is the generation of its task configs.
     """
 
     id: TaskId
@@ -42,6 +42,7 @@ class TaskSpec:
     paused: bool = False
     generation: int = 0
     version: str = ""
+    configs: int = -1
 
 
 TaskWatcher = Callable[[TaskId, Status], None]
@@ -68,6 +69,10 @@ class TaskHost(Protocol):
 
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks the host knows, failed ones included."""
+        ...
+
+    def problems(self) -> Mapping[str, str]:
+        """What hides the state of tasks, with the cause: a process that does not speak."""
         ...
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
@@ -140,6 +145,10 @@ class InProcessTaskHost:
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks the host knows."""
         return tuple(self._tasks)
+
+    def problems(self) -> Mapping[str, str]:
+        """Nothing: tasks here are as alive as this process."""
+        return {}
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
         """Stop or go on polling; a failed task stays as it is."""

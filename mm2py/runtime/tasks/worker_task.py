@@ -26,7 +26,6 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.target_history import TargetHistory
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -36,6 +35,7 @@ from mm2py.runtime.tasks.target_sender import (
     TargetSender,
 )
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
+from mm2py.runtime.tasks.task_transactions import LEDGER_S, TaskTransactions, TransactionCommits
 from mm2py.types import State, TopicPartition
 
 __all__ = [
@@ -59,6 +59,9 @@ FEW_RECORDS: Final = 100
 FEW_WAIT_INTERVALS: Final = 5
 FEW_WAIT_S: Final = 5.0
 """While a kill would copy few records again, positions are written at each fifth interval, at most so late."""
+
+LAST_COMMIT_S: Final = 0.5
+"""Least time for the last commit of a transaction."""
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held for it; a target that takes batches makes room sooner."""
@@ -91,6 +94,7 @@ class WorkerTask:
         acknowledged: Callable[[TopicPartition, int], None] | None = None,
         on_topic: Callable[[str], None] | None = None,
         permit: Permit = UNLIMITED,
+        transactions: TaskTransactions | None = None,
     ) -> None:
         self._task = task
         self._context = context
@@ -100,9 +104,13 @@ class WorkerTask:
         self._lifecycle = Lifecycle("task", on_status)
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
         self._acknowledged = acknowledged or committer.acknowledged
-        self._sender = sender(self._delivered, self._refused, self._stalled, context.report_doubt)
-        self._arrivals = Arrivals(self._report)
-        self._history = TargetHistory()
+        self._sender = sender(
+            self._delivered, self._refused, self._stalled, context.report_doubt, context.maps.kept
+        )
+        self._transactions = transactions
+        self._uncommitted: list[Delivery] = []
+        self._arrivals = Arrivals(self._report, by_itself=transactions is None)
+        self._maps = context.maps
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -123,6 +131,16 @@ class WorkerTask:
         self._error: Exception | None = None
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
+        self._commits: TransactionCommits | None = None
+        if transactions is not None:
+            transactions.transactions.on_broken(self._crash)
+            self._commits = TransactionCommits(
+                transactions,
+                self._commit_transaction,
+                lambda: bool(committer.pending) and permit.valid,
+                idle_s=settings.offset_flush_interval_ms / 1000,
+                clock=self._clock,
+            )
         context.listen(self)
 
     @property
@@ -175,6 +193,7 @@ class WorkerTask:
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
         """Commit a position behind the last record: the task has nothing under way before it."""
         if partition not in self._failed:
+            self._maps.cover(partition, offset)
             self._committer.acknowledged(partition, offset)
 
     def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
@@ -217,7 +236,8 @@ class WorkerTask:
 
     async def _start(self) -> bool:
         patience = Patience(self._clock, self._settings.target_name, self._stop)
-        if not await self._patiently(self._sender.start, patience):
+        start = self._sender.start if self._transactions is None else self._transactions.start
+        if not await self._patiently(start, patience):
             return False
         patience = Patience(self._clock, "the task's start", self._stop)
         return await self._patiently(self._task.start, patience)
@@ -307,13 +327,21 @@ class WorkerTask:
             self._room.set()
 
     def _report(self, delivery: Delivery) -> None:
-        source, _, runs, size, newest = delivery
-        last = runs[-1]
+        source, runs = delivery.source, delivery.runs
+        last, landed = runs[-1], self._maps.of(source)
         for run in runs:
-            loss = self._history.add(source, run)
+            loss = landed.add(*run)
             if loss is not None:
                 self._context.report_target_loss(source, loss)
         self._acknowledged(source, last.source_offset + last.records - 1)
+        if self._commits is not None:
+            self._uncommitted.append(delivery)
+        else:
+            self._landed(delivery)
+
+    def _landed(self, delivery: Delivery) -> None:
+        """Count and report what readers of the target see now."""
+        source, _, runs, size, newest = delivery
         meter = self._meters[source]
         if not meter.records:
             self._first_record(delivery.target.topic)
@@ -395,6 +423,15 @@ class WorkerTask:
     # ---------------------------------------------------------------- positions and the end
 
     async def _commit_forever(self) -> None:
+        if self._commits is None:
+            await self._commit_positions()
+            return
+        try:
+            await self._commits.run()
+        except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
+            self._crash(error)
+
+    async def _commit_positions(self) -> None:
         interval_s = self._settings.offset_flush_interval_ms / 1000
         longest_s = max(interval_s, min(FEW_WAIT_INTERVALS * interval_s, FEW_WAIT_S))
         committed_at = self._clock.monotonic()
@@ -414,8 +451,26 @@ class WorkerTask:
 
     async def _commit(self) -> None:
         self._arrivals.flush()
-        if not await self._committer.commit():
-            return
+        if await self._committer.commit():
+            await self._commit_task()
+
+    async def _commit_transaction(self) -> None:
+        """Commit what is acknowledged of the open transaction, with its positions."""
+        assert self._transactions is not None
+        await self._transactions.transactions.settle()
+        # Nothing may be committed without its position, and positions wait for the ledger.
+        while not await self._context.flush_events(LEDGER_S):
+            if self._error is not None:
+                raise self._error
+        self._arrivals.flush()
+        await self._committer.commit()
+        await self._transactions.transactions.commit()
+        landed, self._uncommitted = self._uncommitted, []
+        for delivery in landed:
+            self._landed(delivery)
+        await self._commit_task()
+
+    async def _commit_task(self) -> None:
         try:
             await self._task.commit()
         except Mm2pyError as error:
@@ -428,6 +483,8 @@ class WorkerTask:
         # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
         graceful_s = self._settings.graceful_timeout_ms / 1000
         remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
+        if self._commits is not None and self._lifecycle.status.state is State.FAILED:
+            return  # as in Connect: the transaction is aborted, and all of it is copied again
         self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.
         if not await self._sender.flush(remaining * 0.8):
@@ -438,12 +495,20 @@ class WorkerTask:
         # Positions behind a lost range wait for its ledger record.
         await self._context.flush_events(remaining * 0.1)
         try:
-            await self._commit()
+            if self._commits is None:
+                await self._commit()
+            else:
+                await self._commits.finish(max(remaining * 0.2, LAST_COMMIT_S))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway
             log.warning("last commit failed cause=%s", cause_text(error))
 
     async def _close(self) -> None:
-        for close in (self._task.stop, self._sender.close):
+        closes: list[Callable[[], Awaitable[None]]] = [self._task.stop, self._sender.close]
+        if self._commits is not None:
+            closes.insert(0, self._commits.close)
+        if self._transactions is not None:
+            closes.append(self._transactions.close)
+        for close in closes:
             try:
                 await close()
             except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
@@ -461,6 +526,8 @@ class WorkerTask:
             meter.target = target
             self._meters[source] = meter
             self._sources[target] = source
+            if self._transactions is not None:
+                self._transactions.check_target(target.topic)
             self._context.seen(source)
         if not known.issuperset(source for source, _ in new):
             # A task that did not ask for its positions: they are paused as soon as they are known.

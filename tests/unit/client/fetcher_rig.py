@@ -8,7 +8,8 @@ from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import CONNECTIONS, ConnectionSettings, ConsumerSettings
+from mm2py.config.client_options import CONNECTIONS
+from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy

@@ -369,4 +369,8 @@ async def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_
         again = (await admin.create_topics([NewTopic("new", 2, 1)]))["new"]
         assert again is not None
         assert again.code == 36
-        assert (await admin.list_topics())["new"].partitions == (0, 1)
+        listed = await admin.list_topics()
+        assert listed["new"].partitions == (0, 1)
+        assert await admin.list_topics() is listed, "an answer of the same bytes is not read again"
+        await admin.create_topics([NewTopic("newer", 1, 1)])
+        assert "newer" in await admin.list_topics()

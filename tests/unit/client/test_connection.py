@@ -21,7 +21,7 @@ from mm2py.errors import (
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.fetch import FetchPartition, decode_fetch, encode_fetch
-from mm2py.protocol.group_messages import find_coordinator
+from mm2py.protocol.group_messages import list_groups
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.produce import decode_produce, encode_produce
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease
@@ -90,8 +90,8 @@ async def test_call_returns_the_decoded_answer() -> None:
 
 async def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
     async with connected() as (_, connection):
-        with pytest.raises(UnsupportedVersionError, match="FindCoordinator not at all"):
-            await connection.call(find_coordinator("g"))
+        with pytest.raises(UnsupportedVersionError, match="ListGroups not at all"):
+            await connection.call(list_groups())
         with pytest.raises(UnsupportedVersionError, match="versions 12 to 12, mm2py 0 to 11"):
             connection.negotiated(METADATA, 0, 11, "Metadata")
 

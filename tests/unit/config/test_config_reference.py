@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.definitions import options_of
 from mm2py.config.worker import WorkerConfig
 from mm2py_connectors.config import CONNECTORS
@@ -19,7 +19,7 @@ def test_the_committed_page_is_fresh() -> None:
 
 def test_the_page_names_every_property() -> None:
     page = reference_text()
-    names = [*CLIENT_TABLE, *options_of(WorkerConfig)]
+    names = [*CLIENT_OPTIONS, *options_of(WorkerConfig)]
     for definition in CONNECTORS:
         names += options_of(definition.model)
     assert not [name for name in names if f"`{name}`" not in page]

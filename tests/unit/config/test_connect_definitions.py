@@ -10,11 +10,16 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from mm2py.config.connect_definitions import ConfigKey
-from mm2py.config.connect_values import HIDDEN, Definition, check_value
-from mm2py.config.definitions import options_of
-from mm2py.config.framework_definitions import COMMON_KEYS, CONVERTER_KEYS, connector_keys
-from mm2py.config.mirror_definitions import own_keys
+from mm2py.config.connect_definitions import (
+    COMMON_KEYS,
+    HIDDEN,
+    check_value,
+    connector_keys,
+    described,
+    own_keys,
+)
+from mm2py.config.definitions import Option, options_of
+from mm2py.config.framework import CONVERTER_CONFIGS
 from mm2py_connectors.config import CONNECTORS
 
 TRUTH = json.loads(
@@ -32,6 +37,8 @@ NOT_JAVAS: Final = {
 OTHER_DEFAULTS: Final = {
     "refresh.topics.interval.seconds",
     "refresh.groups.interval.seconds",
+    "emit.checkpoints.interval.seconds",
+    "sync.group.offsets.interval.seconds",
     "metric.reporters",
 }
 STRICTER: Final = {
@@ -72,7 +79,8 @@ def java_keys(which: str) -> list[JavaKey]:
     return [JavaKey(*row) for row in TRUTH[which]]
 
 
-def as_java(key: ConfigKey) -> JavaKey:
+def as_java(option: Option) -> JavaKey:
+    key = described(option)
     return JavaKey(
         key.name,
         key.type,
@@ -87,24 +95,22 @@ def as_java(key: ConfigKey) -> JavaKey:
     )
 
 
-def listed(name: str) -> list[Definition]:
+def listed(name: str) -> list[Option]:
     own = own_keys(MODELS[name])
-    names = {it.key.name for it in own}
+    names = {it.name for it in own}
     return [
         *COMMON_KEYS,
         *own,
-        *(it for it in connector_keys("source")[len(COMMON_KEYS) :] if it.key.name not in names),
+        *(it for it in connector_keys("source")[len(COMMON_KEYS) :] if it.name not in names),
     ]
 
 
 def ours(name: str) -> set[str]:
-    return {key for key, info in options_of(MODELS[name]).items() if info.option.ours} | NOT_JAVAS[
-        name
-    ]
+    return {key for key, info in options_of(MODELS[name]).items() if info.ours} | NOT_JAVAS[name]
 
 
 def test_connects_own_keys_are_described_as_in_java() -> None:
-    assert [as_java(it.key) for it in connector_keys("source")] == java_keys("source framework")
+    assert [as_java(it) for it in connector_keys("source")] == java_keys("source framework")
     assert len(connector_keys("source")) == 24
 
 
@@ -114,7 +120,7 @@ def test_connects_own_keys_are_described_as_in_java() -> None:
 def test_a_mirror_connector_has_javas_keys_and_ours(name: str, count: int) -> None:
     java = {key.name: key for key in java_keys(name)}
     java |= {key.name: key for key in java_keys("source framework")}
-    found = {it.key.name: as_java(it.key) for it in listed(name)}
+    found = {it.name: as_java(it) for it in listed(name)}
     assert len(java) == count
     assert set(found) - set(java) == ours(name)
     for key, expected in java.items():
@@ -127,21 +133,21 @@ def test_a_mirror_connector_has_javas_keys_and_ours(name: str, count: int) -> No
 @pytest.mark.parametrize("name", ["MirrorSourceConnector", "MirrorHeartbeatConnector"])
 def test_keys_stand_in_javas_order_and_ours_behind_the_connectors(name: str) -> None:
     java = [key.name for key in java_keys(name)]
-    found = [it.key.name for it in listed(name)]
+    found = [it.name for it in listed(name)]
     assert [key for key in found if key in set(java)] == java
     first_of_ours = min((found.index(key) for key in ours(name)), default=len(java))
     assert first_of_ours >= len(java)
 
 
-@pytest.mark.parametrize("name", list(CONVERTER_KEYS))
+@pytest.mark.parametrize("name", list(CONVERTER_CONFIGS))
 def test_a_converters_keys_are_javas(name: str) -> None:
-    found = [as_java(it.key) for it in CONVERTER_KEYS[name]]
+    found = [as_java(it) for it in options_of(CONVERTER_CONFIGS[name]).values()]
     assert found == java_keys(name.rpartition(".")[2])
 
 
 def test_every_key_says_what_it_is_for() -> None:
     for name in MODELS:
-        assert not [it.key.name for it in listed(name) if len(it.key.documentation) < 3]
+        assert not [it.name for it in listed(name) if len(it.doc) < 3]
 
 
 def _cases() -> Sequence[tuple[str, str, str | None, str | None, list[str]]]:
@@ -152,7 +158,7 @@ def _cases() -> Sequence[tuple[str, str, str | None, str | None, list[str]]]:
 def test_a_value_is_judged_and_shown_in_javas_words(
     connector: str, name: str, text: str | None, shown: str | None, errors: list[str]
 ) -> None:
-    definition = next(it for it in listed(connector) if it.key.name == name)
+    definition = next(it for it in listed(connector) if it.name == name)
     value = check_value(definition, {name: text})
     if name in CLASSES and errors:
         assert value.errors == ()
@@ -167,14 +173,14 @@ def test_a_value_is_judged_and_shown_in_javas_words(
 
 
 def test_an_absent_value_is_shown_as_its_default_and_a_required_one_is_missing() -> None:
-    by_name = {it.key.name: it for it in COMMON_KEYS}
+    by_name = {it.name: it for it in COMMON_KEYS}
     assert check_value(by_name["tasks.max"], {}).value == "1"
     missing = check_value(by_name["name"], {})
     assert missing.errors == ('Missing required configuration "name" which has no default value.',)
 
 
 def test_a_secret_appears_neither_as_a_value_nor_in_an_error() -> None:
-    by_name = {it.key.name: it for it in listed("MirrorSourceConnector")}
+    by_name = {it.name: it for it in listed("MirrorSourceConnector")}
     for name in ("ssl.key.password", "sasl.jaas.config", "ssl.keystore.certificate.chain"):
         value = check_value(by_name[name], {name: "canary"})
         assert value.value == HIDDEN
@@ -189,7 +195,7 @@ def test_a_secret_appears_neither_as_a_value_nor_in_an_error() -> None:
     ],
 )
 def test_what_a_later_part_brings_is_refused_by_name(name: str, text: str) -> None:
-    definition = next(it for it in COMMON_KEYS if it.key.name == name)
+    definition = next(it for it in COMMON_KEYS if it.name == name)
     (error,) = check_value(definition, {name: text}).errors
     assert f"for configuration {name}: " in error
     assert "part 5" in error
@@ -199,5 +205,5 @@ def test_what_a_later_part_brings_is_refused_by_name(name: str, text: str) -> No
     "text", ["ByteArrayConverter", "org.apache.kafka.connect.storage.StringConverter"]
 )
 def test_converters_that_pass_bytes_on_are_taken(text: str) -> None:
-    definition = next(it for it in COMMON_KEYS if it.key.name == "key.converter")
+    definition = next(it for it in COMMON_KEYS if it.name == "key.converter")
     assert check_value(definition, {"key.converter": text}).errors == ()

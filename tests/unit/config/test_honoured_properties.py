@@ -1,4 +1,4 @@
-"""Every client property that docs/config.md calls honoured is read, and what it became is used by the product."""
+"""Every client property that docs/config.md calls honoured is read by the clients that it is listed for, and used."""
 
 import ast
 import functools
@@ -9,20 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.config.client_table import CLIENT_TABLE, Effect
-from mm2py.config.clients import (
-    ConnectionSettings,
-    ConsumerSettings,
-    ProducerSettings,
-    connection_settings,
-    consumer_settings,
-    producer_settings,
-)
+from mm2py.config.client_options import CLIENT_OPTIONS
+from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
+from mm2py.config.definitions import Effect
 from mm2py.config.security import OAuthSettings, SaslSettings, StoreSettings, TlsSettings
 from mm2py.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
-SETTERS = {ROOT / "mm2py/config/clients.py", ROOT / "mm2py/config/security.py"}
+SETTER = ROOT / "mm2py/config/security.py"
 PRODUCT = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required username=u password=p;"
@@ -99,7 +93,7 @@ def asked_for() -> Mapping[str, frozenset[str]]:
 
 HONOURED = [
     (entry.name, kind)
-    for entry in CLIENT_TABLE.values()
+    for entry in CLIENT_OPTIONS.values()
     if entry.effect is Effect.HONOURED
     for kind in entry.kinds.split(", ")
 ]
@@ -116,7 +110,7 @@ def used_attributes() -> frozenset[str]:
     names: set[str] = set()
     for folder in PRODUCT:
         for path in (ROOT / folder).rglob("*.py"):
-            if path in SETTERS:
+            if path == SETTER:
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -124,16 +118,8 @@ def used_attributes() -> frozenset[str]:
     return frozenset(names)
 
 
-SETTINGS = (
-    ConnectionSettings, ConsumerSettings, ProducerSettings, TlsSettings, StoreSettings, SaslSettings,
-    OAuthSettings,
-)  # fmt: skip
-
-
+SETTINGS = (TlsSettings, StoreSettings, SaslSettings, OAuthSettings)
 FIELDS = {f"{cls.__name__}.{field.name}" for cls in SETTINGS for field in fields(cls)}
-FIELDS.remove(
-    "ConnectionSettings.security_protocol"
-)  # it decides whether there are ``tls`` and ``sasl``
 
 
 @pytest.mark.parametrize("field", sorted(FIELDS))

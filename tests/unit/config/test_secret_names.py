@@ -2,12 +2,11 @@
 
 import pytest
 
-from mm2py.config.client_table import CLIENT_TABLE
+from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.definitions import options_of
 from mm2py.config.java_values import JavaType
-from mm2py.config.rest_options import RestOptions
 from mm2py.config.secret_names import names_a_secret, secrets_in
-from mm2py.config.worker import WorkerConfig
+from mm2py.config.worker import RestOptions, WorkerConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 
 
@@ -60,7 +59,7 @@ def test_keys_about_secrets_are_shown(key: str) -> None:
 def test_of_our_own_and_of_the_clients_properties_only_passwords_are_secret() -> None:
     names = {it.name for model in (WorkerConfig, RestOptions, MirrorSourceConfig) for it in options_of(model).values()}  # fmt: skip
     assert not {name for name in names if names_a_secret(name)}
-    plain = {name for name, row in CLIENT_TABLE.items() if row.type is not JavaType.PASSWORD}
+    plain = {name for name, row in CLIENT_OPTIONS.items() if row.type is not JavaType.PASSWORD}
     assert {name for name in plain if names_a_secret(name)} == {
         name for name in plain if "jaas" in name or "secret" in name
     }

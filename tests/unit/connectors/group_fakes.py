@@ -1,20 +1,39 @@
 """Consumer groups and small topics of two clusters in memory, as the checkpoint connector sees them."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
-from mm2py.client.fetch.log_reader import RecordHandler
+from mm2py.client.fetch.log_reader import RecordHandler, Trouble
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ServerError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
+from mm2py.mirror.kafka_struct import encode_string
+from mm2py.mirror.offset_lookup import MapIndex, PartitionIndex, Translation, to_target
+from mm2py.mirror.offset_map import Page, Segment
 from mm2py.mirror.offset_syncs import OffsetSync, encode_offset_sync
+from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.records import Record
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import GroupSession, LogSession
+from mm2py_connectors.clients import GroupSession, LogSession, MapSession
 from tests.unit.connectors.mirror_fakes import Region
 
-__all__ = ["FakeGroups", "FakeLog", "GroupRegion"]
+__all__ = ["FakeGroups", "FakeLog", "FakeMap", "GroupRegion", "commit_record"]
+
+
+def commit_record(
+    group: str, tp: TopicPartition, offset: int | None, metadata: str = ""
+) -> tuple[bytes, bytes | None]:
+    """Return key and value of an offset commit in ``__consumer_offsets``; None deletes it."""
+    key = struct.pack(">h", 1) + encode_string(group) + encode_string(tp.topic)
+    key += struct.pack(">i", tp.partition)
+    if offset is None:
+        return key, None
+    value = struct.pack(">hqi", 3, offset, 0) + encode_string(metadata) + struct.pack(">q", 0)
+    return key, value
 
 
 class FakeGroups:
@@ -30,6 +49,9 @@ class FakeGroups:
         self.broken: Mm2pyError | None = None
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self.asked: list[set[str]] = []
+        self.lists = 0
+        self.log: FakeLog | None = None
+        """``__consumer_offsets``, where commits are written too."""
 
     def put(
         self,
@@ -44,20 +66,37 @@ class FakeGroups:
         self.states[group] = state
         for where, offset in {**(offsets or {}), **more}.items():
             topic, _, partition = where.rpartition("_")
+            tp = TopicPartition(topic, int(partition))
             found = FetchedOffset(topic, int(partition), offset, -1, metadata, 0)
-            self.offsets.setdefault(group, {})[TopicPartition(topic, int(partition))] = found
+            self.offsets.setdefault(group, {})[tp] = found
+            if self.log is not None:
+                self.log.append(*commit_record(group, tp, offset, metadata))
+
+    def drop(self, group: str) -> None:
+        """Delete a group."""
+        del self.states[group]
+        for tp in self.offsets.pop(group, {}):
+            if self.log is not None:
+                self.log.append(*commit_record(group, tp, None))
 
     async def list_groups(self) -> GroupCatalog:
         """Return all groups."""
+        self.lists += 1
         if self.broken is not None:
             raise self.broken
         found = {it: GroupListing(it, 1, state) for it, state in self.states.items()}
         return GroupCatalog(found, self.missing)
 
-    async def committed(self, coordinators: Mapping[str, int]) -> dict[str, Committed]:
+    async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
         """Return offsets, or the error of a group."""
-        self.asked.append(set(coordinators))
-        return {it: self.errors.get(it) or dict(self.offsets.get(it, {})) for it in coordinators}
+        self.asked.append(set(groups))
+        if self.broken is not None:
+            return dict.fromkeys(groups, self.broken)
+        return {it: self.errors.get(it) or dict(self.offsets.get(it, {})) for it in groups}
+
+    async def offsets_partitions(self) -> int:
+        """Return Kafka's default."""
+        return 50
 
     async def commit(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
@@ -82,6 +121,7 @@ class FakeLog:
         self.records: list[Record] = []
         self.broken: list[Mm2pyError] = []
         self._handlers: list[RecordHandler] = []
+        self._troubles: list[Trouble] = []
 
     def append(self, key: bytes | None, value: bytes | None) -> None:
         """Add a record."""
@@ -110,9 +150,76 @@ class FakeLog:
         for record in self.records:
             handle(0, record)
 
-    async def tail(self, handle: RecordHandler) -> None:
-        """Hand on what comes."""
+    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
+        """Begin behind what is there."""
+        if self.broken:
+            raise self.broken.pop(0)
+        return 50
+
+    async def tail(
+        self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
+    ) -> None:
+        """Hand on what comes, until cancelled."""
         self._handlers.append(handle)
+        if on_trouble is not None:
+            self._troubles.append(on_trouble)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._handlers.remove(handle)
+            if on_trouble is not None:
+                self._troubles.remove(on_trouble)
+
+    def trouble(self, error: Mm2pyError | None) -> None:
+        """Let the readers have trouble, or none any more."""
+        for report in self._troubles:
+            report(error)
+
+
+class FakeMap:
+    """The exact map: full pages are never needed, one page per partition."""
+
+    def __init__(self) -> None:
+        self.index = MapIndex()
+        self.pages: dict[int, Page] = {}
+        self.exists = False
+
+    def put(
+        self, topic: str, partition: int, *segments: tuple[int, int, int], covered: int
+    ) -> None:
+        """Set the map of a partition: source offset, records, target offset."""
+        self.exists = True
+        index = self.index.partitions.setdefault(TopicPartition(topic, partition), PartitionIndex())
+        found = tuple(Segment(*it) for it in segments)
+        position = len(self.pages)
+        self.pages[position] = page = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, covered, -1, -1, found)
+        index.put(page, position)
+
+    async def read_to_end(self) -> None:
+        """Nothing to read: ``put`` changes the index."""
+        if not self.exists:
+            raise ConnectionFailedError("there is no such topic")
+
+    def follow(self) -> None:
+        """What is put is there at once."""
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that were put."""
+        return tuple(self.index.partitions)
+
+    def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
+        """Return the index of a partition."""
+        return self.index.of(partition)
+
+    async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
+        """Translate an offset."""
+        index = self.index.of(partition)
+        if index is None:
+            return None
+        return to_target(index, source_offset, lambda ref: self.pages[ref.position])
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 class GroupRegion(Region):
@@ -122,6 +229,8 @@ class GroupRegion(Region):
         super().__init__({})
         self.at_source, self.at_target = FakeGroups(), FakeGroups()
         self.logs: dict[tuple[str, str], FakeLog] = {}
+        self.map = FakeMap()
+        self.commits = self.at_source.log = self.log("A", CONSUMER_OFFSETS)
 
     def log(self, alias: str, topic: str) -> FakeLog:
         """Return a topic of a cluster."""
@@ -135,3 +244,8 @@ class GroupRegion(Region):
         self, props: Mapping[str, str], alias: str, topic: str, clock: Clock
     ) -> LogSession:
         return LogSession(self._session(props), self.log(alias, topic))
+
+    def open_map(
+        self, props: Mapping[str, str], alias: str, source_alias: str, clock: Clock
+    ) -> MapSession:
+        return MapSession(self._session(props), self.map)

@@ -59,7 +59,7 @@ class FakeAdmin:
         self.listings = 0
         self.broken: Exception | None = None
 
-    async def list_topics(self) -> dict[str, TopicDescription]:
+    async def list_topics(self) -> Mapping[str, TopicDescription]:
         self.listings += 1
         if self.broken is not None:
             raise self.broken

@@ -14,14 +14,16 @@ ALIAS = {"source.cluster.alias": "A"}
 
 def test_defaults_are_javas_but_for_these() -> None:
     differ = {
-        (name, info.default, info.option.java_default)
+        (name, option.default, option.java_default)
         for d in CONNECTORS
-        for name, info in options_of(d.model).items()
-        if info.option.java_default is not None and not info.option.ours
+        for name, option in options_of(d.model).items()
+        if option.java_default is not None and not option.ours
     }
     assert differ == {
         ("refresh.topics.interval.seconds", "5", "600"),
         ("refresh.groups.interval.seconds", "5", "600"),
+        ("emit.checkpoints.interval.seconds", None, "60"),
+        ("sync.group.offsets.interval.seconds", None, "60"),
         ("metric.reporters", "", "org.apache.kafka.common.metrics.JmxReporter"),
     }
 
@@ -37,7 +39,7 @@ def test_defaults_are_javas_but_for_these() -> None:
         ("sync.topic.configs.interval.seconds", "600"), ("sync.topic.acls.enabled", "true"),
         ("emit.offset-syncs.enabled", "true"), ("heartbeats.replication.enabled", "true"),
         ("gap.policy", "continue"), ("recreate.policy", "continue"),
-        ("partition.failure.policy", "isolate"), ("task.auto.restart", "true"),
+        ("partition.failure.policy", "isolate"),
     ],
 )  # fmt: skip
 def test_a_source_option_has_this_default(name: str, default: str) -> None:
@@ -48,7 +50,7 @@ def test_checkpoint_and_heartbeat_options_have_javas_defaults() -> None:
     checkpoint = options_of(MirrorCheckpointConfig)
     assert checkpoint["groups.exclude"].default == "console-consumer-.*,connect-.*,__.*"
     assert checkpoint["sync.group.offsets.enabled"].default == "false"
-    assert checkpoint["emit.checkpoints.interval.seconds"].default == "60"
+    assert checkpoint["emit.checkpoints.interval.seconds"].java_default == "60"
     heartbeat = options_of(MirrorHeartbeatConfig)
     assert heartbeat["emit.heartbeats.interval.seconds"].default == "1"
     assert heartbeat["heartbeats.topic.replication.factor"].default == "3"

@@ -1,13 +1,16 @@
 """The MirrorCheckpoint connector: its groups, its checkpoints, and the group offsets that it writes."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.api.context import PartitionState
+from mm2py.api.records import SourceRecord
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.consumer_offsets import offsets_partition
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
     UNKNOWN_MEMBER_ID,
@@ -17,9 +20,10 @@ from mm2py.protocol.error_codes import (
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext
 from mm2py.types import TopicPartition
+from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
-from tests.unit.connectors.group_fakes import FakeGroups, GroupRegion
+from tests.unit.connectors.group_fakes import GroupRegion
 
 CONFIG = {
     "name": "MirrorCheckpointConnector",
@@ -28,8 +32,6 @@ CONFIG = {
     "source.cluster.bootstrap.servers": "a:1",
     "target.cluster.bootstrap.servers": "b:1",
     "checkpoints.topic.replication.factor": "1",
-    "emit.checkpoints.interval.seconds": "1",
-    "sync.group.offsets.interval.seconds": "1",
 }
 SYNCS = ("A", "mm2-offset-syncs.B.internal")
 WRITTEN = ("B", "A.checkpoints.internal")
@@ -38,7 +40,11 @@ WRITTEN = ("B", "A.checkpoints.internal")
 def connector_of(region: GroupRegion, **changes: str) -> MirrorCheckpointConnector:
     config = CONFIG | {key.replace("_", "."): value for key, value in changes.items()}
     return MirrorCheckpointConnector(
-        config, admins=region.open_admin, groups=region.open_groups, logs=region.open_log
+        config,
+        admins=region.open_admin,
+        groups=region.open_groups,
+        logs=region.open_log,
+        maps=region.open_map,
     )
 
 
@@ -50,24 +56,34 @@ class Bench:
         self.context, self.clock = context, context.clock
         self.syncs = region.log(*SYNCS)
 
-    async def polled(self) -> list[Checkpoint]:
-        """Return the checkpoints of the next interval."""
-        await self.clock.advance(1)
+    async def polled(self, seconds: float = 1.5) -> list[Checkpoint]:
+        """Return the checkpoints of the next seconds."""
+        end, records = self.clock.monotonic() + seconds, list[SourceRecord]()
+        while self.clock.monotonic() < end:
+            polling = asyncio.create_task(self.task.poll())
+            while not polling.done():
+                await self.clock.advance(0.1)
+            records += polling.result()
+            await self.clock.advance(0.1)
         return [
             decode_checkpoint(record.key, record.value)
-            for record in await self.task.poll()
+            for record in records
             if isinstance(record.key, bytes) and isinstance(record.value, bytes)
         ]
 
+    async def idle(self, seconds: float) -> None:
+        """Let time pass; there must be nothing to write."""
+        assert await self.polled(seconds) == []
+
 
 @asynccontextmanager
-async def running(
-    region: GroupRegion, groups: Sequence[str], **changes: str
-) -> AsyncGenerator[Bench]:
-    config = CONFIG | {"task.assigned.groups": ",".join(groups), "task.index": "0"}
+async def running(region: GroupRegion, **changes: str) -> AsyncGenerator[Bench]:
+    config = CONFIG | {"task.index": "0"}
     config |= {key.replace("_", "."): value for key, value in changes.items()}
     context = FakeTaskContext("MirrorCheckpointConnector-0")
-    task = MirrorCheckpointTask(config, context, groups=region.open_groups, logs=region.open_log)
+    task = MirrorCheckpointTask(
+        config, context, groups=region.open_groups, logs=region.open_log, maps=region.open_map
+    )
     await task.start()
     await context.clock.settle()
     yield Bench(region, task, context)
@@ -82,23 +98,19 @@ def checkpoint(group: str, topic: str, partition: int, up: int, down: int) -> Ch
 # -- the connector --------------------------------------------------------------------------------
 
 
-async def test_groups_with_offsets_of_chosen_topics_are_dealt_in_order() -> None:
+async def test_tasks_share_the_groups_by_their_partition_of_the_offsets_topic() -> None:
     region, context = GroupRegion(), FakeConnectorContext()
-    region.at_source.put("g1", t1_0=1, t2_0=1)
-    region.at_source.put("g2", t2_0=1, t3_0=1)
-    region.at_source.put("g3", t3_0=1)
-    region.at_source.put("connect-x", t2_0=1)
-    region.at_source.put("g5,g6", t2_0=1)
-    connector = connector_of(region, topics="t2")
+    for number in range(2_500):
+        region.at_source.states[f"g{number}"] = "Empty"
+    connector = connector_of(region)
     await connector.start(context)
-    assert region.at_source.asked == [{"g1", "g2", "g3"}]
-    assert [it["task.assigned.groups"] for it in connector.task_configs(5)] == ["g1", "g2"]
+    assert [it["task.group.tasks"] for it in connector.task_configs(50)] == ["3"] * 3
     (config,) = connector.task_configs(1)
     assert config == CONFIG | {
-        "topics": "t2",
         "task.class": "org.apache.kafka.connect.mirror.MirrorCheckpointTask",
         "task.index": "0",
-        "task.assigned.groups": "g1,g2",
+        "task.group.tasks": "1",
+        "task.group.partitions": "50",
     }
     assert region.target.created == [
         NewTopic("A.checkpoints.internal", 1, 1, {"cleanup.policy": "compact"})
@@ -107,23 +119,15 @@ async def test_groups_with_offsets_of_chosen_topics_are_dealt_in_order() -> None
     assert region.all_closed
 
 
-@pytest.mark.parametrize("tasks", [1, 3, 4, 10, 11, 50])
-async def test_parts_differ_by_one_at_most(tasks: int) -> None:
-    region = GroupRegion()
-    names = [f"g{number:02d}" for number in range(11)]
-    for name in names:
-        region.at_source.put(name, t_0=1)
-    connector = connector_of(region)
-    await connector.start(FakeConnectorContext())
-    parts = [it["task.assigned.groups"].split(",") for it in connector.task_configs(tasks)]
-    assert [name for part in parts for name in part] == names
-    sizes = [len(part) for part in parts]
-    assert (len(parts), sizes, max(sizes) - min(sizes) <= 1) == (
-        min(tasks, 11),
-        sorted(sizes, reverse=True),
-        True,
-    )
-    await connector.stop()
+@pytest.mark.parametrize("tasks", [1, 3, 10, 50])
+def test_each_group_has_exactly_one_task(tasks: int) -> None:
+    shares = [
+        GroupShare(lambda _: True, index=index, tasks=tasks, partitions=50)
+        for index in range(tasks)
+    ]
+    for group in ("billing", "a,b", "orders-éß", "", *(f"g{n}" for n in range(200))):
+        (owner,) = [share for share in shares if share.has(group)]
+        assert owner.reads(offsets_partition(group, 50), 50)
 
 
 async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
@@ -135,43 +139,39 @@ async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
     assert region.sessions == []
 
 
-async def test_new_groups_are_found_and_known_ones_not_asked_again() -> None:
+async def test_new_groups_start_no_task_anew_until_there_are_a_thousand_more() -> None:
     region, context = GroupRegion(), FakeConnectorContext()
-    region.at_source.put("g1", t_0=1)
-    region.at_source.states["empty"] = "Empty"
+    region.at_source.states |= {f"g{number}": "Empty" for number in range(900)}
     connector = connector_of(region)
     await connector.start(context)
-    region.at_source.put("g2", t_0=1)
-    await context.clock.advance(6)
-    assert context.reconfigurations == 2  # the first one is that of the topic
-    region.at_source.missing = "broker 2 is away"
-    del region.at_source.states["g1"]
-    await context.clock.advance(5)
-    assert [it["task.assigned.groups"] for it in connector.task_configs(1)] == ["g1,g2"]
-    region.at_source.missing = ""
-    await context.clock.advance(5)
-    assert [it["task.assigned.groups"] for it in connector.task_configs(1)] == ["g2"]
-    assert region.at_source.asked[1:] == [{"g2", "empty"}, {"empty"}, {"empty"}]
+    assert context.reconfigurations == 1, "that of the topic"
+    region.at_source.states |= {f"h{number}": "Empty" for number in range(100)}
+    await context.clock.advance(600)
+    assert context.reconfigurations == 1
+    region.at_source.put("one more", t_0=1)
+    await context.clock.advance(600)
+    assert (context.reconfigurations, len(connector.task_configs(9))) == (2, 2)
+    region.at_source.states.clear()
+    await context.clock.advance(600)
+    assert (context.reconfigurations, len(connector.task_configs(9))) == (2, 2), "never fewer"
     region.at_source.broken = ConnectionFailedError("away")
-    await context.clock.advance(5)
-    assert connector.problems() == {"refresh groups": "away"}
+    await context.clock.advance(600)
+    assert connector.problems() == {"count groups": "away"}
     await connector.stop()
 
 
-async def test_groups_that_keep_coming_start_the_tasks_anew_once_per_checkpoint_interval() -> None:
-    region, context = GroupRegion(), FakeConnectorContext()
-    connector = connector_of(region, emit_checkpoints_interval_seconds="60")
-    await connector.start(context)
-    asked: list[int] = []
-    for number in range(24):
-        region.at_source.put(f"g{number}", t_0=1)
-        await context.clock.advance(5)
-        asked.append(context.reconfigurations)
-    assert asked == [2] * 12 + [3] * 12, "the first one is that of the topic"
-    await context.clock.advance(60)
-    assert context.reconfigurations == 4, "those that came last"
-    await context.clock.advance(60)
-    assert context.reconfigurations == 4
+@pytest.mark.parametrize(("policy", "is_wrong"), [("delete", True), ("compact", False)])
+async def test_a_checkpoints_topic_that_kafka_would_empty_is_a_problem(
+    policy: str, is_wrong: bool
+) -> None:
+    region = GroupRegion()
+    region.target.configs["A.checkpoints.internal"] = (ConfigEntry("cleanup.policy", policy),)
+    connector = connector_of(region)
+    await connector.start(FakeConnectorContext())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    found = connector.problems().get("check checkpoints topic", "")
+    assert ("cleanup.policy=compact" in found) == is_wrong
     await connector.stop()
 
 
@@ -208,7 +208,7 @@ async def test_a_checkpoint_names_the_copy_and_where_it_would_continue() -> None
     region.at_source.put("group9", topic1_2=10, topic1_3=10, metadata="m")
     region.at_source.put("group11", {"B.topic5_6": 12})
     region.at_source.put("group13", {"B.topic5_6": 7})
-    async with running(region, ["group9", "group11", "group13", "gone"]) as bench:
+    async with running(region) as bench:
         assert await bench.polled() == [
             Checkpoint("group9", TopicPartition("A.topic1", 2), 10, 5, "m"),
             checkpoint("group11", "topic5", 6, 12, 9),
@@ -223,7 +223,7 @@ async def test_checkpoints_go_back_only_with_their_group() -> None:
     syncs.sync("t", 0, 11, 4)
     syncs.sync("t", 0, 12, 5)
     region.at_source.put("g", t_0=13)
-    async with running(region, ["g"]) as bench:
+    async with running(region) as bench:
         assert await bench.polled() == [checkpoint("g", "A.t", 0, 13, 6)]
         for upstream in range(13, 18):
             syncs.sync("t", 0, upstream, upstream - 7)
@@ -244,7 +244,7 @@ async def test_after_a_restart_checkpoints_continue_where_they_were() -> None:
     written.checkpoint("g", "A.t", 0, 0, 0)
     written.checkpoint("g", "A.t", 0, 250, 201)
     region.at_source.put("g", t_0=250)
-    async with running(region, ["g"]) as bench:
+    async with running(region) as bench:
         assert await bench.polled() == []
         region.at_source.put("g", t_0=370)
         assert await bench.polled() == []
@@ -261,33 +261,30 @@ async def test_without_the_old_checkpoints_only_the_last_sync_is_used(
         syncs.sync("t", 0, upstream, upstream)
     region.log(*WRITTEN).broken = [server_error(GROUP_AUTHORIZATION_FAILED, "no")]
     region.at_source.put("g", t_0=250)
-    async with running(region, ["g"]) as bench:
+    async with running(region) as bench:
         assert await bench.polled() == []
         region.at_source.put("g", t_0=301)
         assert await bench.polled() == [checkpoint("g", "A.t", 0, 301, 301)]
     assert "checkpoints written before cannot be read" in caplog.text
 
 
-async def test_offset_syncs_that_cannot_be_read_are_waited_for_or_fail_the_task(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_offset_syncs_that_cannot_be_read_are_waited_for_or_fail_the_task() -> None:
     region = GroupRegion()
     syncs = region.log(*SYNCS)
     syncs.sync("t", 0, 5, 5)
     region.at_source.put("g", t_0=5)
     syncs.broken = [ConnectionFailedError("away")] * 2
-    async with running(region, ["g"]) as bench:
-        assert await bench.polled() == []
-        await bench.clock.advance(5)
-        assert await bench.polled() == [checkpoint("g", "A.t", 0, 5, 5)]
-        # A name that no topic can have: the flow's lag does not wait for it.
-        shown = TopicPartition(f"offset syncs of {SYNCS[1]}", 0)
-        held, works = (shown, PartitionState.HELD, "away"), (shown, PartitionState.RUNNING, "")
-        assert bench.context.states == [held, held, works], "the flow is DEGRADED meanwhile"
-    line = f"offset syncs cannot be read, no group is checkpointed topic={SYNCS[1]} cause=away"
-    assert caplog.text.count(line) == 1
+    async with running(region) as bench:
+        text, count, harms = bench.context.findings["offset syncs"]
+        assert ("away" in text, count, harms) == (True, 1, True), "the flow is DEGRADED meanwhile"
+        assert await bench.polled(5) == [checkpoint("g", "A.t", 0, 5, 5)]
+        assert "offset syncs" not in bench.context.findings
+        syncs.trouble(ConnectionFailedError("topic is gone"))
+        assert "topic is gone" in bench.context.findings["offset syncs"][0]
+        syncs.trouble(None)
+        assert "offset syncs" not in bench.context.findings
     syncs.broken = [FatalError("not allowed")]
-    async with running(region, ["g"]) as bench:
+    async with running(region) as bench:
         with pytest.raises(FatalError, match="not allowed"):
             await bench.polled()
 
@@ -300,14 +297,17 @@ async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
     region.at_source.put("g1", t_0=5)
     region.at_source.put("g2", t_0=5)
     region.at_source.errors["g1"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g1")
-    async with running(region, ["g1", "g2"]) as bench:
-        region.at_source.broken = ConnectionFailedError("away")
+    region.at_source.broken = ConnectionFailedError("away")
+    async with running(region) as bench:
         assert await bench.polled() == []
+        assert "away" in bench.context.findings["groups of the source"][0]
         region.at_source.broken = None
-        assert [it.group for it in await bench.polled()] == ["g2"]
-        assert await bench.polled() == []
+        assert [it.group for it in await bench.polled(3)] == ["g2"]
+        assert bench.context.findings.keys() == {"groups not read"}
+        await bench.idle(2)
         del region.at_source.errors["g1"]
-        assert [it.group for it in await bench.polled()] == ["g1"]
+        assert [it.group for it in await bench.polled(3)] == ["g1"]
+        assert bench.context.findings == {}
     assert caplog.text.count("group is not checkpointed group=g1 cause=") == 1
 
 
@@ -317,21 +317,77 @@ async def test_topics_that_are_not_chosen_and_offsets_before_all_syncs_have_no_c
         region.log(*SYNCS).sync(topic, 0, 10, 10)
     region.at_source.put("g", t1_0=12, t2_0=12, t1_1=3)
     region.at_source.put("early", t1_0=9)
-    async with running(region, ["g", "early"], topics="t1") as bench:
+    async with running(region, topics="t1") as bench:
         assert await bench.polled() == [checkpoint("g", "A.t1", 0, 12, 11)]
+
+
+async def test_a_group_filter_that_lets_nothing_through_is_a_note() -> None:
+    region = GroupRegion()
+    region.at_source.put("billing", t_0=1)
+    async with running(region, groups="biling") as bench:
+        await bench.idle(1)
+        text, _, harms = bench.context.findings["group filter"]
+        assert ("'billing'" in text, harms) == (True, False)
+
+
+async def test_a_set_interval_bounds_how_often_checkpoints_are_written() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    for upstream in range(100, 120):
+        region.log(*SYNCS).sync("t", 0, upstream, upstream)
+    region.at_source.put("g", t_0=100)
+    async with running(region, emit_checkpoints_interval_seconds="60") as bench:
+        assert [it.upstream for it in await bench.polled()] == [100], "the first ones at once"
+        for upstream in (101, 102, 103):
+            region.at_source.put("g", t_0=upstream)
+            await bench.idle(15)
+        assert [it.upstream for it in await bench.polled(20)] == [103]
+
+
+async def test_groups_dealt_by_a_java_worker_are_the_tasks_alone() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 5, 5)
+    region.at_source.put("g1", t_0=5)
+    region.at_source.put("g2", t_0=5)
+    async with running(region, task_assigned_groups="g2") as bench:
+        assert [it.group for it in await bench.polled()] == ["g2"]
+
+
+async def test_where_the_exact_map_reaches_a_checkpoint_is_exact() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.map.put("t", 0, (0, 50, 0), (60, 40, 50), covered=100)
+    region.at_source.put("inside", t_0=33)
+    region.at_source.put("hole", t_0=55)
+    region.at_source.put("end", t_0=100)
+    region.at_source.put("beyond", t_0=120)
+    async with running(region) as bench:
+        found = {it.group: it.downstream for it in (await bench.polled(3))}
+        assert found == {"inside": 33, "hole": 50, "end": 90, "beyond": 90}
+        region.map.put("t", 0, (0, 50, 0), (60, 65, 50), covered=125)
+        assert await bench.polled() == [checkpoint("beyond", "A.t", 0, 120, 110)]
+        await bench.idle(3)
+
+
+async def test_checkpoints_become_exact_when_a_map_is_written_later() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.at_source.put("g", t_0=33)
+    async with running(region) as bench:
+        assert [it.downstream for it in await bench.polled()] == [1]
+        region.map.put("t", 0, (0, 50, 0), covered=50)
+        assert [it.downstream for it in await bench.polled(12)] == [33]
 
 
 # -- group offsets --------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def synced(region: GroupRegion, groups: Sequence[str]) -> AsyncGenerator[FakeGroups]:
-    """Offsets written after one checkpoint of each group and one sync."""
-    async with running(region, groups, **{"sync.group.offsets.enabled": "true"}) as bench:
-        await bench.polled()
-        await bench.clock.advance(2)
-        yield region.at_target
-        await bench.clock.advance(2)
+async def synced(region: GroupRegion, seconds: float = 2) -> AsyncGenerator[Bench]:
+    """Offsets written after the first checkpoints."""
+    async with running(region, **{"sync.group.offsets.enabled": "true"}) as bench:
+        await bench.polled(seconds)
+        yield bench
 
 
 def at(topic: str, **offsets: int) -> dict[TopicPartition, int]:
@@ -347,67 +403,96 @@ def region() -> GroupRegion:
     return made
 
 
-async def test_a_task_that_starts_anew_does_not_wait_an_interval_again(region: GroupRegion) -> None:
-    slow = dict.fromkeys(
-        ("emit_checkpoints_interval_seconds", "sync_group_offsets_interval_seconds"), "60"
-    )
-    async with running(region, ["g"], sync_group_offsets_enabled="true", **slow) as bench:
-        assert [it.upstream for it in await bench.polled()] == [101, 51]
-        await bench.clock.settle()
-        assert region.at_target.commits == [("g", at("A.t", _0=101, _1=51))]
+async def test_a_commit_is_on_the_target_within_a_second(region: GroupRegion) -> None:
+    async with synced(region) as bench:
+        for upstream in range(102, 106):
+            region.log(*SYNCS).sync("t", 0, upstream, upstream)
+            region.at_source.put("g", t_0=upstream)
+            await bench.polled(1)
+            assert region.at_target.commits[-1] == ("g", at("A.t", _0=upstream))
+    assert region.at_source.lists <= 2
+
+
+async def test_set_intervals_bound_how_often_group_offsets_are_written(region: GroupRegion) -> None:
+    slow = {"sync.group.offsets.enabled": "true", "sync.group.offsets.interval.seconds": "60"}
+    async with running(region, **slow) as bench:
+        await bench.polled(2)
+        written = len(region.at_target.commits)
+        region.log(*SYNCS).sync("t", 0, 102, 102)
         region.at_source.put("g", t_0=102)
-        await bench.clock.advance(60)
-        assert [it.upstream for it in await bench.polled()] == [102]
+        assert len(await bench.polled(30)) == 1
+        assert len(region.at_target.commits) == written
+        await bench.idle(40)
+        assert region.at_target.commits[-1] == ("g", at("A.t", _0=102))
 
 
 async def test_groups_that_do_not_exist_get_all_their_offsets_once(region: GroupRegion) -> None:
-    async with synced(region, ["g"]) as target:
-        assert target.commits == [("g", at("A.t", _0=101, _1=51))]
-        assert {it.metadata for it in target.offsets["g"].values()} == {"m"}
+    async with synced(region) as bench:
+        assert region.at_target.commits == [("g", at("A.t", _0=101, _1=51))]
+        assert {it.metadata for it in region.at_target.offsets["g"].values()} == {"m"}
+        await bench.idle(30)
+    assert len(region.at_target.commits) == 1
+
+
+async def test_offsets_that_expired_on_the_target_are_written_again(region: GroupRegion) -> None:
+    async with synced(region) as bench:
+        region.at_target.drop("g")
+        await bench.idle(15)
+        assert region.at_target.commits[1:] == [("g", at("A.t", _0=101, _1=51))]
+
+
+async def test_a_group_that_was_deleted_at_the_source_is_left_alone(region: GroupRegion) -> None:
+    async with synced(region) as bench:
+        region.at_source.drop("g")
+        await bench.idle(70)
+        region.at_target.drop("g")
+        await bench.idle(30)
     assert len(region.at_target.commits) == 1
 
 
 async def test_offsets_of_idle_groups_never_go_back(region: GroupRegion) -> None:
     region.at_target.put("g", {"A.t_0": 100, "A.t_1": 52})
-    async with synced(region, ["g"]) as target:
-        assert target.commits == [("g", at("A.t", _0=101))]
+    async with synced(region):
+        assert region.at_target.commits == [("g", at("A.t", _0=101))]
 
 
-@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "Assigning", ""])
-async def test_groups_in_use_are_left_alone(
-    region: GroupRegion, state: str, caplog: pytest.LogCaptureFixture
+async def test_groups_in_use_are_left_alone_reported_and_synced_when_they_are_idle(
+    region: GroupRegion, caplog: pytest.LogCaptureFixture
 ) -> None:
-    region.at_target.put("g", {"A.t_0": 1}, state=state)
-    async with synced(region, ["g"]) as target:
-        assert target.commits == []
+    refusal = server_error(UNKNOWN_MEMBER_ID, "refused")
+    region.at_target.refusals = dict.fromkeys(at("A.t", _0=1, _1=1), refusal)
+    async with synced(region) as bench:
+        assert region.at_target.offsets.get("g") is None
+        text, count, harms = bench.context.findings["groups in use on the target"]
+        assert (text.startswith("g: "), count, harms) == (True, 1, False)
+        await bench.idle(30)
+        assert 3 <= len(region.at_target.commits) <= 5, "tried now and then"
+        region.at_target.refusals.clear()
+        await bench.idle(15)
+        assert region.at_target.commits[-1] == ("g", at("A.t", _0=101, _1=51))
+        assert bench.context.findings == {}
     assert caplog.text.count("it is in use on the target") == 1
-
-
-async def test_groups_whose_state_is_not_known_are_left_alone(region: GroupRegion) -> None:
-    region.at_target.missing = "broker 2 is away"
-    async with synced(region, ["g"]) as target:
-        assert target.commits == []
 
 
 async def test_groups_whose_offsets_are_not_known_are_left_alone(region: GroupRegion) -> None:
     region.at_target.put("g", {"A.t_0": 200})
     region.at_target.errors["g"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g")
-    async with synced(region, ["g"]) as target:
-        assert target.commits == []
+    async with synced(region) as bench:
+        assert region.at_target.commits == []
+        text, _, harms = bench.context.findings["groups not synced"]
+        assert ("READ on the groups" in text, harms) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(UNKNOWN_MEMBER_ID, "in use on the target"), (UNKNOWN_TOPIC_OR_PARTITION, "A.t-0")],
-)
 async def test_a_refused_partition_is_logged_once_and_costs_the_others_nothing(
-    region: GroupRegion, code: int, words: str, caplog: pytest.LogCaptureFixture
+    region: GroupRegion, caplog: pytest.LogCaptureFixture
 ) -> None:
-    region.at_target.refusals[TopicPartition("A.t", 0)] = server_error(code, "refused")
-    async with synced(region, ["g"]) as target:
-        assert {tp.partition for tp in target.offsets["g"]} == {1}
+    refusal = server_error(UNKNOWN_TOPIC_OR_PARTITION, "refused")
+    region.at_target.refusals[TopicPartition("A.t", 0)] = refusal
+    async with synced(region) as bench:
+        assert {tp.partition for tp in region.at_target.offsets["g"]} == {1}
+        await bench.idle(12)
     assert len(region.at_target.commits) > 1, "it is tried again"
-    assert caplog.text.count(words) == 1
+    assert caplog.text.count("group offsets are not synced group=g cause=A.t-0") == 1
 
 
 async def test_a_group_whose_coordinator_may_not_be_asked_for_costs_the_others_nothing(
@@ -417,13 +502,26 @@ async def test_a_group_whose_coordinator_may_not_be_asked_for_costs_the_others_n
     for name in names:
         region.at_source.put(name, t_0=101)
     region.at_target.unwritable["g000"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g000")
-    async with synced(region, names) as target:
-        assert {group for group, _ in target.commits} == set(names[1:])
+    async with synced(region):
+        assert {group for group, _ in region.at_target.commits} == {*names[1:], "g"}
     assert "group=g000" in caplog.text
 
 
+async def test_nothing_is_written_while_the_task_is_paused(region: GroupRegion) -> None:
+    async with synced(region) as bench:
+        written = len(region.at_target.commits)
+        region.log(*SYNCS).sync("t", 0, 102, 102)
+        region.at_source.put("g", t_0=102)
+        await bench.clock.advance(6)  # without a poll
+        region.at_target.drop("g")
+        await bench.clock.advance(60)
+        assert len(region.at_target.commits) == written
+        await bench.polled(3)
+        assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == 102
+
+
 async def test_without_the_property_no_group_is_written(region: GroupRegion) -> None:
-    async with running(region, ["g"]) as bench:
+    async with running(region) as bench:
         assert len(await bench.polled()) == 2
-        await bench.clock.advance(5)
+        await bench.idle(5)
     assert region.at_target.commits == []

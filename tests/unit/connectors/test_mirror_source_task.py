@@ -337,6 +337,24 @@ async def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
         assert bench.context.lags[T0] == (50, 5)
 
 
+async def test_while_nothing_is_answered_or_delivered_partitions_are_looked_at_seldom() -> None:
+    bench = Bench(stored={T0: 9})
+    async with running(bench):
+        bench.reader.lags = {T0: 50}
+        bench.reader.answers = [[(T0, [a_batch(10, 20)])]]
+        await bench.task.poll(1)
+        bench.reader.quiet = True
+        for _ in range(20):
+            await bench.context.clock.advance(1.0)
+            await bench.task.poll(1)
+        quiet = bench.context.lag_reports
+        assert quiet <= 1 + 2 + 20 // 5
+        bench.task.delivered(delivery(T0, Run(10, 20, 100)))
+        await bench.context.clock.advance(1.0)
+        await bench.task.poll(1)
+        assert bench.context.lag_reports == quiet + 1, "what arrives is seen in the next second"
+
+
 def test_source_partitions_are_stored_in_javas_member_order() -> None:
     assert list(Bench().task.source_partition(DASH).items()) == [
         ("cluster", "A"),

@@ -58,7 +58,7 @@ class TestMirrorCheckpoint(RecordTaskContract):
         region.at_source.put("g", t_0=1, t_1=1, t_2=1)
         config = CHECKPOINT | {"task.assigned.groups": "g"}
         return MirrorCheckpointTask(
-            config, context, groups=region.open_groups, logs=region.open_log
+            config, context, groups=region.open_groups, logs=region.open_log, maps=region.open_map
         )
 
 

@@ -133,6 +133,9 @@ class Peers:
     ) -> None:
         raise AssertionError
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        raise AssertionError
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         answer = self.answers[url]
         if isinstance(answer, Exception):

@@ -82,6 +82,9 @@ class _Itself:
     ) -> None:
         raise AssertionError
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        raise AssertionError
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         return self.herder.node_snapshot()
 

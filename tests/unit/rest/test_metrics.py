@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mm2py.config.rest_settings import RestSettings
-from mm2py.observability.metrics import FlowMeter, Metrics, NodeSnapshot
+from mm2py.observability.metrics import Finding, FlowMeter, Metrics, NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.parts import RestParts
@@ -88,6 +88,8 @@ def fed(clock: FakeClock) -> FlowMeter:
     clock.jump(4.0)
     part.records, part.bytes = 30, 3_000
     part.report_lag(7, clock.now_ms() - 8_000, clock.now_ms())
+    found = Finding(task="c-0", what="groups in use on the target", text="g", count=3, harms=False)
+    meter.note_finding(found)
     meter.count_event("retention", lost=5)
     meter.count_event("may-be-doubled", may_be_doubled=2)
     return meter

@@ -29,6 +29,7 @@ from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
@@ -93,6 +94,7 @@ class ObedientHost:
         self.events: list[str] = []
         self.fails_at_start: dict[TaskId, Exception] = {}
         self.held: frozenset[TopicPartition] = frozenset()
+        self.silent: dict[str, str] = {}
         self.closed = False
         self.on_start: Callable[[TaskId], None] = lambda _: None
 
@@ -125,6 +127,9 @@ class ObedientHost:
 
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(self.running)
+
+    def problems(self) -> Mapping[str, str]:
+        return self.silent
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         self.held = partitions
@@ -352,6 +357,13 @@ class FakePeers:
         name = url.removeprefix("http://").rstrip("/")
         await self.cluster.nodes[name].herder.put_task_configs(connector, configs)
 
+    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.posted.append(url)
+        name = url.removeprefix("http://").rstrip("/")
+        await self.cluster.nodes[name].herder.fence(connector)
+
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         raise FatalError("not asked for here")
 
@@ -447,12 +459,11 @@ class Cluster:
         name: str = "n1",
         *,
         effective: Mapping[str, Mapping[str, str]] | None = None,
-        auto_restart: bool = True,
         resolve: Callable[[ConnectorConfig], dict[str, str]] | None = None,
         **settings: str | int,
     ) -> "Node":
         """Build a node; ``effective`` makes it one of a flow with overrides."""
-        node = Node(self, name, effective, auto_restart=auto_restart, resolve=resolve, **settings)
+        node = Node(self, name, effective, resolve=resolve, **settings)
         self.nodes[name] = node
         return node
 
@@ -470,12 +481,14 @@ class Node:
         name: str,
         effective: Mapping[str, Mapping[str, str]] | None,
         *,
-        auto_restart: bool,
         resolve: Callable[[ConnectorConfig], dict[str, str]] | None,
         **settings: str | int,
     ) -> None:
         self.cluster, self.name = cluster, name
         self.hosts: list[ObedientHost] = []
+        self.guards: list[StartGuard] = []
+        self.fenced: list[tuple[str, ...]] = []
+        self.fence_gate: asyncio.Event | None = None
         self.config = memory_configs(cluster.configs)
         self.status = memory_statuses(cluster.statuses)
         self.offsets = FakeStore()
@@ -521,8 +534,8 @@ class Node:
             editor=self.editor,
             meter=self.meter,
             settings=WorkerConfig.model_validate(keys | settings),
-            auto_restart=auto_restart,
             close=lambda: self._step("close"),
+            fence_producers=self._fence_producers,
         )
         self.herder = Herder(self.parts, clock=cluster.clock)
         self.life: asyncio.Task[None] | None = None
@@ -564,7 +577,13 @@ class Node:
         stored = self.status.get(work)
         return "" if stored is None else stored.state.value
 
-    def _host(self, watcher: TaskWatcher) -> ObedientHost:
+    async def _fence_producers(self, transactional_ids: Sequence[str]) -> None:
+        self.fenced.append(tuple(transactional_ids))
+        if self.fence_gate is not None:
+            await self.fence_gate.wait()
+
+    def _host(self, watcher: TaskWatcher, guard: StartGuard) -> ObedientHost:
+        self.guards.append(guard)
         self.hosts.append(ObedientHost(watcher))
         return self.hosts[-1]
 

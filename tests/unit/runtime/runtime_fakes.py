@@ -8,6 +8,7 @@ from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import RecordBatch
@@ -111,9 +112,10 @@ class FakeSender:
         on_failed: OnFailed,
         on_stalled: OnStalled,
         on_doubt: OnDoubt,
+        copied: CopiedSoFar | None = None,
     ) -> "FakeSender":
         self.on_delivered, self.on_failed, self.on_stalled = on_delivered, on_failed, on_stalled
-        self.on_doubt = on_doubt
+        self.on_doubt, self.copied = on_doubt, copied
         return self
 
     @property

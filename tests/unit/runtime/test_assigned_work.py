@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, RetriableError
-from mm2py.runtime.herder.assigned_work import STEADY_S
+from mm2py.runtime.herder.assigned_work import PROVEN_S, STEADY_S
 from mm2py.runtime.herder.errors import HerderError
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.config_state import ConnectorConfig
@@ -17,7 +17,7 @@ C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
 async def _running(cluster: Cluster, *, auto_restart: bool = True) -> Node:
-    node = cluster.node(auto_restart=auto_restart).start()
+    node = cluster.node(task_auto_restart=auto_restart).start()
     await node.put()
     await node.runs("c-0", "c-1")
     await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
@@ -43,6 +43,26 @@ async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses() 
     pauses = [round(await _restart_pause(cluster, node)) for _ in range(4)]
     assert pauses == [1, 2, 4, 8]
     assert [e for e in node.host.events if "c-1" in e] == [], "the other task runs on"
+    await node.stop()
+
+
+async def test_a_task_that_keeps_failing_is_a_problem_also_while_it_runs_between_its_failures() -> (
+    None
+):
+    cluster = Cluster()
+    node = await _running(cluster)
+    await _restart_pause(cluster, node)
+    await until(lambda: node.state(C0) == "RUNNING")
+    assert not node.herder.node_snapshot().problems, "one failure is over when it runs again"
+    await _restart_pause(cluster, node)
+    await until(lambda: node.state(C0) == "RUNNING")
+    assert node.herder.node_snapshot().problems == {
+        "c-0": "it runs again after 2 failures, the last one: x"
+    }
+    await cluster.clock.advance(PROVEN_S + 1)
+    assert not node.herder.node_snapshot().problems
+    node.host.silent["task host 7"] = "no sign of life"
+    assert node.herder.node_snapshot().problems == {"task host 7": "no sign of life"}
     await node.stop()
 
 

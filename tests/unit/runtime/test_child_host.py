@@ -303,9 +303,13 @@ def test_a_child_that_is_silent_is_killed() -> None:
     async def scenario() -> None:
         world = World()
         await world.started(0)
+        shown: list[str] = []
         for _ in range(SILENT_LOOKS + 1):
             await world.clock.advance(5.0)
+            shown += world.host.problems().values()
         await until(lambda: world.words() == ["RUNNING", "FAILED"])
+        assert "no sign of life for 10 s" in shown[0], "before it is killed"
+        assert not world.host.problems()
         assert "no sign of life for 30 s" in str(world.statuses[-1][1].cause)
         await world.end()
 
@@ -320,6 +324,7 @@ def test_a_child_that_speaks_each_second_lives() -> None:
             await world.children[0].clock.advance(5.0)
             await turns(50)
             await world.clock.advance(5.0)
+            assert not world.host.problems()
         assert world.words() == ["RUNNING"]
         await world.end()
 

@@ -250,7 +250,7 @@ async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() ->
     """No. 47."""
 
     cluster = Cluster()
-    node = cluster.node(auto_restart=False).start()
+    node = cluster.node(task_auto_restart=False).start()
     await node.put()
     await node.runs("c-0", "c-1")
     await until(lambda: node.state(C1) == "RUNNING")
@@ -266,7 +266,7 @@ async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() ->
 
 async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs() -> None:
     cluster = Cluster()
-    node = cluster.node(auto_restart=False).start()
+    node = cluster.node(task_auto_restart=False).start()
     await node.put()
     await node.runs("c-0", "c-1")
     await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
@@ -380,8 +380,8 @@ async def test_log_levels_reach_every_node() -> None:
 
 
 async def test_topic_tracking_can_be_switched_off() -> None:
-    node = await _leader()
-    node.herder._setting = lambda name: False  # type: ignore[method-assign]  # W6's keys
+    node = Cluster().node(topic_tracking_enable=False).start()
+    await until(lambda: node.membership.is_leader)
     with pytest.raises(ForbiddenError, match=r"^Topic tracking is disabled.$"):
         node.herder.topics("c")
     error = await _refused(node.herder.reset_topics("c"))

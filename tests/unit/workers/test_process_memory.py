@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.testing.clock import FakeClock
-from mm2py_workers.process_memory import collect, settle
+from mm2py_workers.process_memory import FEW, SURE_LOOKS, collect, settle
 
 PIECE_BYTES = 100_000
 PIECES = 600
@@ -41,10 +41,16 @@ async def test_what_refers_to_itself_alone_is_freed_within_minutes_however_littl
     await clock.advance(10)
     assert gc.get_threshold()[0] > 10_000
     for _ in range(2):
-        ring = weakref.ref(Ring())
+        rings = [Ring() for _ in range(FEW + 1)]
+        ring = weakref.ref(rings.pop())
+        rings.clear()
         assert ring() is not None
         await clock.advance(60)
         assert ring() is None
+    ring = weakref.ref(Ring())
+    for _ in range(SURE_LOOKS):
+        await clock.advance(60)
+    assert ring() is None, "also where hardly anything was made"
     settling.cancel()
 
 

@@ -45,7 +45,7 @@ async def published(task: TaskSpec) -> AsyncGenerator[list[MirrorProducer]]:
         props = {"bootstrap.servers": f"127.0.0.1:{broker.port}"}
         store = ProducerIdStore(MemoryTable(topic))
         senders = TargetSenders(props, FLOW, store, clock=SYSTEM_CLOCK, permit=UNLIMITED)
-        sender = senders.sender(task)(ignore, ignore, ignore, ignore)
+        sender = senders.sender(task)(ignore, ignore, ignore, ignore, None)
         await sender.start()
         try:
             yield [decode_producer(it.key, it.value or b"") for it in topic.records]

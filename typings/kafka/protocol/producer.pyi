@@ -21,6 +21,44 @@ class InitProducerIdResponse(ApiMessage):
     ongoing_txn_producer_epoch: int
     def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., producer_id: int = ..., producer_epoch: int = ..., ongoing_txn_producer_id: int = ..., ongoing_txn_producer_epoch: int = ..., version: int | None = ...) -> None: ...
 
+class AddPartitionsToTxnRequest(ApiMessage):
+    class AddPartitionsToTxnTopic(DataContainer):
+        name: str
+        partitions: list[int]
+        def __init__(self, *, name: str = ..., partitions: list[int] = ..., version: int | None = ...) -> None: ...
+    v3_and_below_transactional_id: str
+    v3_and_below_producer_id: int
+    v3_and_below_producer_epoch: int
+    v3_and_below_topics: list[AddPartitionsToTxnTopic]
+    def __init__(self, *, v3_and_below_transactional_id: str = ..., v3_and_below_producer_id: int = ..., v3_and_below_producer_epoch: int = ..., v3_and_below_topics: list[AddPartitionsToTxnTopic] = ..., version: int | None = ...) -> None: ...
+
+class AddPartitionsToTxnResponse(ApiMessage):
+    class AddPartitionsToTxnTopicResult(DataContainer):
+        class AddPartitionsToTxnPartitionResult(DataContainer):
+            partition_index: int
+            partition_error_code: int
+            def __init__(self, *, partition_index: int = ..., partition_error_code: int = ..., version: int | None = ...) -> None: ...
+        name: str
+        results_by_partition: list[AddPartitionsToTxnPartitionResult]
+        def __init__(self, *, name: str = ..., results_by_partition: list[AddPartitionsToTxnPartitionResult] = ..., version: int | None = ...) -> None: ...
+    throttle_time_ms: int
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult]
+    def __init__(self, *, throttle_time_ms: int = ..., results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = ..., version: int | None = ...) -> None: ...
+
+class EndTxnRequest(ApiMessage):
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    def __init__(self, *, transactional_id: str = ..., producer_id: int = ..., producer_epoch: int = ..., committed: bool = ..., version: int | None = ...) -> None: ...
+
+class EndTxnResponse(ApiMessage):
+    throttle_time_ms: int
+    error_code: int
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., producer_id: int = ..., producer_epoch: int = ..., version: int | None = ...) -> None: ...
+
 class ProduceRequest(ApiMessage):
     class TopicProduceData(DataContainer):
         class PartitionProduceData(DataContainer):

@@ -11,12 +11,13 @@ from typing import Final, NamedTuple, final
 from mm2py.api.records import SourceRecord
 from mm2py.api.schema import Schema, SchemaAndValue
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER
-from mm2py.config.connect_values import check_value
-from mm2py.config.framework_definitions import (
-    CONVERTER_KEYS,
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import (
     JSON_CONVERTER,
     NUMBER_CONVERTERS,
     STRING_CONVERTER,
+    JsonConverterConfig,
+    StringConverterConfig,
     converter_class,
     converter_problem,
 )
@@ -37,6 +38,10 @@ class Encoded(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[bytes, bytes | None], ...]
+
+
+_Factory = Callable[[Mapping[str, str], Callable[[str], str]], Converter]
+"""Makes a converter from its own keys; the second gives the place of a key for errors."""
 
 
 @final
@@ -110,42 +115,33 @@ def _converter(role: str, worker: Mapping[str, str], connector: Mapping[str, str
     if problem:
         raise ConfigError(f"{name}={wanted}: {problem}", remedy="name a converter of Kafka Connect")
     full = converter_class(wanted)
-    return _FACTORIES[full](_keys(full, role, props))
-
-
-def _keys(full: str, role: str, props: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the converter's keys with their defaults, checked."""
     prefix = f"{role}.converter."
-    found: dict[str, str] = {}
-    for definition in CONVERTER_KEYS.get(full, ()):
-        key = definition.key.name
-        if key == "converter.type":
-            continue
-        own = {key: props[prefix + key]} if prefix + key in props else {}
-        value = check_value(definition, own)
-        if value.errors:
-            raise ConfigError(f"{prefix}{key}: {value.errors[0]}", remedy=f"correct {prefix}{key}")
-        found[key] = value.value or ""
-    return found
+    own = {key.removeprefix(prefix): text for key, text in props.items() if key.startswith(prefix)}
+    return _FACTORIES[full](own, lambda key: prefix + key)
 
 
-def _json(keys: Mapping[str, str]) -> Converter:
+def _string(own: Mapping[str, str], origin: Callable[[str], str]) -> Converter:
+    return StringConverter(parse_config(StringConverterConfig, own, origin).converter_encoding)
+
+
+def _json(own: Mapping[str, str], origin: Callable[[str], str]) -> Converter:
+    config = parse_config(JsonConverterConfig, own, origin)
     return JsonConverter(
-        schemas=keys["schemas.enable"] == "true",
-        numeric_decimals=keys["decimal.format"].upper() == "NUMERIC",
-        fill_defaults=keys["replace.null.with.default"] == "true",
+        schemas=config.schemas_enable,
+        numeric_decimals=config.decimal_format.lower() == "numeric",
+        fill_defaults=config.replace_null_with_default,
     )
 
 
-def _number(full: str) -> Callable[[Mapping[str, str]], Converter]:
+def _number(full: str) -> _Factory:
     kind = full.rpartition(".")[2].removesuffix("Converter")
-    return lambda _keys: NumberConverter(kind)
+    return lambda _own, _origin: NumberConverter(kind)
 
 
-_FACTORIES: Final[Mapping[str, Callable[[Mapping[str, str]], Converter]]] = {
-    BYTE_ARRAY_CONVERTER: lambda _keys: ByteArrayConverter(),
-    STRING_CONVERTER: lambda keys: StringConverter(keys["converter.encoding"]),
+_FACTORIES: Final[Mapping[str, _Factory]] = {
+    BYTE_ARRAY_CONVERTER: lambda _own, _origin: ByteArrayConverter(),
+    STRING_CONVERTER: _string,
     JSON_CONVERTER: _json,
-    SIMPLE_HEADER_CONVERTER: lambda _keys: SimpleHeaderConverter(),
+    SIMPLE_HEADER_CONVERTER: lambda _own, _origin: SimpleHeaderConverter(),
     **{name: _number(name) for name in NUMBER_CONVERTERS},
 }

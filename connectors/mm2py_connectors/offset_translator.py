@@ -1,0 +1,173 @@
+"""What is known of the flow's copies: where an offset of the source is on the target.
+
+Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both read and followed -> ``translate``;
+``take_moved`` names the source partitions of which more is known than before. A translation never skips a record;
+it is exact where the map covers the offset.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from mm2py.api.context import TaskContext
+from mm2py.client.backoff import Backoff
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.mirror.offset_lookup import Place
+from mm2py.mirror.offset_sync_store import OffsetSyncStore
+from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.protocol.records import Record
+from mm2py.types import TopicPartition
+from mm2py_connectors.clients import ExactMap, TopicLog
+
+__all__ = ["OffsetTranslator"]
+
+log = logging.getLogger(__name__)
+
+_RETRY_MS: Final = 1_000
+_LONGEST_RETRY_MS: Final = 60_000
+_MAP_RETRY_S: Final = 10.0
+_MAP_LOOK_S: Final = 0.25
+"""How often the map is looked at for partitions with offsets that were not copied when they were translated."""
+FINDING: Final = "offset syncs"
+
+
+@final
+class OffsetTranslator:
+    """Translates offsets of one flow.
+
+    Args:
+        syncs: the offset-syncs topic.
+        topic: its name.
+        exact: the flow's exact map; its topic need not exist.
+        context: time and findings.
+        on_moved: called when there is something for ``take_moved``.
+    """
+
+    def __init__(
+        self,
+        syncs: TopicLog,
+        topic: str,
+        exact: ExactMap,
+        *,
+        context: TaskContext,
+        on_moved: Callable[[], None],
+    ) -> None:
+        self._syncs, self._topic, self._map = syncs, topic, exact
+        self._context, self._clock, self._on_moved = context, context.clock, on_moved
+        self._store = OffsetSyncStore(keeps_backlog=True)
+        self._moved: dict[TopicPartition, int] = {}
+        self._is_read = self._has_map = False
+        self._waiting: dict[
+            TopicPartition, int
+        ] = {}  # how far the map went when an offset was beyond it
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the backlog was read."""
+        return self._is_read
+
+    async def translate(self, source: TopicPartition, offset: int) -> int | None:
+        """Return where a group that has read to ``offset`` may continue without skipping a record, None if unknown."""
+        by_map, is_exact = await self._by_map(source, offset)
+        if is_exact:
+            return by_map
+        by_syncs = self._store.translate(source, offset)
+        known = [it for it in (by_map, by_syncs) if it is not None and it >= 0]
+        return max(known, default=None)
+
+    async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int | None, bool]:
+        """Return what the map says, and whether that is exact: else it is the end of the copies before ``offset``."""
+        if not self._has_map:
+            return None, False
+        index = self._map.index_of(source)
+        if index is None:
+            self._waiting[source] = -1
+            return None, False
+        try:
+            found = await self._map.to_target(source, offset)
+        except Mm2pyError as error:
+            log.debug("offset map cannot be read partition=%s cause=%s", source, error)
+            return None, False
+        if found is None or found.place is not Place.NOT_YET_COPIED:
+            return (None, False) if found is None or found.offset < 0 else (found.offset, True)
+        self._waiting[source] = index.covered
+        # The group has read all that the map knows of.
+        return index.pages[-1].target_end, False
+
+    def take_moved(self) -> Mapping[TopicPartition, int]:
+        """Return the source partitions of which more is known, each with the lowest offset that it is about."""
+        moved, self._moved = self._moved, {}
+        return moved
+
+    async def run(self, *, keeps_backlog: bool) -> None:
+        """Read and follow what is written until cancelled.
+
+        ``keeps_backlog``: as ``OffsetSyncStore``. Raises what no retry cures.
+        """
+        self._store = OffsetSyncStore(keeps_backlog=keeps_backlog)
+        await self._read()
+        self._store.read_to_end()
+        self._is_read = True
+        self._on_moved()
+        await asyncio.gather(
+            self._syncs.tail(self._take, on_trouble=self._report), self._follow_map()
+        )
+
+    async def _follow_map(self) -> None:
+        """Use the map as soon as it is there, and note when it reaches offsets that were beyond it."""
+        while not self._has_map:
+            try:
+                await self._map.read_to_end()
+            except Mm2pyError as error:
+                log.debug("there is no offset map yet: %s", error)
+                await self._clock.sleep(_MAP_RETRY_S)
+            else:
+                self._map.follow()
+                self._has_map = True
+        self._moved |= dict.fromkeys(self._map.partitions(), 0)
+        self._on_moved()
+        while True:
+            await self._clock.sleep(_MAP_LOOK_S)
+            for source, covered in tuple(self._waiting.items()):
+                index = self._map.index_of(source)
+                if index is not None and index.covered > covered:
+                    del self._waiting[source]
+                    self._note_moved(source, covered)
+
+    def _note_moved(self, source: TopicPartition, lowest: int) -> None:
+        self._moved[source] = min(self._moved.get(source, lowest), lowest)
+        self._on_moved()
+
+    async def _read(self) -> None:
+        """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it does not checkpoint."""
+        backoff = Backoff(_RETRY_MS, _LONGEST_RETRY_MS)
+        while True:
+            try:
+                await self._syncs.read_to_end(self._take)
+            except RetriableError as error:
+                self._report(error)
+                await self._clock.sleep(backoff.next_s())
+            else:
+                self._report(None)
+                return
+
+    def _take(self, _partition: int, record: Record) -> None:
+        if record.key is None or record.value is None:
+            return
+        try:
+            sync = decode_offset_sync(bytes(record.key), bytes(record.value))
+        except ProtocolError as error:
+            log.warning("offset sync is ignored offset=%d cause=%s", record.offset, error)
+            return
+        self._store.add(sync)
+        if self._is_read:
+            self._note_moved(sync.partition, sync.upstream)
+
+    def _report(self, error: Mm2pyError | None) -> None:
+        text = (
+            ""
+            if error is None
+            else f"topic {self._topic} cannot be read, offsets are translated by what was read before: {error}"
+        )
+        self._context.report_finding(FINDING, text)

@@ -1,0 +1,295 @@
+"""What a predecessor wrote behind the last known copy: recognised in the target's log instead of sent again.
+
+Flow: a lane opens -> its log ends behind the last known copy -> the tail is read -> the lane's first batches are compared
+with it, in order -> those that are there count as delivered, a batch that is there in part is cut -> the rest is sent.
+A record is recognised by its timestamp, key, value and headers, whatever batches it came in; anything else in the tail
+is another writer's, and is named.
+
+Invariants, tests of the same names:
+
+1. Nothing of a tail that is recognised is sent; everything else is.
+2. A record is recognised only behind the one before it: order and number of equal records count.
+3. What another writer wrote between is skipped, never taken for a copy.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, final
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.compression import decompress
+from mm2py.protocol.fetch import FetchedPartition
+from mm2py.protocol.record_batch import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_FLAG,
+    Bytes,
+    Codec,
+    RecordBatch,
+)
+from mm2py.protocol.record_bytes import walk
+from mm2py.protocol.splice import rewrite
+from mm2py.types import TopicPartition
+
+__all__ = ["CopiedSoFar", "LaneTail", "Recognised"]
+
+log = logging.getLogger(__name__)
+
+AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""How far a record is looked for behind records of others."""
+
+Content = tuple[int, bytes]
+"""Timestamp, and key, value and headers in their stored form."""
+
+
+class CopiedSoFar(Protocol):
+    """What is known of the copies of a partition before its first batch is sent."""
+
+    def target_end(self, source: TopicPartition) -> int:
+        """Return the target offset behind the newest known copy; -1 where nothing is known."""
+        ...
+
+    def begin(self, ends: Mapping[TopicPartition, int]) -> Awaitable[None]:
+        """Note where the target's logs end before the first copy, by source partition; returns when that is durable.
+
+        A log that ends before its newest known copy has lost it.
+        """
+        ...
+
+
+class Recognised(NamedTuple):
+    """Records of a batch that are in the target's log from ``base_offset`` on."""
+
+    batch: RecordBatch
+    base_offset: int
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A batch of the tail."""
+
+    base_offset: int
+    count: int
+    producer: tuple[int, int]
+    data: Bytes
+
+    @property
+    def is_append_timed(self) -> bool:
+        return bool(HEADER.unpack_from(self.data)[5] & LOG_APPEND_FLAG)
+
+    def is_copy_of(self, batch: RecordBatch) -> bool:
+        """Whether the records were forwarded as they are: the same bytes behind the header."""
+        if self.count != batch.count or len(self.data) != len(batch.data):
+            return False
+        ours, theirs = HEADER.unpack_from(batch.data), HEADER.unpack_from(self.data)
+        same = (ours[5] ^ theirs[5]) & CODEC_MASK == 0 and ours[7] == theirs[7]
+        return same and memoryview(self.data)[HEADER_BYTES:] == batch.data[HEADER_BYTES:]
+
+    def contents(self) -> list[tuple[int, Content]]:
+        """Return target offset and content of each record."""
+        return [
+            (self.base_offset + delta, content)
+            for delta, content in _contents(self.data, timed=not self.is_append_timed)
+        ]
+
+
+@final
+class LaneTail:
+    """The tail of one target partition, read piece by piece.
+
+    Args:
+        target: the partition.
+        start: target offset behind the newest known copy.
+        end: where the log ends.
+        read: reads the log from a position on.
+    """
+
+    def __init__(
+        self,
+        target: TopicPartition,
+        start: int,
+        end: int,
+        read: Callable[[int], Awaitable[FetchedPartition]],
+    ) -> None:
+        self.target, self.start, self.end = target, start, end
+        self._read = read
+        self._position = start
+        self._stored: deque[_Stored] = deque()
+        self._open: deque[tuple[int, Content]] = deque()
+        """Records of the first stored batch, once it had to be opened."""
+        self._timed = True
+        self.recognised = 0
+        self.foreign = 0
+        self.is_over = start >= end
+
+    async def compare(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
+        """Return what of a batch is in the log, and what is left to send; the batch's buffer is not released.
+
+        Raises:
+            FatalServerError: it may not be read.
+            ProtocolError: the log or the batch is damaged.
+        """
+        while not self.is_over and not await self._has_records():
+            self.is_over = True
+        if self.is_over:
+            return [], batch
+        if not self._open and self._stored[0].is_copy_of(batch):
+            stored = self._stored.popleft()
+            self.recognised += stored.count
+            return [Recognised(batch, stored.base_offset)], None
+        return await self._by_record(batch)
+
+    async def _by_record(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
+        offsets: list[int] = []
+        contents = _contents(batch.data, timed=True)
+        while len(offsets) < len(contents):
+            _, content = contents[len(offsets)]
+            offset = await self._find(content)
+            if offset < 0:
+                self.is_over = True
+                break
+            offsets.append(offset)
+        self.recognised += len(offsets)
+        found = [_part(batch, first, count, base) for first, count, base in _runs(offsets)]
+        if not offsets:
+            return found, batch
+        return found, _behind(batch, len(offsets)) if len(offsets) < len(contents) else None
+
+    async def _find(self, content: Content) -> int:
+        """Return the offset of the next record of this content, -1 where there is none; skip what is before it."""
+        skipped: list[tuple[int, Content]] = []
+        read = 0
+        while True:
+            while self._open:
+                offset, found = self._open.popleft()
+                if found[1] == content[1] and (found[0] == content[0] or not self._timed):
+                    self.foreign += len(skipped)
+                    if skipped:
+                        self._name(skipped[0][0], skipped[-1][0])
+                    return offset
+                skipped.append((offset, found))
+            if read > AHEAD_BYTES or not await self._has_records():
+                break
+            stored = self._stored.popleft()
+            read += len(stored.data)
+            self._timed = not stored.is_append_timed
+            self._open.extend(stored.contents())
+        if skipped:
+            self.foreign += len(skipped)
+            self._name(skipped[0][0], skipped[-1][0])
+        return -1
+
+    def _name(self, first: int, last: int) -> None:
+        log.warning(
+            "another program writes to a target partition partition=%s first_offset=%d last_offset=%d",
+            self.target,
+            first,
+            last,
+        )
+
+    async def _has_records(self) -> bool:
+        """Read on until something is at hand; False at the end."""
+        while not self._open and not self._stored and self._position < self.end:
+            fetched = await self._read(self._position)
+            # What retention took meanwhile cannot be compared.
+            before = self._position = max(self._position, fetched.log_start_offset)
+            if fetched.records is not None:
+                self._take(fetched.records)
+            if self._position == before and fetched.high_watermark >= self.end:
+                self._position = self.end  # compacted away up to the end
+        return bool(self._open or self._stored)
+
+    def _take(self, record_set: Bytes) -> None:
+        view, at = memoryview(record_set), 0
+        while len(view) - at >= HEADER_BYTES:
+            fields = HEADER.unpack_from(view, at)
+            size = fields[1] + 12
+            if len(view) - at < size:
+                break
+            last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
+            if last >= self._position and fields[0] < self.end:
+                if not attributes & CONTROL_FLAG and count:
+                    data = view[at : at + size]
+                    self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))
+                self._position = last + 1
+            at += size
+
+
+# ---- records
+
+
+def _contents(data: Bytes, *, timed: bool) -> list[tuple[int, Content]]:
+    """Return offset delta and content of each record of one batch."""
+    fields = HEADER.unpack_from(data)
+    payload = decompress(Codec(fields[5] & CODEC_MASK), memoryview(data)[HEADER_BYTES:])
+    base = fields[7] if timed else 0
+    return [
+        (span.offset_delta, (base + span.timestamp_delta, bytes(payload[span.start : span.end])))
+        for span in walk(payload, fields[12])
+    ]
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return (index of the first record, records, first offset) per stretch without a hole."""
+    runs: list[tuple[int, int, int]] = []
+    for index, offset in enumerate(offsets):
+        if runs and offset == runs[-1][2] + runs[-1][1]:
+            first, count, base = runs[-1]
+            runs[-1] = first, count + 1, base
+        else:
+            runs.append((index, 1, offset))
+    return runs
+
+
+def _sources(batch: RecordBatch, first: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Return the runs of source offsets of ``count`` records from index ``first`` on."""
+    found: list[tuple[int, int]] = []
+    for source, records in batch.runs:
+        begin, end = max(first, 0), min(first + count, records)
+        if begin < end:
+            found.append((source + begin, end - begin))
+        first -= records
+    return tuple(found)
+
+
+def _part(batch: RecordBatch, first: int, count: int, base_offset: int) -> Recognised:
+    """Return a stretch of a batch's records, without their bytes."""
+    runs = _sources(batch, first, count)
+    last = runs[-1][0] + runs[-1][1] - 1
+    part = RecordBatch(
+        bytearray(),
+        runs[0][0],
+        last,
+        count,
+        batch.max_timestamp,
+        batch.leader_epoch,
+        batch.attributes,
+        runs,
+        None,
+    )
+    return Recognised(part, base_offset)
+
+
+def _behind(batch: RecordBatch, records: int) -> RecordBatch:
+    """Return a batch of the records behind the first ones."""
+    contents = _contents(batch.data, timed=True)
+    base = HEADER.unpack_from(batch.data)[0]
+    cut = rewrite(batch.data, base + contents[records][0])
+    if cut is None:
+        raise ProtocolError("a batch could not be cut behind the records that were copied")
+    runs = _sources(batch, records, batch.count - records)
+    return RecordBatch(
+        cut.data,
+        runs[0][0],
+        batch.last_offset,
+        batch.count - records,
+        cut.max_timestamp,
+        batch.leader_epoch,
+        cut.attributes,
+        runs,
+        None,
+    )

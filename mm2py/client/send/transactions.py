@@ -1,0 +1,615 @@
+"""The transactions of one transactional id: who may send when, and what the coordinator is asked.
+
+Flow: ``start`` (InitProducerId) -> ``admits`` per lane -> data leaves -> ``settle`` (all of it is acknowledged) -> the
+offset records leave -> ``commit`` (EndTxn) -> the next transaction. Senders carry the batches; this class never does.
+
+::
+
+    phase     what may leave                event and next phase
+    IDLE      nothing is open               a lane has data -> OPEN; settle -> CLOSING
+    OPEN      data of admitted lanes        settle -> CLOSING
+    CLOSING   repeats of what left before,  commit -> ENDING
+              then records that go last
+    ENDING    EndTxn, repeated until known  answered -> IDLE
+    BROKEN    nothing, for good             (end; a new producer aborts what is open)
+
+Invariants (tests of the same names):
+
+1. Nothing of a transaction leaves before it is open: in the old protocol no batch of a partition before
+   AddPartitionsToTxn of this transaction succeeded for it, in the new one none under the epoch of the one before.
+2. A transaction is committed only when everything that left in it was acknowledged or definitely refused.
+3. Records that go last leave behind the acknowledgement of all data, and are acknowledged before the commit.
+4. After an answer that ends the transaction (abort, time-out, fencing) nothing leaves and nothing is committed.
+5. A commit of unknown outcome is repeated under the same epoch until the coordinator answers; it is never
+   followed by an abort.
+6. Nothing leaves, EndTxn included, without the permit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Protocol, TypeVar, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.lane import SenderLane
+from mm2py.client.send.owner import Announce
+from mm2py.clock import Clock
+from mm2py.errors import (
+    ConfigError,
+    FatalServerError,
+    Mm2pyError,
+    ProducerFencedError,
+    RetriableError,
+    TransactionAbortedError,
+    UnsupportedVersionError,
+)
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol import messages
+from mm2py.protocol.brokers import ProducerIdResult
+from mm2py.protocol.call import Call
+from mm2py.protocol.group_messages import find_coordinator
+from mm2py.protocol.groups import CoordinatorType
+from mm2py.protocol.transactions import (
+    TransactionalProducer,
+    add_partitions_to_txn,
+    end_txn,
+)
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "ENDS_TRANSACTION",
+    "LaneSender",
+    "Phase",
+    "Transactions",
+    "check_transactions",
+    "fence_producers",
+]
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+ENDS_TRANSACTION: Final = frozenset(
+    {
+        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        codes.DUPLICATE_SEQUENCE_NUMBER,
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.INVALID_TXN_STATE,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        codes.UNKNOWN_PRODUCER_ID,
+        codes.PRODUCER_FENCED,
+        codes.TRANSACTION_ABORTABLE,
+    }
+)
+"""Answers to Produce after which the transaction can only be aborted."""
+
+FENCED: Final = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
+"""A newer producer, or our own time-out: InitProducerId with our id and epoch shows which (sender rule 8)."""
+
+_MOVED: Final = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+
+_TRY_AGAIN: Final = _MOVED | {
+    codes.COORDINATOR_LOAD_IN_PROGRESS,
+    codes.CONCURRENT_TRANSACTIONS,
+    codes.REQUEST_TIMED_OUT,
+    codes.THROTTLING_QUOTA_EXCEEDED,
+}
+
+_NOT_ATTEMPTED: Final = 55
+"""OPERATION_NOT_ATTEMPTED: another partition of the request was refused."""
+
+FENCED_AT_ONCE: Final = 20
+
+FIRST_PAUSE_MS: Final = 20
+"""While the markers of the last transaction are written (error 51); Java's pause too."""
+
+LONGEST_PAUSE_MS: Final = 1000
+QUIET_FAILURES: Final = 5
+ABORT_S: Final = 2.0
+"""Longest wait for the abort of what is open at the end; a new producer or the time-out ends it else."""
+
+_INIT_KEY: Final = 22
+_INIT_OLDEST: Final = 3
+"""InitProducerId with id and epoch (KIP-360, Kafka 2.5): without it our time-out looks like a fencing."""
+
+_FEATURE: Final = "transaction.version"
+_IMPLICIT: Final = 2
+TOO_LONG: Final = 50
+"""INVALID_TRANSACTION_TIMEOUT."""
+
+
+class Phase(Enum):
+    """The table in the module docstring."""
+
+    IDLE = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    ENDING = auto()
+    BROKEN = auto()
+
+
+class LaneSender(Protocol):
+    """What is asked of the Sender that a lane belongs to."""
+
+    def ready(self, lane: SenderLane) -> None:
+        """The lane may try to send."""
+        ...
+
+    def stalled(self, lane: SenderLane, error: Exception) -> None:
+        """It cannot be part of a transaction now, and is tried again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    lane: SenderLane
+    sender: LaneSender
+
+
+@final
+class Transactions:
+    """One transactional producer; its Senders ask ``admits`` before a lane may begin to send.
+
+    Args:
+        cluster: the target, the Senders' own.
+        transactional_id: fences every earlier producer of the same id.
+        timeout_ms: after which the coordinator aborts a transaction that was not ended.
+        announce: makes a producer id known before anything is sent under it.
+        permit: nothing is asked without it that changes a transaction.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        clock: Clock,
+        announce: Announce | None = None,
+        permit: Permit = UNLIMITED,
+    ) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._announce = announce
+        self.transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._permit, self._term = permit, permit.term
+        self._listeners: list[Callable[[Exception], None]] = []
+        self.implicit = False
+        """Whether the second protocol generation is spoken (KIP-890), from ``start`` on."""
+        self.producer_id = self.epoch = -1
+        self.began = asyncio.Event()
+        """Set while a transaction is open."""
+        self._phase = Phase.IDLE
+        self._error: Exception | None = None
+        self._node_id: int | None = None
+        self._inside: dict[TopicPartition, _Waiting] = {}
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._added: set[TopicPartition] = set()
+        self._to_add: dict[TopicPartition, _Waiting] = {}
+        self._adding: asyncio.Task[None] | None = None
+        self._landed = self._ending = False
+        self._changed = asyncio.Event()
+        self._end_watch = permit.watch(self._changed.set)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def phase(self) -> Phase:
+        """Where the present transaction is."""
+        return self._phase
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing may leave any more (4)."""
+        return self._phase is Phase.BROKEN
+
+    async def start(self) -> None:
+        """Get id and epoch, once: fences earlier producers of the id and aborts what they left open.
+
+        Raises:
+            RetriableError: the coordinator cannot be asked now, or ends a transaction of the one before.
+            ConfigError: the cluster is too old, or refuses ``transaction.timeout.ms``.
+            FatalServerError: the principal may not use the transactional id; names the missing grant.
+        """
+        async with self._starting:
+            if self.producer_id >= 0:
+                return
+            answer = await self._init(-1, -1)
+            if answer.error_code == TOO_LONG:
+                raise ConfigError(
+                    f"transaction.timeout.ms={self._timeout_ms} of the producer is refused by {self._cluster}",
+                    remedy="set it to at most the brokers' transaction.max.timeout.ms",
+                )
+            if answer.error_code:
+                raise self._refusal(answer.error_code, "InitProducerId")
+            if self._announce is not None:
+                await self._announce(answer.producer_id)
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    async def check(self) -> None:
+        """Find the coordinator and check its versions; changes nothing. Errors as of ``start``."""
+        await self._checked_coordinator()
+
+    def on_broken(self, broken: Callable[[Exception], None]) -> None:
+        """Call ``broken`` once with the reason when nothing can be committed any more."""
+        self._listeners.append(broken)
+
+    # ---- what Senders ask
+
+    def admits(self, lane: SenderLane, sender: LaneSender, *, last: bool) -> bool:
+        """Whether a lane may send what waits in it now; otherwise it is made ready when it may.
+
+        ``last``: its records leave between ``settle`` and ``commit`` alone (3).
+        """
+        waiting = _Waiting(lane, sender)
+        if self._phase is Phase.IDLE and not last:
+            self._phase = Phase.OPEN
+            self.began.set()
+        if self._phase is not (Phase.CLOSING if last else Phase.OPEN):
+            self._waiting[lane.target] = waiting
+            return False
+        if not self.implicit and lane.target not in self._added:
+            self._to_add[lane.target] = waiting
+            if self._adding is None or self._adding.done():
+                self._adding = self._spawn(self._add())
+            return False
+        self._inside[lane.target] = waiting
+        lane.admit(self.producer_id, self.epoch)
+        return True
+
+    def landed(self) -> None:
+        """Something that left in this transaction is in the log."""
+        self._landed = True
+        if self._phase is Phase.CLOSING:
+            self._changed.set()
+
+    def progressed(self) -> None:
+        """What left was answered otherwise."""
+        self._changed.set()
+
+    def refused(self, code: int, text: str) -> None:
+        """A batch was refused with one of ``ENDS_TRANSACTION``, or its outcome stays unknown."""
+        if self._phase is not Phase.BROKEN:
+            self._phase = Phase.BROKEN
+            self.began.set()
+            self._spawn(self._explain(code, text))
+
+    def broke(self, error: Exception) -> None:
+        """Nothing of this producer is committed any more (4)."""
+        self._phase = Phase.BROKEN
+        if self._error is None:
+            self._error = error
+            for broken in self._listeners:
+                broken(error)
+        self.began.set()
+        self._changed.set()
+
+    # ---- what ends a transaction
+
+    async def settle(self) -> None:
+        """Let no new data leave, and wait until what left is answered (2).
+
+        Raises:
+            Mm2pyError: what broke the transaction.
+        """
+        if self._phase in (Phase.IDLE, Phase.OPEN):
+            self._phase = Phase.CLOSING
+        for waiting in self._inside.values():
+            waiting.lane.admitted = False
+            if waiting.lane.queue:
+                self._waiting[waiting.lane.target] = waiting
+        await self._until(self._is_settled)
+        for waiting in self._take_waiting():
+            waiting.sender.ready(waiting.lane)
+
+    async def commit(self) -> None:
+        """End the transaction behind ``settle``; what it held is visible to readers when this returns.
+
+        Returns at once where it was ended already. Raises as ``settle``.
+        """
+        if self._phase in (Phase.IDLE, Phase.OPEN):
+            return
+        await self._until(self._is_settled)
+        if self._inside or self._added:
+            self._phase, self._ending = Phase.ENDING, True
+            # Without a single batch there is nothing to commit, and the new protocol refuses to (48).
+            await self._end(commit=self._landed)
+        self._begin_next()
+
+    async def close(self) -> None:
+        """Abort what is open if nothing of it is under way; the coordinator is not asked for long."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_watch()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        open_now = bool(self._inside or self._added) and not self._ending
+        under_way = any(it.lane.under_way for it in self._inside.values())
+        fenced = isinstance(self._error, ProducerFencedError)
+        if open_now and not under_way and not fenced and self._permit.allows(self._term):
+            with suppress(Mm2pyError, TimeoutError):
+                async with asyncio.timeout(ABORT_S):
+                    await self._ask(self._end_call(commit=False), _code)
+        if self._error is None:
+            self._error = RetriableError("the producer was closed before its transaction ended")
+        self._phase = Phase.BROKEN
+        self._changed.set()
+
+    # ---- inside: lanes
+
+    def _is_settled(self) -> bool:
+        return not (self._adding is not None and not self._adding.done()) and not any(
+            waiting.lane.unsettled for waiting in self._inside.values()
+        )
+
+    def _take_waiting(self) -> list[_Waiting]:
+        """Return the lanes that have something to send; ``admits`` puts back those whose time has not come."""
+        waiting, self._waiting = self._waiting, {}
+        return [each for each in waiting.values() if each.lane.queue]
+
+    def _begin_next(self) -> None:
+        for each in self._inside.values():
+            each.lane.admitted = False
+            if each.lane.queue:
+                self._waiting[each.lane.target] = each
+        self._inside.clear()
+        self._added.clear()
+        self._landed = self._ending = False
+        self._phase = Phase.IDLE
+        self.began.clear()
+        for each in self._take_waiting():
+            each.sender.ready(each.lane)
+
+    async def _add(self) -> None:
+        """Add partitions that have data, all that wait with one request (old protocol)."""
+        while self._to_add:
+            wanted, self._to_add = self._to_add, {}
+            call = add_partitions_to_txn(self._producer(), wanted)
+            answer = await self._insist("AddPartitionsToTxn", call, _passing)
+            ending = [code for code in answer.values() if code in ENDS_TRANSACTION]
+            if ending:
+                self.refused(ending[0], "AddPartitionsToTxn")
+                return
+            for target, waiting in wanted.items():
+                code = answer.get(target, codes.UNKNOWN_TOPIC_OR_PARTITION)
+                if code == codes.NONE:
+                    self._added.add(target)
+                elif code != _NOT_ATTEMPTED:
+                    waiting.sender.stalled(waiting.lane, codes.server_error(code, str(target)))
+            refused = [it for target, it in wanted.items() if target not in self._added]
+            for target in self._added & wanted.keys():
+                wanted[target].sender.ready(wanted[target].lane)
+            if refused:
+                self._spawn(self._try_later(refused))
+        self._changed.set()
+
+    async def _try_later(self, refused: Iterable[_Waiting]) -> None:
+        await self._clock.sleep(LONGEST_PAUSE_MS / 1000)
+        for each in refused:
+            if each.lane.queue:
+                each.sender.ready(each.lane)
+
+    # ---- inside: the coordinator
+
+    def _producer(self) -> TransactionalProducer:
+        return TransactionalProducer(self.transactional_id, self.producer_id, self.epoch)
+
+    def _end_call(self, *, commit: bool) -> Call[ProducerIdResult]:
+        return end_txn(self._producer(), commit=commit, implicit=self.implicit)
+
+    async def _end(self, *, commit: bool) -> None:
+        answer = await self._insist("EndTxn", self._end_call(commit=commit), _code)
+        if answer.error_code:
+            self.refused(answer.error_code, "EndTxn")
+            await self._until(lambda: False)
+        if self.implicit:
+            if answer.producer_id != self.producer_id:
+                await self._announce_next(answer.producer_id)
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    async def _announce_next(self, producer_id: int) -> None:
+        """The epochs of an id are used up, and another one follows; what was committed under the old one counts."""
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        while self._announce is not None:
+            try:
+                await self._announce(producer_id)
+            except Mm2pyError as error:
+                if not isinstance(error, RetriableError) or self._permit.term != self._term:
+                    self.broke(error)
+                    return
+                await self._clock.sleep(backoff.next_s())
+            else:
+                return
+
+    async def _init(self, producer_id: int, epoch: int) -> ProducerIdResult:
+        await self._checked_coordinator()
+        call = messages.init_producer_id(
+            self.transactional_id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        deadline = self._clock.monotonic() + self._cluster.settings.default_api_timeout_ms / 1000
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        while True:
+            await self._until_permitted()
+            try:
+                return await self._ask(call, _code)
+            except RetriableError:
+                if self._clock.monotonic() >= deadline:
+                    raise
+            await self._clock.sleep(backoff.next_s())
+
+    async def _checked_coordinator(self) -> None:
+        connection = await self._cluster.connection(await self._coordinator(), ADMIN)
+        offered = connection.versions.get(_INIT_KEY, (0, -1))
+        if offered[1] < _INIT_OLDEST:
+            raise ConfigError(
+                f"exactly-once needs brokers of Kafka 2.5 or newer; {connection.address} of"
+                f" {self._cluster} speaks InitProducerId up to version {offered[1]}",
+                remedy="upgrade the target's brokers, or set exactly.once.source.support=disabled",
+            )
+        self.implicit = connection.features.get(_FEATURE, 0) >= _IMPLICIT
+
+    async def _coordinator(self) -> int:
+        if self._node_id is None:
+            call = find_coordinator(self.transactional_id, CoordinatorType.TRANSACTION)
+            found = await self._cluster.call_any(call, code_of=lambda it: it.error_code)
+            if found.error_code:
+                raise self._refusal(found.error_code, "FindCoordinator")
+            self._node_id = found.node.node_id
+        return self._node_id
+
+    async def _ask(self, call: Call[R], code_of: Callable[[R], int]) -> R:
+        """Ask once; codes that another try may cure are raised, others are in the answer."""
+        try:
+            connection = await self._cluster.connection(await self._coordinator(), ADMIN)
+            answer = await connection.call(call)
+        except RetriableError:
+            self._node_id = None
+            raise
+        code = code_of(answer)
+        if code in _MOVED:
+            self._node_id = None
+        if code in _TRY_AGAIN:
+            raise codes.server_error(code, f"{call.name} of {self.transactional_id}")
+        return answer
+
+    async def _insist(self, what: str, call: Call[R], code_of: Callable[[R], int]) -> R:
+        """Ask until there is an answer (5); the time-out of the transaction bounds it."""
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        while True:
+            await self._until_permitted()
+            try:
+                return await self._ask(call, code_of)
+            except RetriableError as error:
+                if backoff.failures == QUIET_FAILURES:
+                    log.warning(
+                        "transaction waits for its coordinator id=%s request=%s cause=%s",
+                        self.transactional_id, what, error,
+                    )  # fmt: skip
+            except UnsupportedVersionError as error:
+                self.broke(error)
+                raise
+            await self._clock.sleep(backoff.next_s())
+
+    async def _until_permitted(self) -> None:
+        """Wait for the permit (6); a membership that is over breaks the transaction."""
+        while not self._permit.allows(self._term):
+            if self._permit.term != self._term:
+                error = RetriableError("the membership of the group was lost in a transaction")
+                self.broke(error)
+                raise error
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while self._error is None and (self._phase is Phase.BROKEN or not reached()):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _explain(self, code: int, text: str) -> None:
+        """Find out whether we are fenced or only too late, and break with that (sender rule 8)."""
+        reason = f"{codes.error_name(code)} ({code}){': ' + text if text else ''}"
+        fenced = False
+        if code in FENCED:
+            try:
+                answer = await self._init(self.producer_id, self.epoch)
+                fenced = answer.error_code in FENCED
+            except Mm2pyError as error:
+                reason += f"; its coordinator cannot be asked: {error}"
+        if fenced:
+            self.broke(
+                ProducerFencedError(
+                    f"a newer producer has the transactional id {self.transactional_id} ({reason})",
+                    remedy="look for another worker that runs this task",
+                )
+            )
+        elif code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            self.broke(self._refusal(code, "Produce"))
+        else:
+            self.broke(
+                TransactionAbortedError(
+                    f"the transaction of {self.transactional_id} is aborted, what it held is copied"
+                    f" again: {reason}"
+                )
+            )
+
+    def _refusal(self, code: int, what: str) -> Mm2pyError:
+        error = codes.server_error(code, f"{what} of transactional id {self.transactional_id}")
+        if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            error.remedy = (
+                "grant the mirror's user Write and Describe on the target's resource TransactionalId"
+                f" {self.transactional_id} (kafka-acls --add --operation Write --operation Describe"
+                f" --transactional-id {self.transactional_id})"
+            )
+        return error
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self.broke(error)
+        self._changed.set()
+
+
+async def check_transactions(cluster: Cluster, transactional_id: str) -> None:
+    """Check that a cluster can do transactions and lets us see the coordinator of an id; changes nothing.
+
+    Raises:
+        ConfigError: it is too old, or a grant is missing.
+        RetriableError: it cannot be asked now.
+    """
+    transactions = Transactions(cluster, transactional_id, timeout_ms=0, clock=cluster.clock)
+    try:
+        await transactions.check()
+    except (FatalServerError, UnsupportedVersionError) as error:
+        raise ConfigError(error.message, remedy=error.remedy) from error
+    finally:
+        await transactions.close()
+
+
+async def fence_producers(
+    cluster: Cluster, transactional_ids: Iterable[str], *, clock: Clock, timeout_ms: int
+) -> None:
+    """Fence the producers of these ids and abort what they left open (Java's ``Admin.fenceProducers``).
+
+    Raises:
+        RetriableError: a coordinator cannot be asked now.
+        FatalServerError: one id may not be used; names the missing grant.
+    """
+    at_once = asyncio.Semaphore(FENCED_AT_ONCE)
+
+    async def fence(transactional_id: str) -> None:
+        async with at_once:
+            await Transactions(
+                cluster, transactional_id, timeout_ms=timeout_ms, clock=clock
+            ).start()
+
+    await asyncio.gather(*(fence(each) for each in transactional_ids))
+
+
+def _code(answer: ProducerIdResult) -> int:
+    return answer.error_code
+
+
+def _passing(answer: Mapping[TopicPartition, int]) -> int:
+    """Return a code that another try cures; a coordinator gives it to every partition."""
+    return next((code for code in answer.values() if code in _TRY_AGAIN), codes.NONE)

@@ -1,0 +1,390 @@
+"""Groups and offsets of one flow on both of its clusters, read on demand: what ``/flows/{flow}/groups`` answers.
+
+Flow: resolved config of the checkpoint (else source) connector -> one connection set per cluster and request ->
+committed offsets of both sides, checkpoints, the exact map -> views. Reads only; works on any worker.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Literal, Self, final
+
+from mm2py.api.policies import ReplicationPolicy
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.group_admin import GroupAdmin, GroupCatalog
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.clock import Clock
+from mm2py.config.client_properties import Side, effective_client_properties
+from mm2py.config.clients import connection_settings
+from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
+from mm2py.mirror.offset_lookup import Place, Translation
+from mm2py.mirror.offset_map_reader import OffsetMapReader
+from mm2py.mirror.policies import policy_from_config
+from mm2py.protocol.groups import FetchedOffset
+from mm2py.protocol.records import Record
+from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
+
+__all__ = ["Direction", "FlowOffsets", "GroupPartitionView", "GroupView", "TranslationView"]
+
+Direction = Literal["to-target", "to-source"]
+TO_TARGET: Final = "to-target"
+TO_SOURCE: Final = "to-source"
+
+_PLACES: Final = {
+    Place.COPIED: "the record was copied",
+    Place.AT_END: "everything before it was copied; the next record will have this offset",
+    Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a transaction marker,"
+    " aborted data, or before the first copy); the next record is at the offset given",
+    Place.LOST: "the record was lost (mm2py ledger names the range); the next one is at the offset given",
+    Place.NOT_YET_COPIED: "it is not copied yet",
+    Place.UNKNOWN: "it was passed without this map: another program copied it, or its position was set by hand",
+}
+_NO_MAP: Final = "nothing of this partition was copied with an exact map"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationView:
+    """Where an offset is on the other cluster.
+
+    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``not-yet-copied``, ``unknown`` or ``no-map``;
+    ``to_offset`` is where a consumer continues there, null where that is not known.
+    """
+
+    flow: str
+    direction: str
+    topic: str
+    partition: int
+    offset: int
+    to_topic: str
+    to_offset: int | None
+    place: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPartitionView:
+    """One partition of a group: offsets on both sides, and what a consumer that moves now reads again or skips.
+
+    ``continues_at`` is where it would continue on the target: its offset there, else its checkpoint; ``exact`` where
+    it should. Null is not known or not there.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    committed: int
+    exact: int | None
+    checkpoint: int | None
+    committed_there: int | None
+    continues_at: int | None
+    reads_again: int | None
+    skips: int | None
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
+
+    Sums of its partitions are null while one is not known; ``not_synced`` says why its offsets are not written to the
+    target, empty where they are.
+    """
+
+    flow: str
+    group: str
+    state: str
+    state_there: str
+    members: int | None
+    members_there: int | None
+    reads_again: int | None
+    skips: int | None
+    not_synced: str
+    partitions: tuple[GroupPartitionView, ...]
+
+
+@final
+class FlowOffsets:
+    """Groups and offsets of one flow; an asynchronous context manager.
+
+    Args:
+        flow: its name.
+        config: resolved config of its checkpoint connector, else of its source connector.
+        has_checkpoints: whether it has a checkpoint connector.
+    """
+
+    def __init__(
+        self, flow: FlowName, config: Mapping[str, str], clock: Clock, *, has_checkpoints: bool
+    ) -> None:
+        self._flow, self._config, self._clock = flow, config, clock
+        self._has_checkpoints = has_checkpoints
+        self._policy: ReplicationPolicy = policy_from_config(
+            {"source.cluster.alias": flow.source, **config}
+        )
+        self._group_filter = group_filter_from_config(config)
+        self._topics = topic_filter_from_config(config)
+        self._source = _cluster(config, "source", flow.source, clock)
+        self._target = _cluster(config, "target", flow.target, clock)
+        self._map = OffsetMapReader(self._target, flow.source, clock=clock)
+        self._has_map = False
+
+    async def __aenter__(self) -> Self:
+        """Reach the target and read its map's index; ``RetriableError`` while it is away."""
+        try:
+            await self._target.connect()
+            self._has_map = await self._exists(self._map.topic)
+            if self._has_map:
+                await self._map.read_to_end()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        await self._map.close()
+        await self._source.close()
+        await self._target.close()
+
+    # -- single offsets -----------------------------------------------------------------------
+
+    async def translate(
+        self, partition: TopicPartition, offset: int, direction: Direction
+    ) -> TranslationView:
+        """Translate one offset of the source, or of a copy with ``to-source``.
+
+        Raises:
+            BadRequestError: the topic is no copy of this flow.
+            NotFoundError: there is no such partition.
+            RetriableError: a cluster does not answer.
+        """
+        here, there, cluster = partition, self._copy(partition), self._source
+        if direction == TO_SOURCE:
+            cluster, there = self._target, self._original(partition)
+            here = there
+        found = await self._look(here, offset, direction)
+        if found is None or found.place is Place.NOT_YET_COPIED:
+            await self._check_exists(cluster, partition)
+        place = "no-map" if found is None else found.place.value
+        text = _NO_MAP if found is None else _PLACES[found.place]
+        if found is not None and found.place is Place.NOT_YET_COPIED:
+            text += await self._end_text(cluster, partition, offset)
+        return TranslationView(
+            flow=str(self._flow),
+            direction=direction,
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset,
+            to_topic=there.topic,
+            to_offset=None if found is None or found.offset < 0 else found.offset,
+            place=place,
+            text=text,
+        )
+
+    async def _look(
+        self, source: TopicPartition, offset: int, direction: Direction
+    ) -> Translation | None:
+        if not self._has_map:
+            return None
+        if direction == TO_SOURCE:
+            return await self._map.to_source(source, offset)
+        return await self._map.to_target(source, offset)
+
+    async def _check_exists(self, cluster: Cluster, partition: TopicPartition) -> None:
+        await cluster.connect()
+        found = (await Admin(cluster).describe_topics([partition.topic])).get(partition.topic)
+        if found is None or found.error is not None or partition.partition not in found.partitions:
+            raise NotFoundError(f"There is no partition {partition} on {cluster.alias}")
+
+    async def _end_text(self, cluster: Cluster, partition: TopicPartition, offset: int) -> str:
+        listed = (await Admin(cluster).list_offsets({partition: LATEST})).get(partition)
+        if listed is None or listed.error is not None or offset <= listed.offset:
+            return ""
+        return f"; no record has this offset yet, the log ends at {listed.offset}"
+
+    def _copy(self, source: TopicPartition) -> TopicPartition:
+        if self._policy.topic_source(source.topic) == self._flow.target:
+            return TopicPartition(self._policy.original_topic(source.topic), source.partition)
+        name = self._policy.remote_topic(self._flow.source, source.topic)
+        return TopicPartition(name, source.partition)
+
+    def _original(self, copy: TopicPartition) -> TopicPartition:
+        name = self._policy.upstream_topic(copy.topic)
+        source = TopicPartition(copy.topic if name is None else name, copy.partition)
+        if self._copy(source) != copy:
+            raise BadRequestError(
+                f"Topic {copy.topic} is no copy of {self._flow.source}: with direction={TO_SOURCE} the topic is"
+                f" that of the copy, such as {self._copy(copy).topic}"
+            )
+        return source
+
+    async def _exists(self, topic: str) -> bool:
+        found = (await Admin(self._target).describe_topics([topic])).get(topic)
+        return found is not None and found.error is None
+
+    # -- groups -------------------------------------------------------------------------------
+
+    async def groups(self, names: Collection[str] | None, most: int) -> list[GroupView]:
+        """Return the chosen groups of the source, or the named ones, sorted by name.
+
+        Raises:
+            RetriableError: a cluster does not answer.
+        """
+        await self._source.connect()
+        source, target = GroupAdmin(self._source), GroupAdmin(self._target)
+        listed, there = await source.list_groups(), await target.list_groups()
+        chosen = sorted(
+            it
+            for it in listed.groups
+            if (self._group_filter.should_replicate_group(it) if names is None else it in names)
+        )[:most]
+        at_source, at_target = await source.committed(chosen), await target.committed(chosen)
+        checkpoints = await self._checkpoints(frozenset(chosen))
+        views: list[GroupView] = []
+        for group in chosen:
+            mine, theirs = at_source.get(group, {}), at_target.get(group, {})
+            if isinstance(mine, Mm2pyError):
+                views.append(self._view(group, listed, there, (), f"cannot be read: {mine}"))
+                continue
+            parts = await self._partitions(
+                mine, {} if isinstance(theirs, Mm2pyError) else theirs, checkpoints.get(group, {})
+            )
+            if parts or names is not None:
+                views.append(self._view(group, listed, there, parts, ""))
+        return views
+
+    async def group(self, name: str) -> GroupView:
+        """Return one group with the numbers of its members.
+
+        Raises:
+            NotFoundError: neither cluster has it.
+            RetriableError: a cluster does not answer.
+        """
+        found = await self.groups({name}, 1)
+        if not found:
+            raise NotFoundError(f"No group {name} on {self._flow.source}")
+        (view,) = found
+        counts = [await _members(Admin(it), name) for it in (self._source, self._target)]
+        return replace(view, members=counts[0], members_there=counts[1])
+
+    async def _partitions(
+        self,
+        mine: Mapping[TopicPartition, FetchedOffset],
+        theirs: Mapping[TopicPartition, FetchedOffset],
+        checkpoints: Mapping[TopicPartition, Checkpoint],
+    ) -> tuple[GroupPartitionView, ...]:
+        views: list[GroupPartitionView] = []
+        for source, offset in sorted(mine.items()):
+            if not self._topics.should_replicate_topic(source.topic):
+                continue
+            copy = self._copy(source)
+            found = await self._look(source, offset.offset, TO_TARGET)
+            exact = None if found is None or found.offset < 0 else found.offset
+            checkpoint = None if (it := checkpoints.get(copy)) is None else it.downstream
+            synced = None if (at := theirs.get(copy)) is None else at.offset
+            begins = checkpoint if synced is None else synced
+            again = skipped = None
+            if exact is not None and begins is not None:
+                again, skipped = max(0, exact - begins), max(0, begins - exact)
+            views.append(
+                GroupPartitionView(
+                    topic=source.topic,
+                    partition=source.partition,
+                    target_topic=copy.topic,
+                    committed=offset.offset,
+                    exact=exact,
+                    checkpoint=checkpoint,
+                    committed_there=synced,
+                    continues_at=begins,
+                    reads_again=again,
+                    skips=skipped,
+                    place="no-map" if found is None else found.place.value,
+                )
+            )
+        return tuple(views)
+
+    def _view(
+        self,
+        group: str,
+        listed: GroupCatalog,
+        there: GroupCatalog,
+        parts: Sequence[GroupPartitionView],
+        problem: str,
+    ) -> GroupView:
+        mine, theirs = listed.groups.get(group), there.groups.get(group)
+        state_there = "" if theirs is None else theirs.state
+        active = theirs is not None and not theirs.is_idle
+        return GroupView(
+            flow=str(self._flow),
+            group=group,
+            state="" if mine is None else mine.state,
+            state_there=state_there,
+            members=None,
+            members_there=None,
+            reads_again=_sum([it.reads_again for it in parts]),
+            skips=_sum([it.skips for it in parts]),
+            not_synced=problem or self._why_not(group, parts, is_active=active),
+            partitions=tuple(parts),
+        )
+
+    def _why_not(self, group: str, parts: Sequence[GroupPartitionView], *, is_active: bool) -> str:
+        config = self._config
+        if not self._group_filter.should_replicate_group(group):
+            return "groups or groups.exclude leave it out"
+        if not parts:
+            return "it has no offset in a topic of the flow"
+        if not self._has_checkpoints:
+            return "the flow has no MirrorCheckpointConnector"
+        if not parse_boolean_leniently(config.get("sync.group.offsets.enabled"), absent=False):
+            return "sync.group.offsets.enabled is not set; checkpoints are written"
+        if is_active:
+            return "it has members on the target: its offsets there are its own"
+        return ""
+
+    async def _checkpoints(
+        self, groups: Collection[str]
+    ) -> Mapping[str, Mapping[TopicPartition, Checkpoint]]:
+        topic = self._policy.checkpoints_topic(self._flow.source)
+        found: dict[str, dict[TopicPartition, Checkpoint]] = {}
+
+        def take(_partition: int, record: Record) -> None:
+            if record.key is None or record.value is None:
+                return
+            try:
+                it = decode_checkpoint(record.key, record.value)
+            except ProtocolError:
+                return
+            if it.group in groups:
+                found.setdefault(it.group, {})[it.partition] = it
+
+        if await self._exists(topic):
+            await LogReader(self._target, topic, clock=self._clock).read_to_end(take)
+        return found
+
+
+def _cluster(config: Mapping[str, str], side: Side, alias: ClusterAlias, clock: Clock) -> Cluster:
+    props = effective_client_properties(config, side, "admin", role="offsets")
+    return Cluster(connection_settings(props), alias=alias, clock=clock)
+
+
+async def _members(admin: Admin, group: str) -> int | None:
+    """Return how many members a classic group has; None where the cluster does not say."""
+    try:
+        described = await admin.describe_group(group)
+    except (RetriableError, ServerError):
+        return None
+    return len(described.members) if described.state not in {"", "Dead"} else None
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [it for it in numbers if it is not None]
+    return sum(known) if numbers and len(known) == len(numbers) else None

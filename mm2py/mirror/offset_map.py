@@ -1,0 +1,482 @@
+"""The exact offset map of one source partition: where each of its records is on the target (docs/formats.md).
+
+Flow: acknowledged runs and losses, in the order of the target's log -> ``PartitionMap`` -> ``Page`` per 256 segments ->
+``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page`` -> ``mm2py.mirror.offset_lookup``. No I/O.
+
+Invariants, tests of the same names:
+
+1. Every record that was added is found under its newest target offset, and every target offset of it leads back.
+2. Target offsets only rise from segment to segment; source offsets fall where records were copied again or the source's
+   log was cut.
+3. A run that continues the one before it on both sides grows it: a dense partition is one run.
+4. A page that is full never changes, except when the target lost what it holds.
+5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct, error
+from typing import Final, NamedTuple, final
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.record_bytes import read_varint, varint
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "MAP_VERSION",
+    "PAGE_SEGMENTS",
+    "Mark",
+    "Page",
+    "PartitionMap",
+    "Segment",
+    "TargetLoss",
+    "decode_page",
+    "decode_page_key",
+    "encode_page",
+    "encode_page_key",
+    "offset_map_topic",
+]
+
+MAP_VERSION: Final = 1
+PAGE_SEGMENTS: Final = 256
+"""Most segments of a page: one record of the topic, about a kilobyte where every record has a hole behind it."""
+
+_TAIL: Final = Struct(">ii")
+_ID_BYTES: Final = 16
+_MARK_BITS: Final = 3
+_SLOW: Final = -2
+"""As the next source offset: no run continues the last one, because a mark waits for its place."""
+
+
+def offset_map_topic(source_alias: str) -> str:
+    """Return the name of the map's topic on the target; no mirror replicates it (``mm2*.internal``)."""
+    return f"mm2py-offset-map.{source_alias}.internal"
+
+
+class Mark(IntEnum):
+    """What a segment says about its source offsets."""
+
+    COPIED = 0
+    SOURCE_LOST = 1
+    """Gone from the source before they were copied."""
+    TARGET_LOST = 2
+    """Copied, then lost by the target."""
+    SOURCE_CUT = 3
+    """From here on the source has other records than those copied before; no offsets of its own."""
+    UNKNOWN = 4
+    """Passed without us: another program copied them, or the position was set behind them."""
+
+
+class Segment(NamedTuple):
+    """``records`` source offsets from ``source`` on; a copy begins at ``target``, a mark was noticed there."""
+
+    source: int
+    records: int
+    target: int
+    mark: Mark = Mark.COPIED
+
+    @property
+    def source_end(self) -> int:
+        """The source offset behind it."""
+        return self.source + self.records
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether it only says where the copy begins."""
+        return not self.records and self.mark is Mark.COPIED
+
+    @property
+    def target_end(self) -> int:
+        """The target offset behind it; a mark has no offsets on the target."""
+        return self.target + self.records if self.mark is Mark.COPIED else self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Up to ``PAGE_SEGMENTS`` segments of a partition's map, in the order of the target's log.
+
+    A page ends all pages with higher numbers: the map was cut there, or begun anew. Below ``covered`` everything
+    is copied or needs no copy. ``position`` is where the copy would have continued when the page was written: the
+    stored position, -1 for none; ``epoch`` is the leader epoch of the record before ``covered``, -1 unknown. The ids are those of the topics' incarnations, zeros where a cluster has none.
+    """
+
+    number: int
+    source_id: bytes
+    target_id: bytes
+    covered: int
+    position: int
+    epoch: int
+    segments: tuple[Segment, ...]
+
+
+class TargetLoss(NamedTuple):
+    """What a target partition had acknowledged and lost; the source offsets are as far as they are known."""
+
+    first_source: int
+    last_source: int
+    first_target: int
+    last_target: int
+
+
+@final
+class PartitionMap:
+    """The end of one partition's map, which grows; full pages leave with ``take``.
+
+    Args:
+        page: the newest page of the topic; None begins a map.
+    """
+
+    __slots__ = (
+        "_changed", "_covered", "_next_source", "_next_target", "_number", "_pending", "_records", "_segments",
+        "_source", "_target", "cut_below", "epoch", "position", "source_id", "target_id",
+    )  # fmt: skip
+
+    def __init__(self, page: Page | None = None) -> None:
+        self.source_id = page.source_id if page is not None else NO_TOPIC_ID
+        self.target_id = page.target_id if page is not None else NO_TOPIC_ID
+        self._number = page.number if page is not None else 0
+        self._covered = page.covered if page is not None else 0
+        self.position = page.position if page is not None else -1
+        """Where the stored position says that the copy continues; -1 for none."""
+        self.epoch = page.epoch if page is not None else -1
+        """Leader epoch of the record before ``covered``; -1 unknown."""
+        # The run that grows; no records: none does.
+        self._source = self._records = self._target = 0
+        self._next_source, self._next_target = _SLOW, -1
+        self._segments: list[Segment] = []
+        self._pending: deque[tuple[int, Segment | None]] = deque()
+        self._changed = False
+        if page is not None and page.segments:
+            self._next_target = page.segments[-1].target_end
+            self._reopen(list(page.segments))
+        self.cut_below = -1
+        """Target offset from which on earlier pages are lost too: ``rebase`` takes the page that has it."""
+
+    # ---- what is known
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was copied yet, and nothing lost."""
+        return not (self._records or self._segments)
+
+    @property
+    def target_end(self) -> int:
+        """The target offset behind the newest copy; -1 before the first one."""
+        return self._next_target
+
+    @property
+    def source_end(self) -> int:
+        """The source offset behind the newest copy; -1 where the open page has none."""
+        if self._records:
+            return self._source + self._records
+        copies = (it.source_end for it in reversed(self._segments) if it.mark is Mark.COPIED)
+        return next(copies, -1)
+
+    @property
+    def covered(self) -> int:
+        """Everything below this source offset is copied or needs no copy."""
+        end = self._source + self._records if self._records else 0
+        return max(self._covered, end)
+
+    @property
+    def changed(self) -> bool:
+        """Whether ``take`` would return anything."""
+        return self._changed
+
+    # ---- what happens
+
+    def add(self, source: int, records: int, target: int) -> TargetLoss | None:
+        """Note records that were acknowledged; return what the target lost before it took them. Hot path."""
+        self._changed = True
+        if source == self._next_source and target == self._next_target:
+            self._records += records
+            self._next_source = source + records
+            self._next_target = target + records
+            return None
+        return self._begin(source, records, target)
+
+    def anchor(self, source: int, target: int) -> None:
+        """The copy begins: the first record from a source offset on lands at a target offset or behind it."""
+        self._segments.append(Segment(source, 0, target))
+        self._next_target = target
+        self._changed = True
+
+    def cover(self, position: int) -> None:
+        """Everything below this source offset is copied or needs no copy."""
+        if position > self._covered and not self.is_empty:
+            self._changed = self._changed or position > self.covered
+            self._covered = position
+
+    def note(self, segment: Segment | None, under_way: int = 0) -> None:
+        """Put a mark behind the next ``under_way`` records; None begins the map of another incarnation."""
+        before = sum(left for left, _ in self._pending)
+        self._pending.append((max(0, under_way - before), segment))
+        self._next_source = _SLOW
+        self._settle()
+
+    def identify(self, source_id: bytes) -> None:
+        """Name the incarnation of the source topic; another one than before begins the map anew."""
+        if source_id == self.source_id or source_id == NO_TOPIC_ID:
+            return
+        if self.source_id != NO_TOPIC_ID and not self.is_empty:
+            self._restart()
+            self._changed = True
+        self.source_id = source_id
+        self._changed = self._changed or not self.is_empty
+
+    def lose_target(self, from_target: int) -> TargetLoss | None:
+        """Cut the map where the target's log ends now; return what was behind it."""
+        if self.is_empty or from_target >= self._next_target:
+            return None
+        self._close()
+        end, first, last = self._next_target, -1, -1
+        segments = self._segments
+        if self._number and from_target < segments[0].target:
+            self.cut_below = from_target if self.cut_below < 0 else min(from_target, self.cut_below)
+        behind: list[Segment] = []
+        while segments and segments[-1].target_end > from_target:
+            behind.append(segments.pop())
+        for source, records, target, mark in reversed(behind):
+            if mark is not Mark.COPIED:
+                segments.append(Segment(source, records, from_target, mark))
+                continue
+            kept = max(0, from_target - target)
+            if kept:
+                segments.append(Segment(source, kept, target))
+            if kept == records:
+                continue
+            first = source + kept if first < 0 else min(first, source + kept)
+            last = max(last, source + records - 1)
+            _append_lost(segments, source + kept, source + records, from_target)
+        self._next_target = from_target
+        self._changed = True
+        return TargetLoss(first, last, from_target, end - 1)
+
+    def rebase(self, page: Page) -> TargetLoss | None:
+        """Continue in the last earlier page that begins below ``cut_below``, or else in the first one."""
+        at, self.cut_below = self.cut_below, -1
+        behind = self._drain()
+        self._number, self._segments = page.number, list(page.segments)
+        self._next_target = self._segments[-1].target_end if self._segments else -1
+        loss = self.lose_target(at)
+        self.cut_below = -1  # pages before this one end below it
+        if loss is not None and loss.first_source >= 0:
+            # The pages between were lost as a whole.
+            last = loss.last_source
+            if behind and behind[0].mark is Mark.TARGET_LOST:
+                last = max(last, behind[0].source - 1)
+            lost = self._segments[-1]
+            self._segments[-1] = lost._replace(records=last - lost.source + 1)
+            loss = loss._replace(last_source=last)
+        self._segments += behind
+        if behind:
+            self._next_target = behind[-1].target_end
+        self._changed = True
+        return loss
+
+    def take(self) -> list[Page]:
+        """Return the pages that changed since the last call, oldest first; not while ``cut_below`` is set."""
+        if not self._changed:
+            return []
+        self._changed = False
+        segments = self._drain()
+        pages: list[Page] = []
+        while True:
+            pages.append(self._page(segments[:PAGE_SEGMENTS]))
+            del segments[:PAGE_SEGMENTS]
+            if not segments:
+                break
+            self._number += 1
+        self._reopen(list(pages[-1].segments))
+        return pages
+
+    def again(self) -> None:
+        """What was taken was not written: the open page is changed still."""
+        self._changed = True
+
+    # ---- inside
+
+    def _page(self, segments: list[Segment]) -> Page:
+        ids = self.source_id, self.target_id
+        return Page(self._number, *ids, self._covered, self.position, self.epoch, tuple(segments))
+
+    def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
+        """Begin a run, behind what is due before it."""
+        loss = self.lose_target(target) if target >= 0 else None
+        while self._pending and self._pending[0][0] < records:
+            left, segment = self._pending.popleft()
+            if left:
+                self._run(source, left, target)
+                source, records = source + left, records - left
+                target = target + left if target >= 0 else target
+            self._place(segment)
+        if self._pending:
+            left, segment = self._pending[0]
+            self._pending[0] = (left - records, segment)
+        self._run(source, records, target)
+        self._settle()
+        return loss
+
+    def _run(self, source: int, records: int, target: int) -> None:
+        grows = self._records and source == self._source + self._records
+        if grows and target == self._next_target:
+            self._records += records
+        elif target < 0:
+            # The broker did not name the offset.
+            self._close()
+            self._segments.append(Segment(source, records, max(self._next_target, 0), Mark.UNKNOWN))
+            self._covered = max(self._covered, source + records)
+        else:
+            self._close()
+            if self._segments and self._segments[-1].is_anchor:
+                self._segments.pop()
+            self._source, self._records, self._target = source, records, target
+        if target >= 0:
+            self._next_target = target + records
+        self._next_source = source + records if self._records and not self._pending else _SLOW
+
+    def _settle(self) -> None:
+        """Place the marks that wait for no record any more."""
+        while self._pending and not self._pending[0][0]:
+            self._place(self._pending.popleft()[1])
+
+    def _place(self, segment: Segment | None) -> None:
+        self._changed = True
+        if segment is None:
+            self._restart()
+            return
+        source, records, _, mark = segment
+        if self.is_empty and mark is not Mark.SOURCE_LOST:
+            return  # nothing was copied that it could concern
+        self._close()
+        self._segments.append(Segment(source, records, max(self._next_target, 0), mark))
+        if mark is Mark.SOURCE_CUT:
+            self._covered = min(self._covered, source)
+        elif mark is Mark.UNKNOWN:
+            self._covered = max(self._covered, source + records)
+
+    def _restart(self) -> None:
+        self._records = self._covered = self._number = 0
+        self._segments = []
+        self._next_source, self._next_target, self.cut_below = _SLOW, -1, -1
+        self.source_id = NO_TOPIC_ID
+
+    def _close(self) -> None:
+        """End the run that grows."""
+        if self._records:
+            self._segments.append(Segment(self._source, self._records, self._target))
+            self._covered = max(self._covered, self._source + self._records)
+            self._records = 0
+            self._next_source = _SLOW
+
+    def _drain(self) -> list[Segment]:
+        self._close()
+        segments, self._segments = self._segments, []
+        return segments
+
+    def _reopen(self, segments: list[Segment]) -> None:
+        """Go on with these; the last run may grow."""
+        if segments and segments[-1].mark is Mark.COPIED and not segments[-1].is_anchor:
+            self._source, self._records, self._target, _ = segments.pop()
+            if not self._pending:
+                self._next_source = self._source + self._records
+        self._segments = segments
+
+
+def _append_lost(segments: list[Segment], first: int, end: int, target: int) -> None:
+    """Add a stretch that the target lost; what lies between it and the one before it had no record."""
+    if segments and segments[-1].mark is Mark.TARGET_LOST and segments[-1].source_end <= first:
+        first = segments.pop().source
+    segments.append(Segment(first, end - first, target, Mark.TARGET_LOST))
+
+
+# ---- bytes
+
+
+def encode_page_key(partition: TopicPartition, number: int) -> bytes:
+    """Return the key of a page: version, topic, partition, number."""
+    topic = partition.topic.encode()
+    size = len(topic).to_bytes(2)
+    return bytes((MAP_VERSION,)) + size + topic + _TAIL.pack(partition.partition, number)
+
+
+def decode_page_key(key: bytes | None) -> tuple[TopicPartition, int]:
+    """Read a key.
+
+    Raises:
+        ProtocolError: it is none of this version.
+    """
+    if not key or key[0] != MAP_VERSION:
+        raise ProtocolError("no key of version 1 of the offset map")
+    end = 3 + int.from_bytes(key[1:3])
+    try:
+        topic = key[3:end].decode()
+        partition, number = _TAIL.unpack(key[end:])
+    except (error, UnicodeDecodeError) as cause:
+        raise ProtocolError(f"damaged key of the offset map: {cause}") from None
+    if number < 0 or partition < 0:
+        raise ProtocolError("a key of the offset map has a negative number")
+    return TopicPartition(topic, partition), number
+
+
+def encode_page(page: Page) -> bytes:
+    """Return the value of a page; each number as the difference from what is expected."""
+    out = bytearray((MAP_VERSION,))
+    out += page.source_id
+    out += page.target_id
+    out += varint(page.covered)
+    out += varint(page.position)
+    out += varint(page.epoch)
+    out += varint(len(page.segments))
+    source_end = target_end = 0
+    for segment in page.segments:
+        source, records, target, mark = segment
+        out += varint(((source - source_end) << _MARK_BITS) | mark)
+        out += varint(records)
+        out += varint(target - target_end)
+        source_end, target_end = source + records, segment.target_end
+    return bytes(out)
+
+
+def decode_page(number: int, value: bytes) -> Page:
+    """Read the value of page ``number``; what follows the segments is ignored.
+
+    Raises:
+        ProtocolError: it is damaged, or of a version that this program does not know.
+    """
+    if not value or value[0] != MAP_VERSION:
+        raise ProtocolError("no page of version 1 of the offset map")
+    at = 1 + 2 * _ID_BYTES
+    segments: list[Segment] = []
+    try:
+        covered, at = read_varint(value, at)
+        position, at = read_varint(value, at)
+        epoch, at = read_varint(value, at)
+        count, at = read_varint(value, at)
+        source_end = target_end = 0
+        for _ in range(count):
+            head, at = read_varint(value, at)
+            records, at = read_varint(value, at)
+            shift, at = read_varint(value, at)
+            mark = Mark(head & ((1 << _MARK_BITS) - 1))
+            segment = Segment(source_end + (head >> _MARK_BITS), records, target_end + shift, mark)
+            source_end, target_end = segment.source_end, segment.target_end
+            segments.append(segment)
+    except (IndexError, ValueError) as cause:
+        raise ProtocolError(f"damaged page of the offset map: {cause}") from None
+    if not _is_sound(segments, covered):
+        raise ProtocolError("damaged page of the offset map: its offsets are impossible")
+    ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
+    return Page(number, *ids, covered, position, epoch, tuple(segments))
+
+
+def _is_sound(segments: Sequence[Segment], covered: int) -> bool:
+    target_end = 0
+    for segment in segments:
+        if segment.source < 0 or segment.records < 0 or segment.target < target_end:
+            return False
+        target_end = segment.target_end
+    return covered >= 0

@@ -1,0 +1,221 @@
+"""The exact offset map of a flow for processes that translate: checkpoints, REST, commands, clients.
+
+Flow: ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` in memory; pages are read when a look-up needs one, by their
+offset in the topic, and the newest used are kept. A dense partition has one small page.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, final
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.clock import Clock
+from mm2py.errors import ProtocolError
+from mm2py.mirror.offset_lookup import (
+    MapIndex,
+    PageMissingError,
+    PageRef,
+    Pages,
+    PartitionIndex,
+    Translation,
+    to_source,
+    to_target,
+)
+from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.protocol.records import Record, decode_batches
+from mm2py.types import TopicPartition
+
+__all__ = ["KEPT_SEGMENTS", "OffsetMapReader", "PageCache", "read_page"]
+
+log = logging.getLogger(__name__)
+
+KEPT_SEGMENTS: Final = 100_000
+"""Of pages in memory; about 15 MB."""
+
+PAGE_BYTES: Final = 64 * 1024
+"""A page is smaller; batches of several are at most so large (``mm2py.storage.table.BATCH_BYTES``)."""
+
+READ_TRIES: Final = 3
+
+Look = Callable[[PartitionIndex, int, Pages], Translation]
+
+
+@final
+class PageCache:
+    """The newest used pages, by their offset in the topic; a page without segments counts as one."""
+
+    def __init__(self, kept_segments: int = KEPT_SEGMENTS) -> None:
+        self._kept = kept_segments
+        self._pages: OrderedDict[int, Page] = OrderedDict()
+        self._segments = 0
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def put(self, ref: PageRef, page: Page) -> None:
+        """Keep a page; the ones that were not used for longest leave."""
+        self._pages[ref.position] = page
+        self._segments += max(1, len(page.segments))
+        while self._segments > self._kept and len(self._pages) > 1:
+            self.drop(next(iter(self._pages)))
+
+    def drop(self, position: int) -> None:
+        """Forget a page that was replaced."""
+        page = self._pages.pop(position, None)
+        if page is not None:
+            self._segments -= max(1, len(page.segments))
+
+    def get(self, ref: PageRef) -> Page:
+        """Return a page.
+
+        Raises:
+            PageMissingError: it has to be read.
+        """
+        page = self._pages.get(ref.position)
+        if page is None:
+            raise PageMissingError(ref)
+        self._pages.move_to_end(ref.position)
+        return page
+
+
+async def read_page(
+    cluster: Cluster, topic: str, partition: TopicPartition, ref: PageRef
+) -> Page | None:
+    """Read one page from the topic; None when it was replaced and compacted away meanwhile.
+
+    Raises:
+        RetriableError: not now.
+        ServerError: the topic may not be read.
+        ProtocolError: the record there is damaged.
+    """
+    here = TopicPartition(topic, 0)
+    fetched = await fetch_partition(cluster, here, ref.position, max_bytes=PAGE_BYTES)
+    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
+        for record in batch.records:
+            if record.offset == ref.position and record.value is not None:
+                found = decode_page_key(record.key)
+                return (
+                    decode_page(ref.number, record.value)
+                    if found == (partition, ref.number)
+                    else None
+                )
+    return None
+
+
+@final
+class OffsetMapReader:
+    """Translates offsets of one flow, both ways, with the exact map on its target.
+
+    Args:
+        cluster: the target; its owner connects and closes it.
+        source_alias: of the flow.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        source_alias: str,
+        *,
+        clock: Clock,
+        kept_segments: int = KEPT_SEGMENTS,
+    ) -> None:
+        self._cluster, self._clock = cluster, clock
+        self.topic = offset_map_topic(source_alias)
+        self._kept_segments = kept_segments
+        self._reader: LogReader | None = None
+        self._tail: asyncio.Task[None] | None = None
+        self._pages = PageCache(kept_segments)
+        self._newest: dict[TopicPartition, int] = {}
+        self._index = MapIndex()
+        self._turn = asyncio.Lock()
+
+    async def read_to_end(self) -> None:
+        """Read what is new in the topic; not while ``follow`` does it.
+
+        Raises:
+            RetriableError: not now; a later call continues.
+            ServerError: the topic does not exist, or may not be read.
+        """
+        async with self._turn:
+            if self._reader is None:
+                self._reader = LogReader(self._cluster, self.topic, clock=self._clock)
+            await self._reader.read_to_end(self._take)
+
+    def follow(self) -> None:
+        """Take in everything new as soon as it is there, until ``close``; ``read_to_end`` goes first."""
+        if self._reader is not None and self._tail is None:
+            self._tail = asyncio.create_task(
+                self._reader.tail(self._take), name=f"follow {self.topic}"
+            )
+
+    async def close(self) -> None:
+        """Stop following; safe before ``read_to_end`` and safe twice."""
+        tail, self._tail = self._tail, None
+        reader, self._reader = self._reader, None
+        if tail is not None:
+            tail.cancel()
+            await asyncio.gather(tail, return_exceptions=True)
+        if reader is not None:
+            await reader.close()
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return the source partitions that have a map."""
+        return tuple(it for it in self._index.partitions if self._index.of(it) is not None)
+
+    def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
+        """Return what is known of a source partition's map: its ends, its topics' ids; None without a map."""
+        return self._index.of(partition)
+
+    async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
+        """Translate an offset of a source partition; None where it has no map (nothing was copied).
+
+        Raises:
+            RetriableError: a page could not be read now.
+            ProtocolError: a page is damaged.
+        """
+        return await self._look(to_target, partition, source_offset)
+
+    async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
+        """Translate an offset of the copy of a source partition; as ``to_target``."""
+        return await self._look(to_source, partition, target_offset)
+
+    async def _look(self, look: Look, partition: TopicPartition, offset: int) -> Translation | None:
+        tries = 0
+        while (index := self._index.of(partition)) is not None:
+            try:
+                return look(index, offset, self._pages.get)
+            except PageMissingError as missing:
+                ref = missing.ref
+            page = await read_page(self._cluster, self.topic, partition, ref)
+            if page is not None:
+                self._pages.put(ref, page)
+                continue
+            # It was replaced since: what is new tells by what.
+            tries += 1
+            if tries > READ_TRIES:
+                raise ProtocolError(
+                    f"page {ref.number} of {partition} is not at offset {ref.position} of topic {self.topic}",
+                    remedy="the topic was changed by another program; delete it, mm2py writes a new one",
+                )
+            if self._tail is None:
+                await self.read_to_end()
+            else:
+                await self._clock.sleep(0.1)
+        return None
+
+    def _take(self, _partition: int, record: Record) -> None:
+        taken = self._index.take(record)
+        if taken is None:
+            return
+        # The page that grows is asked for most, and replaced each second.
+        partition, page = taken
+        before = self._newest.get(partition)
+        if before is not None:
+            self._pages.drop(before)
+        ref = self._index.partitions[partition].pages[-1]
+        self._newest[partition] = ref.position
+        self._pages.put(ref, page)

@@ -1,0 +1,214 @@
+"""The exact offset maps of one task's partitions: filled by acknowledgements, written before positions.
+
+Flow: ``load`` at the start -> acknowledged runs, marks -> ``write`` -> ``mm2py.storage.offset_map_store``. A target that lost
+what it had acknowledged is noticed here: its offsets go back.
+
+Invariants, tests of the same names: 1 what is written covers every position that was acknowledged before; 2 what could
+not be written is written with the next turn; 3 only the open page of a partition is in memory.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import final
+
+from mm2py.api.context import EventKind, SourceGap
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
+from mm2py.storage.offset_map_store import MapStore, NoMapStore
+from mm2py.types import TopicPartition
+
+__all__ = ["TaskOffsetMaps"]
+
+log = logging.getLogger(__name__)
+
+
+def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
+    """The caller does not listen."""
+
+
+@final
+class TaskOffsetMaps:
+    """Maps of the partitions that one task copies.
+
+    Args:
+        store: where they are kept.
+    """
+
+    def __init__(self, store: MapStore) -> None:
+        self._store = store
+        self._maps: dict[TopicPartition, PartitionMap] = {}
+        self._unwritten: dict[TopicPartition, list[Page]] = {}
+        self._refused = False
+        self._turn = asyncio.Lock()
+        self._astray: set[TopicPartition] = set()
+        """Partitions whose copy does not continue at the end of the map."""
+        self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
+
+    def of(self, partition: TopicPartition) -> PartitionMap:
+        """Return the map of a partition."""
+        found = self._maps.get(partition)
+        if found is None:
+            found = self._maps[partition] = PartitionMap()
+        return found
+
+    @property
+    def kept(self) -> "TaskOffsetMaps | None":
+        """Itself where maps outlive the process, so that the copies of a predecessor are known."""
+        return None if isinstance(self._store, NoMapStore) else self
+
+    @property
+    def changed(self) -> bool:
+        """Whether ``write`` would write anything."""
+        return bool(self._unwritten) or any(found.changed for found in self._maps.values())
+
+    async def load(self, partitions: Collection[TopicPartition]) -> None:
+        """Continue where the stored maps end.
+
+        Raises:
+            RetriableError: they cannot be read now.
+        """
+        try:
+            pages = await self._store.load(partitions)
+        except RetriableError:
+            raise
+        except Mm2pyError as error:
+            self._note_refusal(error)
+            pages = {}
+        self._maps = {partition: PartitionMap(page) for partition, page in pages.items()}
+        self._unwritten = {}
+        self._astray.clear()
+
+    def resume(self, partition: TopicPartition, position: int) -> int:
+        """Return where the copy continues, given the stored position (-1: none): behind what the map knows.
+
+        A position that is not the one that the map was written with was set by somebody: it is followed.
+        """
+        found = self.of(partition)
+        known, found.position = found.position, position
+        if found.is_empty or position in (known, found.covered):
+            return max(position, found.covered) if found.covered else position
+        self._astray.add(partition)
+        if position > found.covered:
+            log.warning(
+                "offsets were passed without the offset map, another program copied them or the position was"
+                " set; they are not translated exactly partition=%s first_offset=%d last_offset=%d",
+                partition,
+                found.covered,
+                position - 1,
+            )
+            covered = found.covered
+            found.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
+        return position
+
+    def epoch(self, partition: TopicPartition) -> int:
+        """Return the leader epoch of the record before the map's end; -1 unknown."""
+        return self.of(partition).epoch
+
+    # ---- what the Sender asks before the first copy
+
+    def target_end(self, source: TopicPartition) -> int:
+        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
+        return -1 if source in self._astray else self.of(source).target_end
+
+    async def begin(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Note where the target's logs end before the first copy; returns when that is durable."""
+        for source, end in ends.items():
+            found = self.of(source)
+            if found.is_empty:
+                found.anchor(max(found.position, 0), end)
+            elif (loss := found.lose_target(end)) is not None:
+                self.on_loss(source, loss)
+        await self.write()
+
+    # ---- what happens
+
+    def taken(
+        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+    ) -> None:
+        """Positions are about to be stored; ``epochs`` are the leader epochs of their records."""
+        for partition, position in positions.items():
+            found = self.of(partition)
+            found.epoch = epochs[partition] if position + 1 == found.covered else -1
+
+    def stored(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Positions were stored: everything up to them is copied."""
+        for partition, position in positions.items():
+            self.of(partition).position = position + 1
+
+    def cover(self, partition: TopicPartition, offset: int) -> None:
+        """Everything up to a source offset is copied or needs no copy."""
+        self.of(partition).cover(offset + 1)
+
+    def note_gap(self, gap: SourceGap) -> None:
+        """Keep what the source lost, cut or began anew."""
+        found = self.of(gap.partition)
+        if gap.cause == EventKind.RECREATED:
+            found.note(None, gap.under_way)
+        elif gap.cause == EventKind.TRUNCATION:
+            found.note(Segment(gap.first_offset, 0, 0, Mark.SOURCE_CUT), gap.under_way)
+        elif gap.count:
+            lost = Segment(gap.first_offset, gap.count, 0, Mark.SOURCE_LOST)
+            found.note(lost, gap.under_way)
+
+    def identify(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Name the incarnation of the source topic that is copied now."""
+        self.of(partition).identify(topic_id)
+
+    async def write(self) -> None:
+        """Write what changed since the last time; a topic that refuses is reported once and tried again.
+
+        Raises:
+            RetriableError: not now; it stays for the next time.
+        """
+        async with self._turn:
+            await self._write()
+
+    async def _write(self) -> None:
+        await self._deepen()
+        pages = {it: found.take() for it, found in self._maps.items() if found.changed}
+        for partition, changed in pages.items():
+            self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
+        writing, self._unwritten = self._unwritten, {}
+        written = False
+        try:
+            if writing:
+                await self._store.write(writing)
+            written = True
+        except RetriableError:
+            raise
+        except Mm2pyError as error:
+            self._note_refusal(error)
+        finally:
+            if not written:
+                for partition, before in writing.items():
+                    newer = self._unwritten.get(partition, [])
+                    self._unwritten[partition] = _joined(before, newer)
+        if written and self._refused:
+            self._refused = False
+            log.info("offset map is written again partitions=%d", len(writing))
+
+    async def _deepen(self) -> None:
+        """Cut maps whose target lost more than their open page."""
+        for partition, found in self._maps.items():
+            if found.cut_below < 0:
+                continue
+            page = await self._store.page_below(partition, found.cut_below)
+            loss = found.rebase(page or Page(0, found.source_id, found.target_id, 0, -1, -1, ()))
+            if loss is not None:
+                self.on_loss(partition, loss)
+
+    def _note_refusal(self, error: Mm2pyError) -> None:
+        if not self._refused:
+            self._refused = True
+            log.error(
+                "offset map cannot be kept, records are copied all the same; offsets are translated by offset"
+                " syncs only, and a kill may double records cause=%s",
+                error,
+            )
+
+
+def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:
+    """Return pages that were not written yet with those that came since: a page ends those with higher numbers."""
+    first = newer[0].number if newer else before[-1].number + 1
+    return [*(page for page in before if page.number < first), *newer]

@@ -1,0 +1,335 @@
+"""A task's records and positions in transactions: exactly once (``exactly.once.source.support=enabled``).
+
+Flow: guard (earlier producers are fenced) -> InitProducerId -> guard (this task is still the right one) -> data in
+a transaction -> ``commit``: what left is acknowledged -> positions -> EndTxn -> deliveries are reported. A transaction
+that cannot be committed fails its task, which starts again from the committed positions.
+
+Invariants (tests of the same names):
+
+1. A position is visible if and only if every record up to it is: both are in one transaction.
+2. A record is reported as delivered only after its transaction was committed.
+3. No transaction is begun before the guard has confirmed the task behind InitProducerId.
+4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
+5. A transaction with records of a partition whose loss ledger entry is not written waits for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, final
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.owner import Announce
+from mm2py.client.send.record_writer import RecordWriter
+from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar
+from mm2py.client.send.transactions import Transactions
+from mm2py.clock import Clock, wait_or_stop
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.clients import ProducerSettings
+from mm2py.config.framework import SourceFrameworkConfig
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError, FatalError
+from mm2py.mirror.offset_map import Page
+from mm2py.protocol.records import NewRecord
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
+from mm2py.storage.offset_map_store import MapStore, NoMapStore, page_entries
+from mm2py.storage.table import batched, partition_of
+from mm2py.types import TaskId, TopicPartition
+
+__all__ = [
+    "LEDGER_S",
+    "StartGuard",
+    "TaskTransactions",
+    "TransactionCommits",
+    "Unguarded",
+    "committed_reads",
+    "transaction_interval_ms",
+]
+
+log = logging.getLogger(__name__)
+
+LEDGER_S: Final = 1.0
+
+POLL_MS: Final = 100
+"""``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A poll here may be one
+batch, and a transaction costs five requests and a marker per partition: all polls of this time share one."""
+
+
+class StartGuard(Protocol):
+    """What a worker is asked around the start of a task's producer."""
+
+    async def fence(self, task: TaskId) -> None:
+        """Return when producers of earlier task configs can write no more; ``RetriableError`` else."""
+        ...
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Return when the task still has these configs and this worker; ``RetriableError`` else."""
+        ...
+
+
+class Unguarded(StartGuard):
+    """For tasks without transactions."""
+
+    async def fence(self, task: TaskId) -> None:
+        """Nothing to fence."""
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Nothing to verify."""
+
+
+def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConfig) -> int:
+    """Return how long a transaction stays open for more records (``transaction.boundary``).
+
+    Raises:
+        ConfigError: no such boundary, or it is ``connector``, which no connector here defines.
+    """
+    boundary = connector.transaction_boundary
+    if boundary == "poll":
+        return POLL_MS
+    if boundary != "interval":
+        raise ConfigError(
+            f"transaction.boundary={boundary}: the connector does not define transaction boundaries",
+            remedy="use poll or interval",
+        )
+    return connector.transaction_boundary_interval_ms or worker.offset_flush_interval_ms
+
+
+def committed_reads(config: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a task's config with ``isolation.level=read_committed`` for a mirror's source where the user is silent.
+
+    Java copies aborted records then, exactly once. A value that is set counts, with a warning.
+    """
+    if "source.cluster.alias" not in config:
+        return config
+    level = effective_client_properties(config, "source", "consumer").get("isolation.level")
+    if level is None:
+        return {**config, "source.consumer.isolation.level": "read_committed"}
+    if level.strip().lower() != "read_committed":
+        log.warning(
+            "records of aborted transactions of the source are copied isolation.level=%s; set"
+            " <source>.consumer.isolation.level=read_committed to leave them out",
+            level,
+        )
+    return config
+
+
+@final
+class TaskTransactions:
+    """The Sender, the offset store and the transactions of one task.
+
+    Args:
+        cluster: of this task alone; opened and closed here.
+        settings: of the task's producer.
+        transactional_id: ``<group.id>-<connector>-<task>``.
+        store: where positions are read.
+        topic: where they are written, in the transaction.
+        guard: the worker's, bound to the task.
+        announce: makes each producer id known before anything is sent under it.
+        interval_s: how long a transaction stays open for more records.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per part of a task's producer
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        transactional_id: str,
+        *,
+        store: OffsetStore,
+        topic: str,
+        fence: Callable[[], Awaitable[None]],
+        verify: Callable[[], Awaitable[None]],
+        announce: Announce | None = None,
+        interval_s: float,
+        clock: Clock,
+        permit: Permit = UNLIMITED,
+    ) -> None:
+        self._cluster, self._settings = cluster, settings
+        self._store, self.topic = store, topic
+        self._fence, self._verify = fence, verify
+        self.interval_s = interval_s
+        self._clock, self._permit = clock, permit
+        self.transactions = Transactions(
+            cluster,
+            transactional_id,
+            timeout_ms=settings.transaction_timeout_ms,
+            announce=announce,
+            clock=clock,
+            permit=permit,
+        )
+        self._writer = RecordWriter(
+            cluster, settings, clock=clock, permit=permit, transactions=self.transactions
+        )
+        self._sender: Sender | None = None
+        self._partitions = 0
+
+    def sender(
+        self,
+        on_delivered: OnDelivered,
+        on_failed: OnFailed,
+        on_stalled: OnStalled,
+        on_doubt: OnDoubt,
+        _copied: CopiedSoFar | None,
+    ) -> Sender:
+        """Make the Sender of the task's records (``SenderFactory``); a predecessor's copies are whole with their map."""
+        self._sender = Sender(
+            self._cluster,
+            self._settings,
+            clock=self._clock,
+            on_delivered=on_delivered,
+            on_failed=on_failed,
+            on_stalled=on_stalled,
+            on_doubt=on_doubt,
+            permit=self._permit,
+            transactions=self.transactions,
+        )
+        return self._sender
+
+    async def start(self) -> None:
+        """Become the one producer of this task (3); may be called again after a ``RetriableError``."""
+        assert self._sender is not None, "sender() was called"
+        await self._cluster.connect()
+        if self.transactions.producer_id < 0:
+            await self._fence()
+            await self.transactions.start()
+        await self._verify()
+        if not self._partitions:
+            found = (await self._cluster.metadata([self.topic])).topics
+            self._partitions = len(found[0].partitions) if found else 0
+            if not self._partitions:
+                raise FatalError(f"the offset topic {self.topic} is not there")
+            await self._writer.start()
+            await self._sender.start()
+
+    def check_target(self, topic: str) -> None:
+        """Refuse records for the topic that holds their own positions, as Connect does."""
+        if topic == self.topic:
+            raise FatalError(
+                f"a record goes to {topic}, which holds the task's own source offsets",
+                remedy="leave the topic out of what is copied",
+            )
+
+    def maps(self, stored: MapStore) -> MapStore:
+        """Return the store of the task's offset maps: read where they are kept, written in the transactions."""
+        return (
+            stored if isinstance(stored, NoMapStore) else _MapsInTransactions(stored, self._writer)
+        )
+
+    # ---- OffsetStore
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the newest committed value of each key."""
+        return await self._store.get(keys)
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write positions in the transaction and commit it."""
+        by_partition: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        for key, value in values.items():
+            by_partition.setdefault(partition_of(key, self._partitions), []).append((key, value))
+        await asyncio.gather(
+            *(
+                self._writer.write(
+                    TopicPartition(self.topic, partition),
+                    [NewRecord(key, value, (), -1) for key, value in batch],
+                )
+                for partition, entries in by_partition.items()
+                for batch in batched(entries)
+            )
+        )
+        await self.transactions.commit()
+
+    async def close(self) -> None:
+        """Abort what is open and close the connections; the Sender is closed before."""
+        await self.transactions.close()
+        await self._writer.close()
+        await self._cluster.close()
+
+
+@final
+class _MapsInTransactions:
+    """Implements ``MapStore``: pages become visible with the records and positions that they are about."""
+
+    def __init__(self, stored: MapStore, writer: RecordWriter) -> None:
+        self._stored, self._writer = stored, writer
+
+    @property
+    def topic(self) -> str:
+        """Where pages are kept."""
+        return self._stored.topic
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+        """Return the newest page of each partition that has a map."""
+        return await self._stored.load(partitions)
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Return the last page that begins below a target offset, else the first one."""
+        return await self._stored.page_below(partition, target)
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Write pages in the transaction, which the positions end."""
+        where = TopicPartition(self.topic, 0)
+        await asyncio.gather(
+            *(
+                self._writer.write(where, [NewRecord(key, value, (), -1) for key, value in batch])
+                for batch in batched(page_entries(pages))
+            )
+        )
+
+
+@final
+class TransactionCommits:
+    """When the transactions of a running task end.
+
+    Args:
+        parts: the task's transactions.
+        commit: commits what is acknowledged: positions, then what was delivered, then ``task.commit``.
+        pending: whether there are positions without data to write.
+        idle_s: how long those may wait.
+    """
+
+    def __init__(
+        self,
+        parts: TaskTransactions,
+        commit: Callable[[], Awaitable[None]],
+        pending: Callable[[], bool],
+        *,
+        idle_s: float,
+        clock: Clock,
+    ) -> None:
+        self._parts, self._commit_now, self._pending = parts, commit, pending
+        self._idle_s, self._clock = idle_s, clock
+        self._running: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Commit whenever a transaction has been open for its interval, until cancelled or broken."""
+        began = self._parts.transactions.began
+        while True:
+            if await wait_or_stop(self._clock, self._idle_s, began):
+                await self._clock.sleep(self._parts.interval_s)
+            elif not self._pending():
+                continue
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit, or join the commit that is under way (4)."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run_commit(), name="transaction commit")
+        await asyncio.shield(self._running)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Finish the commit that is under way and commit the rest; ``TimeoutError`` when that takes too long."""
+        async with asyncio.timeout(timeout_s):
+            if self._running is not None and not self._running.done():
+                await asyncio.shield(self._running)
+            await self.commit()
+
+    async def close(self) -> None:
+        """End a commit that has not finished in time: whether it counts is in the target's log."""
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
+    async def _run_commit(self) -> None:
+        await self._commit_now()

@@ -1,0 +1,143 @@
+"""The exact offset map of one flow, as the processes that write it see it (``mm2py-offset-map.<source>.internal``).
+
+Flow: ``load`` -> the topic read to its end -> the newest page of each partition; ``write`` -> changed pages -> acknowledged.
+Older pages are read from the topic when one is needed. In memory are a few numbers per page, and the newest pages in
+their stored form.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, final
+
+from mm2py.mirror.offset_lookup import MapIndex, PageRef
+from mm2py.mirror.offset_map import Page, decode_page, encode_page, encode_page_key
+from mm2py.protocol.records import Record
+from mm2py.storage.table import Entry, Table, batched
+from mm2py.types import TopicPartition
+
+__all__ = ["MapStore", "NoMapStore", "OffsetMapStore", "page_entries"]
+
+log = logging.getLogger(__name__)
+
+READ_S: Final = 60.0
+"""Longest read to the end of the topic (``default.api.timeout.ms``)."""
+
+
+def page_entries(pages: Mapping[TopicPartition, Sequence[Page]]) -> list[Entry]:
+    """Return pages as records of the topic; those of one partition in their order."""
+    return [
+        (encode_page_key(partition, page.number), encode_page(page))
+        for partition, changed in pages.items()
+        for page in changed
+    ]
+
+
+class MapStore(Protocol):
+    """Where the maps of a task's partitions are kept."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that holds them."""
+        ...
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+        """Return the newest page of each partition that has a map; reads the topic to its end first."""
+        ...
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Return the last page that begins below a target offset, else the first one; None where it is gone."""
+        ...
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Write pages; returns when all are acknowledged, raises as ``OffsetStore.set``."""
+        ...
+
+
+@final
+class NoMapStore:
+    """For tasks whose records are not copies, and workers that keep their offsets in a file."""
+
+    topic = ""
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+        """Nothing is kept."""
+        del partitions
+        return {}
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Nothing is kept."""
+        del partition, target
+        return None
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Keep nothing."""
+
+
+@final
+class OffsetMapStore:
+    """Implements ``MapStore`` over a ``Table``.
+
+    Args:
+        table: the topic; it is read at each ``load``, not followed.
+        read: reads an older page of a partition from the topic.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        read: Callable[[TopicPartition, PageRef], Awaitable[Page | None]],
+    ) -> None:
+        self._table, self._read = table, read
+        self.index = MapIndex()
+        self._newest: dict[TopicPartition, tuple[int, bytes]] = {}
+
+    @property
+    def topic(self) -> str:
+        """The topic that holds them."""
+        return self._table.topic
+
+    async def start(self) -> None:
+        """Read the topic to its end; ``RetriableError`` when that fails now."""
+        self.index, self._newest = MapIndex(), {}
+        await self._table.start(self._take)
+        if self.index.strange:
+            log.warning(
+                "offset map holds records that this program cannot read, they are left alone topic=%s records=%d",
+                self._table.topic,
+                self.index.strange,
+            )
+        log.info(
+            "offset map read topic=%s partitions=%d", self._table.topic, len(self.index.partitions)
+        )
+
+    async def stop(self) -> None:
+        """Stop reading; safe before ``start`` and safe twice."""
+        await self._table.stop()
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+        """Return the newest page of each partition that has a map."""
+        await self._table.read_to_end(READ_S)
+        found: dict[TopicPartition, Page] = {}
+        for partition in partitions:
+            if self.index.of(partition) is not None:
+                number, value = self._newest[partition]
+                found[partition] = decode_page(number, value)
+        return found
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Return the last page that begins below a target offset, else the first one."""
+        await self._table.read_to_end(READ_S)
+        index = self.index.of(partition)
+        return None if index is None else await self._read(partition, index.page_of_target(target))
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Write pages; those of one partition in their order."""
+        await asyncio.gather(*(self._table.post(batch) for batch in batched(page_entries(pages))))
+
+    def _take(self, _partition: int, record: Record) -> None:
+        taken = self.index.take(record)
+        if taken is None or record.value is None:
+            return
+        partition, page = taken
+        self._newest[partition] = (page.number, bytes(record.value))

@@ -1,0 +1,148 @@
+"""The leader's writer of the config topic: a transactional producer that fences the leader before (kcr 2.2).
+
+Flow: ``claim`` (InitProducerId of ``connect-cluster-<group.id>``) -> ``write``: each change is one transaction. After
+a failure nothing is written until the next ``claim``.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import Permit
+from mm2py.client.send.record_writer import RecordWriter
+from mm2py.client.send.transactions import Transactions
+from mm2py.clock import Clock
+from mm2py.config.clients import ProducerSettings
+from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
+from mm2py.protocol.records import NewRecord
+from mm2py.storage.table import Entry
+from mm2py.types import TopicPartition
+
+__all__ = ["KafkaPrivilegedWriter", "PrivilegedWriter"]
+
+FAILED = (
+    "Failed to write to config topic; this may be due to a transient error and the request can be safely"
+    " retried"
+)
+"""Connect's text."""
+
+
+class PrivilegedWriter(Protocol):
+    """Writes what only the leader may write."""
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it may write."""
+        ...
+
+    async def claim(self) -> None:
+        """Take the right to write from the leader before."""
+        ...
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries in one transaction; ``RetriableError`` when that failed, and the right is lost."""
+        ...
+
+    async def close(self) -> None:
+        """Give the right up; safe twice."""
+        ...
+
+
+@final
+class KafkaPrivilegedWriter(PrivilegedWriter):
+    """Implements ``PrivilegedWriter`` over one partition.
+
+    Args:
+        cluster: that holds the topic; its owner closes it.
+        transactional_id: of the group's leader.
+        partition: the only one of the config topic.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        transactional_id: str,
+        partition: TopicPartition,
+        *,
+        permit: Permit,
+        clock: Clock,
+    ) -> None:
+        self._partition = partition
+        self._permit = permit
+        self._new: Callable[[], tuple[Transactions, RecordWriter]] = lambda: _producer(
+            cluster, settings, transactional_id, permit, clock
+        )
+        self._producer: tuple[Transactions, RecordWriter] | None = None
+        self._term = -1
+        self._turn = asyncio.Lock()
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it was claimed in the present membership and has not failed since."""
+        return self._producer is not None and self._term == self._permit.term
+
+    async def claim(self) -> None:
+        """Fence the leader before and abort what it left open."""
+        async with self._turn:
+            await self._drop()
+            transactions, writer = self._new()
+            self._term = self._permit.term
+            try:
+                await writer.start()
+            except BaseException:
+                await transactions.close()
+                await writer.close()
+                raise
+            self._producer = transactions, writer
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries in one transaction."""
+        async with self._turn:
+            if self._producer is None or not self.claimed:
+                raise RetriableError(FAILED)
+            transactions, writer = self._producer
+            records = [NewRecord(key, value, (), -1) for key, value in entries]
+            try:
+                await transactions.settle()
+                await writer.write(self._partition, records)
+                await transactions.commit()
+            except (ConfigError, FatalServerError):
+                await self._drop()
+                raise
+            except Mm2pyError as error:
+                await self._drop()
+                raise RetriableError(f"{FAILED}: {error}") from error
+            except BaseException:
+                await self._drop()
+                raise
+
+    async def close(self) -> None:
+        """Give the right up."""
+        async with self._turn:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        if self._producer is not None:
+            (transactions, writer), self._producer = self._producer, None
+            await transactions.close()
+            await writer.close()
+
+
+def _producer(
+    cluster: Cluster,
+    settings: ProducerSettings,
+    transactional_id: str,
+    permit: Permit,
+    clock: Clock,
+) -> tuple[Transactions, RecordWriter]:
+    transactions = Transactions(
+        cluster,
+        transactional_id,
+        timeout_ms=settings.transaction_timeout_ms,
+        clock=clock,
+        permit=permit,
+    )
+    writer = RecordWriter(cluster, settings, clock=clock, permit=permit, transactions=transactions)
+    return transactions, writer

@@ -1,0 +1,134 @@
+"""The exact offset map on real brokers: every offset translates right after kills, and a kill doubles nothing."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
+from mm2py.embedded.region import KafkaAddress
+from mm2py.mirror.offset_lookup import Place
+from mm2py.mirror.offset_map_reader import OffsetMapReader
+from mm2py.types import TopicPartition
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.traffic import (
+    Load,
+    Logs,
+    assert_equal,
+    wait_for_copy,
+    wait_for_progress,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+PARTITIONS: Final = 4
+RATE: Final = 1_500
+ROUNDS: Final = int(os.environ.get("MM2PY_KILL_ROUNDS", "3"))
+Unique = Callable[[str], str]
+
+
+class CreateTopic(Protocol):
+    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
+
+
+@pytest.fixture
+def topic(region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic) -> str:
+    name = unique("mapped")
+    create_topic(region_a, name, PARTITIONS)
+    return name
+
+
+async def wrong_translations(flow: Flow, topic: str, truth: Logs, copy: Logs) -> list[str]:
+    """Ask for every source and target offset, and return the answers that are not right."""
+    settings = ConnectionSettings(
+        bootstrap_servers=parse_bootstrap_servers(flow.target.bootstrap_servers)
+    )
+    cluster = Cluster(settings, alias="target")
+    reader = OffsetMapReader(cluster, flow.source_alias, clock=SYSTEM_CLOCK)
+    wrong: list[str] = []
+    try:
+        await cluster.connect()
+        await reader.read_to_end()
+        for partition, log in truth.items():
+            tp = TopicPartition(topic, partition)
+            place = dict(zip(copy[partition].records, copy[partition].offsets, strict=True))
+            expected = [place[record] for record in log.records]
+            end = copy[partition].offsets[-1] + 1
+            for source, target, following in zip(
+                log.offsets, expected, [*expected[1:], end], strict=True
+            ):
+                found = await reader.to_target(tp, source)
+                back = await reader.to_source(tp, target)
+                behind = await reader.to_target(tp, source + 1)
+                if found != (Place.COPIED, target):
+                    wrong.append(f"{tp} source {source} is at {target}: {found}")
+                if back != (Place.COPIED, source):
+                    wrong.append(f"{tp} target {target} is of {source}: {back}")
+                if behind is None or behind.offset != following:
+                    wrong.append(f"{tp} source {source + 1} continues at {following}: {behind}")
+    finally:
+        await reader.close()
+        await cluster.close()
+    return wrong
+
+
+async def assert_exact(mirror: Mirror, flow: Flow, topic: str) -> None:
+    """Both sides hold the same records, each once, and the map says where."""
+    truth, copy = await asyncio.to_thread(wait_for_copy, mirror, flow, topic)
+    assert_equal(truth, copy)
+    assert await asyncio.to_thread(mirror.stop) == 0  # the last runs are durable then
+    wrong = await wrong_translations(flow, topic, truth, copy)
+    assert not wrong, f"{len(wrong)} wrong, first {wrong[:5]}"
+
+
+async def test_kills_under_load_double_nothing_and_every_offset_translates(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
+        for turn in range(ROUNDS):
+            with Mirror(flow.file, name=f"round-{turn}") as mirror:
+                mirror.wait_ready()
+                wait_for_progress(mirror, flow, topic)
+                load.wait_acked(RATE)
+                if turn % 3 == 2:
+                    mirror.send(signal.SIGTERM)
+                    assert mirror.wait() == 0
+                else:
+                    mirror.kill()
+    with Mirror(flow.file, name="last") as mirror:
+        await assert_exact(mirror, flow, topic)
+
+
+async def test_kills_of_either_of_two_workers_double_nothing(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2", **SHORT_SESSION})
+    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
+        for turn in range(ROUNDS):
+            with (
+                Mirror(flow.file, name=f"one-{turn}") as one,
+                Mirror(flow.file, name=f"two-{turn}") as two,
+            ):
+                until(
+                    lambda one=one, two=two: (
+                        one.lines("source task started")  # type: ignore[misc]
+                        and two.lines("source task started")
+                    ),
+                    90,
+                    "both workers to copy",
+                    alive=one,
+                )
+                wait_for_progress(one, flow, topic)
+                load.wait_acked(RATE)
+                one.kill()
+                wait_for_progress(two, flow, topic)
+                two.kill()
+    with Mirror(flow.file, name="last") as mirror:
+        await assert_exact(mirror, flow, topic)

@@ -1,0 +1,61 @@
+"""Random courses of tasks with exactly-once support: whatever happens, each record is committed once."""
+
+import asyncio
+import random
+
+import pytest
+
+from mm2py.errors import ProducerFencedError
+from mm2py.testing.waiting import eventually
+from tests.property.transaction_model import Attempt, World
+
+pytestmark = pytest.mark.timeout(120)
+
+END_S = 60.0
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+async def test_whatever_ends_an_attempt_each_record_is_committed_once(
+    seed: int, implicit: bool
+) -> None:
+    chance = random.Random(seed)
+    async with World(seed, implicit=implicit) as world, asyncio.timeout(END_S):
+        attempts = [Attempt(world)]
+        while not world.done:
+            for _ in range(chance.randrange(60)):
+                await asyncio.sleep(0)
+            await asyncio.sleep(chance.choice((0, 0.002, 0.01)))
+            newest = attempts[-1]
+            match chance.randrange(8):
+                case 0:
+                    await newest.crash()
+                    attempts.append(Attempt(world))
+                case 1:
+                    await newest.stop()
+                    attempts.append(Attempt(world))
+                case 2 if len(attempts) < 12:  # the older one lives on: a zombie
+                    attempts.append(Attempt(world))
+                case 3 | 4:
+                    world.disturb()
+                case _ if newest.failed:
+                    attempts.append(Attempt(world))
+                case _:
+                    pass
+            world.check()
+        for attempt in attempts:
+            await attempt.stop()
+        world.check()
+
+
+@pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+async def test_a_newer_producer_fences_the_older_one(implicit: bool) -> None:
+    async with World(1, implicit=implicit) as world, asyncio.timeout(END_S):
+        older = Attempt(world)
+        await eventually(lambda: world.position(world.sources[0]) >= 5)
+        newer = Attempt(world)
+        await eventually(lambda: older.failed)
+        assert isinstance(older.cause, ProducerFencedError)
+        await eventually(lambda: world.done)
+        await newer.stop()
+        world.check()

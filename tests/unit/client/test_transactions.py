@@ -1,0 +1,295 @@
+"""Transactions of a producer on a fake broker: the numbered invariants of ``mm2py.client.send.transactions``."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from math import inf
+
+import pytest
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import Permit
+from mm2py.client.send.record_writer import RecordWriter
+from mm2py.client.send.sender import Sender
+from mm2py.client.send.transactions import Phase, Transactions, check_transactions, fence_producers
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.errors import (
+    ConfigError,
+    FatalServerError,
+    ProducerFencedError,
+    TransactionAbortedError,
+)
+from mm2py.protocol.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.testing.broker import FakeBroker
+from mm2py.testing.waiting import eventually
+from mm2py.types import TopicPartition
+
+PRODUCE, FIND, INIT, ADD, END = 0, 10, 22, 24, 26
+NAME = "A-mm2-c-0"
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+OFFSETS = TopicPartition("offsets", 0)
+
+
+class Rig:
+    """One transactional producer: data through ``sender``, positions through ``writer``."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        connection = ConnectionSettings(
+            bootstrap_servers=broker.bootstrap_servers,
+            retry_backoff_ms=5,
+            reconnect_backoff_ms=5,
+            default_api_timeout_ms=2_000,
+        )
+        settings = ProducerSettings(connection=connection)
+        self.cluster = Cluster(connection, alias="B")
+        self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
+        self.broken: list[Exception] = []
+        self.landed: list[int] = []
+        self.failed: list[Exception] = []
+        self.transactions = Transactions(
+            self.cluster,
+            NAME,
+            timeout_ms=60_000,
+            clock=SYSTEM_CLOCK,
+            permit=self.permit,
+        )
+        self.transactions.on_broken(self.broken.append)
+        self.sender = Sender(
+            self.cluster,
+            settings,
+            clock=SYSTEM_CLOCK,
+            on_delivered=lambda _s, _t, _b, offset: self.landed.append(offset),
+            on_failed=lambda _s, _t, error: self.failed.append(error),
+            permit=self.permit,
+            transactions=self.transactions,
+        )
+        self.writer = RecordWriter(
+            self.cluster,
+            settings,
+            clock=SYSTEM_CLOCK,
+            permit=self.permit,
+            transactions=self.transactions,
+        )
+
+    async def start(self) -> None:
+        await self.sender.start()
+        await self.writer.start()
+
+    def send(self, target: TopicPartition, *values: bytes) -> None:
+        data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
+        runs = ((0, len(values)),)
+        batch = RecordBatch(data, 0, len(values) - 1, len(values), 1_000, 0, 0, runs, None)
+        self.sender.enqueue(TopicPartition("s", target.partition), target, [batch])
+
+    async def commit(self, position: bytes = b"1") -> None:
+        await self.transactions.settle()
+        await self.writer.write(OFFSETS, [NewRecord(b"k", position, (), -1)])
+        await self.transactions.commit()
+
+    def committed(self) -> Sequence[TopicPartition]:
+        return [stored.partition for stored in self.broker.cluster.transactions.committed]
+
+    async def close(self) -> None:
+        await self.sender.close()
+        await self.transactions.close()
+        await self.writer.close()
+        await self.cluster.close()
+
+
+@asynccontextmanager
+async def rig(*, implicit: bool = True, started: bool = True) -> AsyncGenerator[Rig]:
+    versions = {PRODUCE: (3, 12), 18: (0, 4)} if implicit else {PRODUCE: (3, 11)}
+    async with FakeBroker(topics={"t": 2, "offsets": 1}, versions=versions) as broker:
+        if implicit:
+            broker.cluster.transactions.features = {"transaction.version": 2}
+        one = Rig(broker)
+        try:
+            if started:
+                await one.start()
+            yield one
+        finally:
+            await one.close()
+
+
+generations = pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+
+
+@generations
+async def test_records_and_positions_are_committed_together(implicit: bool) -> None:
+    async with rig(implicit=implicit) as one:
+        for turn in range(3):
+            one.send(T0, b"a")
+            one.send(T1, b"b", b"c")
+            await eventually(lambda: len(one.landed) % 2 == 0 and one.sender.buffered_bytes == 0)
+            await one.commit()
+            assert sorted(one.committed()) == sorted((turn + 1) * [T0, T1, OFFSETS])
+        assert one.transactions.implicit is implicit
+        assert one.broker.count(ADD) == (0 if implicit else one.broker.count(ADD))
+        assert bool(one.broker.count(ADD)) is not implicit
+        assert one.broken == []
+
+
+async def test_1_no_batch_leaves_before_its_partition_was_added() -> None:
+    async with rig(implicit=False) as one:
+        hold = one.broker.hold(ADD)
+        one.send(T0, b"a")
+        await hold.arrived.wait()
+        assert one.broker.count(PRODUCE) == 0
+        hold.release()
+        await eventually(lambda: len(one.landed) == 1)
+        await one.commit()
+        one.send(T0, b"b")
+        await eventually(lambda: len(one.landed) == 2)
+        assert one.broker.count(ADD) >= 2, "each transaction adds its partitions"
+
+
+@generations
+async def test_2_a_commit_waits_for_every_batch_that_left(implicit: bool) -> None:
+    async with rig(implicit=implicit) as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        hold = one.broker.hold(PRODUCE)
+        one.send(T1, b"b")
+        await hold.arrived.wait()
+        commit = asyncio.ensure_future(one.commit())
+        one.send(T0, b"next")
+        await asyncio.sleep(0.02)
+        assert one.broker.count(END) == 0
+        hold.release()
+        await commit
+        assert sorted(one.committed()) == sorted([T0, T1, OFFSETS])
+        await eventually(lambda: len(one.landed) == 3)
+        await one.commit()
+        assert one.committed().count(T0) == 2
+
+
+async def test_3_positions_leave_behind_all_data() -> None:
+    async with rig() as one:
+        writing = asyncio.ensure_future(one.writer.write(OFFSETS, [NewRecord(b"k", b"1", (), -1)]))
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        assert not writing.done()
+        await one.transactions.settle()
+        await writing
+        await one.transactions.commit()
+        assert one.committed() == [T0, OFFSETS]
+
+
+@generations
+async def test_4_a_fenced_producer_writes_and_commits_nothing_more(implicit: bool) -> None:
+    async with rig(implicit=implicit) as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        newer = Rig(one.broker)
+        await newer.start()
+        one.send(T0, b"b")
+        with pytest.raises(ProducerFencedError, match=NAME):
+            await one.commit()
+        assert one.transactions.phase is Phase.BROKEN
+        assert [type(error) for error in one.broken] == [ProducerFencedError]
+        before = one.broker.count(PRODUCE)
+        one.send(T1, b"c")
+        newer.send(T0, b"again")
+        await eventually(lambda: len(newer.landed) == 1)
+        await newer.commit()
+        assert one.broker.count(PRODUCE) == before + 2
+        assert one.committed() == [T0, OFFSETS]
+        await newer.close()
+
+
+@generations
+async def test_8_our_own_time_out_is_no_fencing(implicit: bool) -> None:
+    async with rig(implicit=implicit) as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        one.broker.cluster.transactions.time_out(NAME)
+        one.send(T0, b"b")
+        with pytest.raises(TransactionAbortedError, match="copied again"):
+            await one.commit()
+        assert one.committed() == []
+
+
+@generations
+@pytest.mark.parametrize("lost", ["disconnect", "disconnect_after_apply"])
+async def test_5_a_commit_of_unknown_outcome_is_repeated(implicit: bool, lost: str) -> None:
+    async with rig(implicit=implicit) as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        one.broker.fail_next(
+            END, "disconnect" if lost == "disconnect" else "disconnect_after_apply"
+        )
+        await one.commit()
+        one.send(T0, b"b")
+        await eventually(lambda: len(one.landed) == 2)
+        await one.commit()
+        assert one.committed() == [T0, OFFSETS, T0, OFFSETS]
+
+
+async def test_6_nothing_is_committed_without_the_permit() -> None:
+    async with rig() as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        await one.transactions.settle()
+        await one.writer.write(OFFSETS, [NewRecord(b"k", b"1", (), -1)])
+        one.permit.revoke()
+        commit = asyncio.ensure_future(one.transactions.commit())
+        await asyncio.sleep(0.02)
+        assert one.broker.count(END) == 0
+        one.permit.grant(inf)
+        await commit
+        assert one.committed() == [T0, OFFSETS]
+
+
+async def test_a_coordinator_that_moves_is_found_again() -> None:
+    async with (
+        rig() as one,
+        FakeBroker(node_id=2, cluster=one.broker.cluster, versions={PRODUCE: (3, 12), 18: (0, 4)}),
+    ):
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        one.broker.cluster.transactions.coordinator = 2
+        await one.commit()
+        assert one.committed() == [T0, OFFSETS]
+        one.broker.cluster.transactions.coordinator = 1
+
+
+async def test_a_missing_grant_is_named() -> None:
+    async with rig(started=False) as one:
+        one.broker.fail_next(INIT, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        with pytest.raises(FatalServerError, match=f"TransactionalId {NAME}"):
+            await one.start()
+        one.broker.fail_next(FIND, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        with pytest.raises(ConfigError, match="grant the mirror's user Write and Describe"):
+            await check_transactions(one.cluster, "connect-cluster-A-mm2")
+
+
+async def test_brokers_before_2_5_are_refused() -> None:
+    async with FakeBroker(versions={INIT: (0, 2)}) as broker:
+        one = Rig(broker)
+        with pytest.raises(ConfigError, match=r"brokers of Kafka 2\.5 or newer"):
+            await check_transactions(one.cluster, "x")
+        await one.close()
+
+
+async def test_an_orderly_end_aborts_what_is_open() -> None:
+    async with rig() as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        await one.close()
+        assert [it.partition for it in one.broker.cluster.transactions.aborted] == [T0]
+
+
+async def test_producers_are_fenced_by_name() -> None:
+    async with rig() as one:
+        one.send(T0, b"a")
+        await eventually(lambda: len(one.landed) == 1)
+        other = Rig(one.broker)
+        await fence_producers(other.cluster, [NAME, "x"], clock=SYSTEM_CLOCK, timeout_ms=1_000)
+        await other.close()
+        with pytest.raises(ProducerFencedError):
+            await one.commit()
+        assert one.committed() == []

@@ -1,0 +1,305 @@
+"""The exact map: its bytes (docs/formats.md), and what single events make of it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mm2py.errors import ProtocolError
+from mm2py.mirror.offset_lookup import (
+    PageMissingError,
+    PageRef,
+    PartitionIndex,
+    Place,
+    Translation,
+    to_source,
+    to_target,
+)
+from mm2py.mirror.offset_map import (
+    PAGE_SEGMENTS,
+    Mark,
+    Page,
+    PartitionMap,
+    Segment,
+    TargetLoss,
+    decode_page,
+    decode_page_key,
+    encode_page,
+    encode_page_key,
+    offset_map_topic,
+)
+from mm2py.mirror.offset_map_reader import PageCache
+from mm2py.types import TopicPartition
+
+FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+ORDERS = TopicPartition("orders-eu", 3)
+OLD, NEW = bytes(range(16)), bytes(range(16, 32))
+GOLDEN = Page(
+    0,
+    OLD,
+    NEW,
+    1612,
+    1612,
+    7,
+    (
+        Segment(1000, 500, 0),
+        Segment(1500, 100, 500, Mark.SOURCE_LOST),
+        Segment(1600, 1, 500),
+        Segment(1602, 8, 501),
+    ),
+)
+GOLDEN_2 = Page(
+    300,
+    bytes(16),
+    bytes(16),
+    5_000_000_000,
+    -1,
+    -1,
+    (Segment(4_999_999_000, 900, 7_000_000_000), Segment(4_999_999_500, 1000, 7_000_000_900)),
+)
+
+
+def documented(name: str) -> list[bytes]:
+    """Return the hex blocks of a golden vector on the page, in the map's chapter."""
+    chapter = (
+        FORMATS.read_text().split("mm2py-offset-map.<source>.internal`\n")[1].split("\n## ")[0]
+    )
+    section = chapter.split(f"{name}, key and value:")[1].split("which is")[0]
+    return [
+        bytes.fromhex(it) for it in re.findall(r"(?:^    [0-9a-f ]+\n)+", section, re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "page"),
+    [
+        ("Golden vector 1", ORDERS, GOLDEN),
+        ("Golden vector 2", TopicPartition("café", 0), GOLDEN_2),
+    ],
+)
+def test_the_documented_bytes_are_written_and_read(
+    name: str, partition: TopicPartition, page: Page
+) -> None:
+    key, value = documented(name)
+    assert encode_page_key(partition, page.number) == key
+    assert encode_page(page) == value
+    assert decode_page_key(key) == (partition, page.number)
+    assert decode_page(page.number, value) == page
+
+
+def test_the_topic_is_one_that_no_mirror_replicates() -> None:
+    assert offset_map_topic("eu") == "mm2py-offset-map.eu.internal"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\x02" + bytes(40),
+        encode_page(GOLDEN)[:-1],
+        encode_page(GOLDEN)[:-3] + b"\x0f\x02\x01",
+    ],
+)
+def test_damaged_pages_are_refused(value: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_page(0, value)
+
+
+@pytest.mark.parametrize(
+    "key", [None, b"", b"\x02", b"\x01\x00\x09abc", b"\x01\x00\x01\xff" + bytes(8)]
+)
+def test_damaged_keys_are_refused(key: bytes | None) -> None:
+    with pytest.raises(ProtocolError):
+        decode_page_key(key)
+
+
+def look(partition_map: PartitionMap) -> tuple[PartitionIndex, Mapping[int, Page]]:
+    index, pages = PartitionIndex(), dict[int, Page]()
+    for page in partition_map.take():
+        pages[page.number] = page
+        index.put(page, 100 + page.number)
+    return index, pages
+
+
+def translated(partition_map: PartitionMap, *offsets: int) -> list[tuple[Place, int]]:
+    index, pages = look(partition_map)
+    partition_map.again()
+    return [to_target(index, offset, lambda ref: pages[ref.number]) for offset in offsets]
+
+
+def back(partition_map: PartitionMap, *offsets: int) -> list[tuple[Place, int]]:
+    index, pages = look(partition_map)
+    partition_map.again()
+    return [to_source(index, offset, lambda ref: pages[ref.number]) for offset in offsets]
+
+
+def test_a_dense_partition_is_one_run_for_ever() -> None:
+    partition = PartitionMap()
+    for at in range(0, 100_000, 100):
+        partition.add(at, 100, at + 7)
+    (page,) = partition.take()
+    assert page.segments == (Segment(0, 100_000, 7),)
+    assert partition.take() == []
+    partition.add(100_000, 1, 100_007)
+    assert partition.take()[0].segments == (Segment(0, 100_001, 7),)
+
+
+def test_a_position_behind_the_last_record_is_the_targets_end_only_when_covered() -> None:
+    partition = PartitionMap()
+    partition.add(10, 5, 0)
+    assert translated(partition, 15, 16) == [(Place.AT_END, 5), (Place.NOT_YET_COPIED, -1)]
+    partition.cover(18)
+    assert translated(partition, 15, 18, 19) == [
+        (Place.NEVER_EXISTED, 5),
+        (Place.AT_END, 5),
+        (Place.NOT_YET_COPIED, -1),
+    ]
+    assert back(partition, 4, 5, 6) == [
+        (Place.COPIED, 14),
+        (Place.AT_END, 15),
+        (Place.NOT_YET_COPIED, -1),
+    ]
+
+
+def test_what_the_source_lost_is_told_from_what_never_existed() -> None:
+    partition = PartitionMap()
+    partition.add(10, 5, 0)
+    partition.note(Segment(15, 5, 0, Mark.SOURCE_LOST))
+    partition.add(21, 1, 5)
+    assert translated(partition, 9, 17, 20) == [
+        (Place.NEVER_EXISTED, 0),
+        (Place.LOST, 5),
+        (Place.NEVER_EXISTED, 5),
+    ]
+
+
+def test_the_newest_copy_counts_and_older_ones_lead_back() -> None:
+    partition = PartitionMap()
+    partition.add(0, 10, 0)
+    partition.add(6, 2, 10)
+    assert translated(partition, 5, 6, 7, 8) == [
+        (Place.COPIED, 5),
+        (Place.COPIED, 10),
+        (Place.COPIED, 11),
+        (Place.COPIED, 8),  # not copied again yet
+    ]
+    assert back(partition, 6, 9, 11) == [(Place.COPIED, 6), (Place.COPIED, 9), (Place.COPIED, 7)]
+
+
+def test_copies_of_a_history_that_was_cut_are_no_copies_of_the_new_one() -> None:
+    partition = PartitionMap()
+    partition.add(0, 10, 0)
+    partition.note(Segment(6, 0, 0, Mark.SOURCE_CUT))
+    assert translated(partition, 5, 6, 8) == [
+        (Place.COPIED, 5),
+        (Place.AT_END, 10),
+        (Place.NOT_YET_COPIED, -1),
+    ]
+    partition.add(6, 1, 10)
+    assert translated(partition, 6) == [(Place.COPIED, 10)]
+    assert back(partition, 5, 6, 9, 10) == [
+        (Place.COPIED, 5),
+        (Place.LOST, 6),
+        (Place.LOST, 6),
+        (Place.COPIED, 6),
+    ]
+
+
+def test_a_target_that_went_back_has_lost_what_was_behind() -> None:
+    partition = PartitionMap()
+    partition.add(100, 10, 0)
+    partition.add(120, 10, 10)
+    assert partition.add(130, 3, 5) == TargetLoss(105, 129, 5, 19)
+    assert translated(partition, 104, 105, 125, 130) == [
+        (Place.COPIED, 4),
+        (Place.LOST, 5),
+        (Place.LOST, 5),
+        (Place.COPIED, 5),
+    ]
+
+
+def test_a_target_that_went_back_behind_the_open_page_continues_in_an_earlier_one() -> None:
+    partition = PartitionMap()
+    for at in range(3 * PAGE_SEGMENTS):
+        partition.add(2 * at, 1, at)
+    pages = partition.take()
+    restored = PartitionMap(pages[-1])
+    loss = restored.add(9_000, 1, 10)
+    assert loss == TargetLoss(
+        2 * 2 * PAGE_SEGMENTS, 2 * (3 * PAGE_SEGMENTS - 1), 10, 3 * PAGE_SEGMENTS - 1
+    )
+    assert restored.cut_below == 10
+    assert restored.rebase(pages[0]) == TargetLoss(
+        20, 2 * 2 * PAGE_SEGMENTS - 1, 10, PAGE_SEGMENTS - 1
+    )
+    (page,) = restored.take()
+    assert page.number == 0
+    assert [it for it in page.segments if it.mark is Mark.COPIED][-2:] == [
+        Segment(18, 1, 9),
+        Segment(9_000, 1, 10),
+    ]
+
+
+def test_another_incarnation_begins_a_map_of_its_own() -> None:
+    partition = PartitionMap()
+    partition.identify(OLD)
+    for at in range(300):
+        partition.add(2 * at, 1, at)
+    index, pages = PartitionIndex(), dict[int, Page]()
+    for page in partition.take():
+        index.put(page, page.number)
+    partition.note(None, under_way=2)
+    partition.add(600, 3, 300)  # the third one is the first of the new topic
+    partition.identify(NEW)
+    for page in partition.take():
+        index.put(page, page.number)
+        pages[page.number] = page
+    assert [it.number for it in index.pages] == [0]
+    assert index.source_id == NEW
+    assert pages[0].segments == (Segment(602, 1, 302),)
+
+
+def test_a_run_without_a_target_offset_is_unknown_not_a_hole() -> None:
+    partition = PartitionMap()
+    partition.add(0, 10, 0)
+    partition.add(10, 5, -1)
+    partition.add(15, 5, 20)
+    assert translated(partition, 9, 12, 15) == [
+        (Place.COPIED, 9),
+        (Place.UNKNOWN, -1),
+        (Place.COPIED, 20),
+    ]
+    assert back(partition, 12, 20) == [(Place.UNKNOWN, -1), (Place.COPIED, 15)]
+
+
+def test_pages_whose_copies_the_target_deleted_may_go() -> None:
+    partition = PartitionMap()
+    for at in range(3 * PAGE_SEGMENTS):
+        partition.add(2 * at, 1, at)
+    index, pages = look(partition)
+    index.forget(0)
+    assert index.is_whole
+    found = to_target(index, 20, lambda ref: pages[ref.number])
+    assert found == (Place.LOST, PAGE_SEGMENTS)
+
+
+def test_the_cache_keeps_the_pages_used_last() -> None:
+    cache = PageCache(kept_segments=5)
+
+    def ref(position: int) -> PageRef:
+        return PageRef(0, position, 0, 0, 0, 0, 0)
+
+    page = Page(0, OLD, NEW, 0, -1, -1, (Segment(0, 1, 0), Segment(2, 1, 1)))
+    cache.put(ref(1), page)
+    cache.put(ref(2), page)
+    cache.get(ref(1))
+    cache.put(ref(3), page)
+    assert cache.get(ref(1)) is page
+    with pytest.raises(PageMissingError):
+        cache.get(ref(2))
+    assert len(cache) == 2
+
+
+def test_a_translation_is_a_place_and_an_offset() -> None:
+    assert Translation(Place.LOST, 5) == (Place.LOST, 5)

@@ -1,0 +1,221 @@
+"""The maps of a task: restored, filled, written before positions, cut where the target lost records."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from mm2py.api.context import SourceGap
+from mm2py.errors import ConfigError, ConnectionFailedError
+from mm2py.mirror.offset_lookup import PageRef, Place, to_target
+from mm2py.mirror.offset_map import (
+    PAGE_SEGMENTS,
+    Mark,
+    Page,
+    Segment,
+    TargetLoss,
+    decode_page,
+    decode_page_key,
+)
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.offset_map_store import OffsetMapStore
+from mm2py.types import TopicPartition
+from tests.unit.runtime.runtime_fakes import FakeStore
+
+ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
+
+
+def stored_maps(topic: MemoryTopic) -> OffsetMapStore:
+    """Return a store over a topic in memory."""
+
+    async def read(partition: TopicPartition, ref: PageRef) -> Page | None:
+        (record,) = [it for it in topic.records if it.offset == ref.position]
+        assert decode_page_key(record.key) == (partition, ref.number)
+        assert record.value is not None
+        return decode_page(ref.number, record.value)
+
+    return OffsetMapStore(MemoryTable(topic), read)
+
+
+async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffsetMaps:
+    store = stored_maps(topic)
+    await store.start()
+    maps = TaskOffsetMaps(store)
+    await maps.load(partitions)
+    return maps
+
+
+class BrokenMaps:
+    """A store that refuses writes until it is told to take them."""
+
+    topic = "maps"
+
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+        self.written: list[Mapping[TopicPartition, Sequence[Page]]] = []
+
+    async def load(self, partitions: object) -> Mapping[TopicPartition, Page]:
+        return {}
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        return None
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.written.append(pages)
+
+
+async def test_a_restart_continues_the_open_page() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS, BILLS)
+    maps.of(ORDERS).add(0, 10, 0)
+    await maps.write()
+    again = await restored(topic, ORDERS, BILLS)
+    again.resume(ORDERS, 10)
+    again.of(ORDERS).add(10, 10, 10)
+    await again.write()
+    last = await restored(topic, ORDERS)
+    assert last.of(ORDERS).take() == []
+    last.of(ORDERS).again()
+    assert last.of(ORDERS).take()[0].segments == (Segment(0, 20, 0),)
+
+
+async def test_an_unchanged_map_is_not_written_again() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    maps.of(ORDERS).add(0, 10, 0)
+    await maps.write()
+    await maps.write()
+    assert len(topic.records) == 1
+    assert not maps.changed
+
+
+async def test_invariant_3_only_the_open_page_is_in_memory() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    for at in range(3 * PAGE_SEGMENTS + 5):
+        maps.of(ORDERS).add(2 * at, 1, at)
+    await maps.write()
+    assert len(topic.records) == 4
+    maps.of(ORDERS).again()
+    (open_page,) = maps.of(ORDERS).take()
+    assert (open_page.number, len(open_page.segments)) == (3, 5)
+
+
+@pytest.mark.parametrize("back", [5, PAGE_SEGMENTS, 2 * PAGE_SEGMENTS + 30])
+async def test_what_the_target_lost_behind_the_open_page_is_reported_as_a_whole(back: int) -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    end = 3 * PAGE_SEGMENTS + 5
+    for at in range(end):
+        maps.of(ORDERS).add(2 * at, 1, at)
+    await maps.write()
+    again = await restored(topic, ORDERS)
+    losses: list[TargetLoss] = []
+    again.on_loss = lambda _partition, loss: losses.append(loss)
+    loss = again.of(ORDERS).add(2 * end, 1, end - back)
+    assert loss is not None
+    losses.insert(0, loss)
+    await again.write()
+    assert min(it.first_source for it in losses if it.first_source >= 0) == 2 * (end - back)
+    assert max(it.last_source for it in losses) == 2 * (end - 1)
+    store = stored_maps(topic)
+    await store.start()
+    index = store.index.of(ORDERS)
+    assert index is not None
+
+    def page(ref: PageRef) -> Page:
+        (record,) = [it for it in topic.records if it.offset == ref.position]
+        assert record.value is not None
+        return decode_page(ref.number, record.value)
+
+    assert to_target(index, 2 * (end - back) - 2, page) == (Place.COPIED, end - back - 1)
+    assert to_target(index, 2 * (end - back), page) == (Place.LOST, end - back)
+    assert to_target(index, 2 * end - 2, page) == (Place.LOST, end - back)
+    assert to_target(index, 2 * end, page) == (Place.COPIED, end - back)
+
+
+async def test_a_position_ahead_of_the_map_leaves_a_stretch_that_is_not_known() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    maps.of(ORDERS).add(0, 10, 0)
+    await maps.write()
+    again = await restored(topic, ORDERS)
+    again.resume(ORDERS, 25)
+    again.of(ORDERS).add(25, 1, 40)
+    (page,) = again.of(ORDERS).take()
+    assert page.segments[1] == Segment(10, 15, 10, Mark.UNKNOWN)
+
+
+async def test_a_gap_is_kept_behind_the_records_that_were_read_before_it() -> None:
+    maps = await restored(MemoryTopic("map"))
+    maps.of(ORDERS).add(0, 5, 0)
+    gap = SourceGap(ORDERS, 10, 19, "retention", "gone")
+    gap.under_way = 5
+    maps.note_gap(gap)
+    maps.of(ORDERS).add(5, 5, 5)
+    maps.of(ORDERS).add(20, 1, 10)
+    (page,) = maps.of(ORDERS).take()
+    assert page.segments == (
+        Segment(0, 10, 0),
+        Segment(10, 10, 10, Mark.SOURCE_LOST),
+        Segment(20, 1, 10),
+    )
+
+
+@pytest.mark.parametrize("error", [ConnectionFailedError("away"), TimeoutError()])
+async def test_invariant_2_what_could_not_be_written_is_written_with_the_next_turn(
+    error: Exception,
+) -> None:
+    store = BrokenMaps(error)
+    maps = TaskOffsetMaps(store)
+    maps.of(ORDERS).add(0, 10, 0)
+    with pytest.raises(type(error)):
+        await maps.write()
+    assert maps.changed
+    for at in range(PAGE_SEGMENTS + 1):
+        maps.of(ORDERS).add(20 + 2 * at, 1, 10 + at)
+    store.error = None
+    await maps.write()
+    (pages,) = store.written
+    assert [page.number for page in pages[ORDERS]] == [0, 1]
+    segments = [it for page in pages[ORDERS] for it in page.segments]
+    assert segments[0] == Segment(0, 10, 0)
+    assert len(segments) == PAGE_SEGMENTS + 2
+
+
+async def test_invariant_1_a_stored_position_is_never_ahead_of_the_map() -> None:
+    store, broken = FakeStore(), BrokenMaps(ConnectionFailedError("away"))
+    maps = TaskOffsetMaps(broken)
+    committer = OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=lambda tp: {"cluster": "A", "partition": tp.partition, "topic": tp.topic},
+        source_offset=lambda _partition, position: {"offset": position},
+        timeout_ms=5_000,
+        maps=maps,
+    )
+    maps.of(ORDERS).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+    assert not await committer.commit()
+    assert store.writes == []
+    broken.error = None
+    assert await committer.commit()
+    assert broken.written
+    assert len(store.writes) == 1
+
+
+async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = BrokenMaps(ConfigError("cleanup.policy of the topic is delete"))
+    maps = TaskOffsetMaps(broken)
+    maps.of(ORDERS).add(0, 10, 0)
+    await maps.write()
+    await maps.write()
+    assert caplog.text.count("offset map cannot be kept") == 1
+    broken.error = None
+    await maps.write()
+    assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)

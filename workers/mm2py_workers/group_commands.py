@@ -1,0 +1,181 @@
+"""``mm2py group list|describe|translate``: consumer groups of a flow, and offsets on both of its clusters.
+
+Flow: ``/flows/{flow}/groups``, ``/flows/{flow}/translate`` -> rows -> table, JSON or YAML -> exit code 3 where a group
+would skip records or an offset has no place on the other side.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from mm2py_workers.flow_commands import FlowArgument
+from mm2py_workers.output import (
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    OutputOption,
+    Printer,
+    Row,
+    count_of,
+    examples,
+    rows_of,
+    text_of,
+)
+from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+
+__all__ = ["group_app"]
+
+group_app: Final = typer.Typer(
+    help="Consumer groups of a flow: where they would continue on the other cluster.",
+    no_args_is_help=True,
+    epilog=examples(
+        "mm2py group list A/B",
+        "mm2py group describe A/B billing",
+        "mm2py group translate A/B orders 0 4711",
+    ),
+)
+_FOUND: Final = frozenset({"copied", "at-end"})
+
+
+class Direction(StrEnum):
+    """Which way an offset is translated."""
+
+    TO_TARGET = "to-target"
+    TO_SOURCE = "to-source"
+
+
+_GROUPS: Final = (
+    Column.text("GROUP", "group"),
+    Column.text("STATE", "state"),
+    Column.text("STATE THERE", "state_there"),
+    Column("PARTITIONS", lambda row: str(len(rows_of(row, "partitions")))),
+    Column.count("READS AGAIN", "reads_again"),
+    Column.count("SKIPS", "skips"),
+    Column.text("NOT SYNCED", "not_synced"),
+)
+_PARTITIONS: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.text("COPY", "target_topic", wide=True),
+    Column.count("COMMITTED", "committed"),
+    Column.count("EXACT", "exact"),
+    Column.count("CHECKPOINT", "checkpoint"),
+    Column.count("COMMITTED THERE", "committed_there"),
+    Column.count("READS AGAIN", "reads_again"),
+    Column.count("SKIPS", "skips"),
+    Column.text("PLACE", "place"),
+)
+
+
+@group_app.command(
+    "list", epilog=examples("mm2py group list A/B", "mm2py group list A/B -o json --top 10000")
+)
+@asks_rest
+def list_groups(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    top: Annotated[int, typer.Option(min=1, max=10_000, help="so many groups at most")] = 1_000,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List the groups that a flow checkpoints: what each would read again or skip on the target.
+
+    Ends with 3 if one would skip records.
+    """
+    with access.client() as rest:
+        path = flow_path(flow_name(flow), "groups")
+        found = rest.rows(f"{path}?top={top}")
+    Printer(output).rows(found, found, _GROUPS, "no group is checkpointed")
+    return _health(found)
+
+
+@group_app.command(
+    "describe",
+    epilog=examples("mm2py group describe A/B billing", "mm2py group describe A/B billing -o yaml"),
+)
+@asks_rest
+def describe_group(
+    access: Access,
+    flow: FlowArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    *,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Describe one group by partition: committed offset, its place on the target, and what is committed there.
+
+    Ends with 3 if it would skip records.
+    """
+    with access.client() as rest:
+        found = rest.row(flow_path(flow_name(flow), "groups", quote(group, safe="")))
+    printer = Printer(output)
+    if printer.is_table:
+        printer.fields(list(_fields(found)))
+        printer.show(printer.table(rows_of(found, "partitions"), _PARTITIONS))
+    else:
+        printer.document(found)
+    return _health([found])
+
+
+@group_app.command(
+    "translate",
+    epilog=examples(
+        "mm2py group translate A/B orders 0 4711",
+        "mm2py group translate A/B A.orders 0 4700 --direction to-source -o json",
+    ),
+)
+@asks_rest
+def translate_offset(
+    access: Access,
+    flow: FlowArgument,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
+    *,
+    direction: Annotated[
+        Direction, typer.Option(help="to-source: topic and offset are those of the copy")
+    ] = Direction.TO_TARGET,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Translate one offset exactly.
+
+    Ends with 3 if its record is not on the other side: lost, never existed, or not copied yet.
+    """
+    query = f"topic={quote(topic)}&partition={partition}&offset={offset}&direction={direction}"
+    with access.client() as rest:
+        found = rest.row(f"{flow_path(flow_name(flow), 'translate')}?{query}")
+    printer = Printer(output)
+    if printer.is_table:
+        there = count_of(found, "to_offset")
+        printer.fields(
+            [
+                ("FROM", f"{topic}-{partition} offset {offset}"),
+                ("TO", f"{text_of(found, 'to_topic')}-{partition}"),
+                ("OFFSET", "-" if there is None else str(there)),
+                ("PLACE", text_of(found, "place")),
+                ("MEANING", text_of(found, "text")),
+            ]
+        )
+    else:
+        printer.document(found)
+    return OK if text_of(found, "place") in _FOUND else UNHEALTHY
+
+
+def _fields(group: Row) -> Iterator[tuple[str, str]]:
+    yield "GROUP", text_of(group, "group")
+    for title, state, members in (
+        ("STATE", "state", "members"),
+        ("STATE THERE", "state_there", "members_there"),
+    ):
+        count = count_of(group, members)
+        shown = text_of(group, state) or "(no such group)"
+        yield title, shown if count is None else f"{shown}, {count} members"
+    if text_of(group, "not_synced"):
+        yield "NOT SYNCED", text_of(group, "not_synced")
+
+
+def _health(groups: Sequence[Row]) -> int:
+    return UNHEALTHY if any(count_of(it, "skips") for it in groups) else OK
