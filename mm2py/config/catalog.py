@@ -169,19 +169,18 @@ class Catalog:
 
     def java_type(self, scope: Scope) -> JavaType | None:
         """Return the type of a key's value, None if it is not known."""
-        name = scope.name
-        modern = modern_name(name, "", self.connector_options)
-        if modern is not None:
-            name = modern.name
-        client = self.client_property(scope)
-        if client is not None:
-            return client.type
+        option = self.client_property(scope) or self.option(scope)
+        return None if option is None else option.type
+
+    def option(self, scope: Scope) -> Option | None:
+        """Return the option of a process, worker or connector that a key sets, None if it sets none."""
+        modern = modern_name(scope.name, "", self.connector_options)
+        name = scope.name if modern is None else modern.name
         top = PROCESS_OPTIONS.get(name) or REST_OPTIONS.get(name)
         if scope.kind == "top" and top is not None:
-            return top.type
+            return top
         option = None if scope.kind == "cluster" else self.flow_options.get(name)
-        option = option or self.worker_options.get(name)
-        return None if option is None else option.type
+        return option or self.worker_options.get(name)
 
     def client_property(self, scope: Scope) -> Option | None:
         """Return the client property that a key sets, None if it sets none."""

@@ -284,7 +284,7 @@ class SourceFrameworkConfig(FrameworkConfig):
         str | None,
         Option(
             _STRING, "Topic on the target for this connector's source offsets; unset: the worker's.",
-            checks=(_not_empty,), effect=Effect.LATER,
+            checks=(_not_empty,),
             group="offsets.topic", order=1, width="LONG", display="Offsets topic",
         ),
     ] = None  # fmt: skip

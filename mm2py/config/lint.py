@@ -79,7 +79,7 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
     if config.unreadable:
         return in_order(found)  # whatever looks at the values would stumble over it again
     found += value_findings(config, catalog)
-    found += _client_findings(config, catalog)
+    found += _effect_findings(config, catalog)
     found += security_findings(config)
     found += _process_findings(config)
     told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
@@ -146,11 +146,16 @@ def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
     ]
 
 
-def _client_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
     found: list[Finding] = []
     for key, value in config.raw.items():
-        entry = catalog.client_property(catalog.scope(key))
+        scope = catalog.scope(key)
+        entry = catalog.client_property(scope)
         if entry is None:
+            option = catalog.option(scope)  # a wrong value of it is found by its model
+            if option is not None and option.effect is Effect.WITHOUT_EFFECT:
+                message = f"has no effect: {option.doc}"
+                found.append(Finding(Severity.INFO, value.line, key, message))
             continue
         text = config.providers.resolve_text(value.text)
         problem = value_problem(entry, text)

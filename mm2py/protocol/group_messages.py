@@ -1,7 +1,7 @@
 """Coordinator requests: find it, membership of a group, and a group's committed offsets.
 
 Flow: a builder (``join_group(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
-OffsetCommit and OffsetFetch stay below v10, whose topic ids we do not send (libraries.md 1).
+OffsetFetch stays below v10, whose topic ids we do not send (libraries.md 1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,8 @@ from mm2py.protocol.groups import (
     JoinResult,
     ListedGroup,
     ListedGroups,
-    OffsetToCommit,
     SyncResult,
 )
-from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import (
     admin_schema,
     by_topic,
@@ -43,7 +41,6 @@ __all__ = [
     "join_group",
     "leave_group",
     "list_groups",
-    "offset_commit",
     "offset_fetch",
     "sync_group",
 ]
@@ -371,51 +368,3 @@ def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
         }
 
     return schema_call(request, consumer_schema.OffsetFetchResponse, convert, (8, 9))
-
-
-def offset_commit(
-    group_id: str,
-    offsets: Sequence[OffsetToCommit],
-    *,
-    generation_id: int = -1,
-    member_id: str = "",
-    group_instance_id: str | None = None,
-) -> Call[tuple[PartitionOutcome, ...]]:
-    """Commit offsets of a group; generation -1 commits for a group without members."""
-    required(group_id, "group")
-    topics = by_topic((required(offset.topic, "topic"), offset) for offset in offsets)
-
-    def request() -> consumer_schema.OffsetCommitRequest:
-        kind = consumer_schema.OffsetCommitRequest.OffsetCommitRequestTopic
-        return consumer_schema.OffsetCommitRequest(
-            group_id=group_id,
-            generation_id_or_member_epoch=generation_id,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            retention_time_ms=-1,
-            topics=[
-                kind(
-                    name=topic,
-                    partitions=[
-                        kind.OffsetCommitRequestPartition(
-                            partition_index=offset.partition,
-                            committed_offset=offset.offset,
-                            committed_leader_epoch=offset.leader_epoch,
-                            committed_metadata=offset.metadata,
-                        )
-                        for offset in parts
-                    ],
-                )
-                for topic, parts in topics
-            ],
-        )
-
-    def convert(answer: consumer_schema.OffsetCommitResponse) -> tuple[PartitionOutcome, ...]:
-        return tuple(
-            PartitionOutcome(topic.name, part.partition_index, part.error_code)
-            for topic in answer.topics
-            for part in topic.partitions
-        )
-
-    low = 2 if group_instance_id is None else 7
-    return schema_call(request, consumer_schema.OffsetCommitResponse, convert, (low, 9))

@@ -38,7 +38,7 @@ class MapStore(Protocol):
 
     @property
     def topic(self) -> str:
-        """The topic that holds them."""
+        """Name of the topic, empty where nothing is kept."""
         ...
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
@@ -58,7 +58,10 @@ class MapStore(Protocol):
 class NoMapStore:
     """For tasks whose records are not copies, and workers that keep their offsets in a file."""
 
-    topic = ""
+    @property
+    def topic(self) -> str:
+        """There is none."""
+        return ""
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Nothing is kept."""
@@ -94,7 +97,7 @@ class OffsetMapStore:
 
     @property
     def topic(self) -> str:
-        """The topic that holds them."""
+        """Name of the topic, which has one partition."""
         return self._table.topic
 
     async def start(self) -> None:
@@ -133,7 +136,9 @@ class OffsetMapStore:
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Write pages; those of one partition in their order."""
-        await asyncio.gather(*(self._table.post(batch) for batch in batched(page_entries(pages))))
+        entries = page_entries(pages)
+        if entries:
+            await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
 
     def _take(self, _partition: int, record: Record) -> None:
         taken = self.index.take(record)

@@ -6,7 +6,7 @@ a failure nothing is written until the next ``claim``.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
@@ -21,7 +21,10 @@ from mm2py.types import TopicPartition
 
 __all__ = ["KafkaPrivilegedWriter", "PrivilegedWriter"]
 
-FAILED = (
+TIMEOUT_MS: Final = 10_000
+"""A leader that is killed in a write holds up the next start, which reads behind what is open, for this long."""
+
+FAILED: Final = (
     "Failed to write to config topic; this may be due to a transient error and the request can be safely"
     " retried"
 )
@@ -140,7 +143,7 @@ def _producer(
     transactions = Transactions(
         cluster,
         transactional_id,
-        timeout_ms=settings.transaction_timeout_ms,
+        timeout_ms=min(settings.transaction_timeout_ms, TIMEOUT_MS),
         clock=clock,
         permit=permit,
     )

@@ -7,39 +7,38 @@ Flow: sources -> ``Reads.of`` -> names of properties. A receiver is known by its
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PRODUCT", "KeyRead", "Reads"]
+__all__ = ["PRODUCT", "KeyRead", "Reads", "modules_with"]
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
+_ANY: Final = "\0"
 _NOT_PRODUCT: Final = ("mm2py/testing", "mm2py/embedded")
 
 
 @dataclass(frozen=True)
 class KeyRead:
-    """One read of a mapping by a text; ``pattern`` is the text as a regular expression."""
+    """One read of a mapping by a text; ``pattern`` is there where a part of the text is not known."""
 
     place: str
-    pattern: str
+    text: str
+    pattern: re.Pattern[str] | None = None
 
     def reads(self, name: str) -> bool:
         """Whether it may be the property ``name``."""
-        return re.fullmatch(self.pattern, name) is not None
+        if self.pattern is None:
+            return name == self.text
+        return self.pattern.fullmatch(name) is not None
 
 
 @dataclass
 class _Module:
     path: str
-    tree: ast.Module
-    constants: dict[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def nodes(self) -> list[ast.AST]:
-        """All nodes."""
-        return list(ast.walk(self.tree))
+    nodes: list[ast.AST]
+    constants: dict[str, str]
 
 
 @dataclass
@@ -56,7 +55,7 @@ class Reads:
     def of(cls, models: Iterable[str]) -> "Reads":
         """Find all reads in the product; ``models`` are the names of the config models."""
         known, modules = frozenset(models), list(_modules())
-        holders = _holders([module.tree for module in modules], known)
+        holders = _holders([node for module in modules for node in module.nodes], known)
         shared = {name: text for module in modules for name, text in module.constants.items()}
         attributes: dict[str, set[str]] = {}
         keys: list[KeyRead] = []
@@ -69,14 +68,25 @@ class Reads:
         return cls(attributes, keys)
 
 
-def _modules() -> Iterator[_Module]:
+def modules_with(pattern: str) -> Iterator[str]:
+    """Yield the names of the product's modules whose source has a line with ``pattern``."""
+    for folder, path in _files():
+        if re.search(pattern, path.read_text(encoding="utf-8")):
+            yield ".".join(path.relative_to((ROOT / folder).parent).with_suffix("").parts)
+
+
+def _files() -> Iterator[tuple[str, Path]]:
     for folder in PRODUCT:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            if name.startswith(_NOT_PRODUCT):
-                continue
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            yield _Module(name, tree, dict(_constants(tree.body)))
+            if not path.relative_to(ROOT).as_posix().startswith(_NOT_PRODUCT):
+                yield folder, path
+
+
+def _modules() -> Iterator[_Module]:
+    for _, path in _files():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        name = path.relative_to(ROOT).as_posix()
+        yield _Module(name, list(ast.walk(tree)), dict(_constants(tree.body)))
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
@@ -85,17 +95,19 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
             yield name, value.value
 
 
-def _holders(trees: list[ast.Module], models: frozenset[str]) -> Mapping[str, set[str]]:
+def _holders(nodes: list[ast.AST], models: frozenset[str]) -> Mapping[str, set[str]]:
     """Return which models a name may hold: arguments, attributes, functions and properties."""
     found: dict[str, set[str]] = {}
     assignments: list[tuple[str, ast.expr]] = []
 
     def note(name: str, kinds: Iterable[str]) -> bool:
+        if not name:
+            return False
         before = len(found.setdefault(name, set()))
         found[name].update(kinds)
         return len(found[name]) > before
 
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         for name, annotation in _annotations(node):
             note(name, _named(annotation) & models)
         assignments += _assignments(node)
@@ -158,7 +170,7 @@ def _last_name(node: ast.expr) -> str:
 
 def _key_reads(module: _Module, constants: Mapping[str, str]) -> Iterator[KeyRead]:
     """Yield the reads of a module; a name stands for any text that is assigned to it in the module."""
-    patterns = {name: {re.escape(text)} for name, text in constants.items()}
+    patterns = {name: {text} for name, text in constants.items()}
     for node in module.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             text = _pattern(node.value)
@@ -170,7 +182,9 @@ def _key_reads(module: _Module, constants: Mapping[str, str]) -> Iterator[KeyRea
             continue
         texts = patterns.get(key.id, ()) if isinstance(key, ast.Name) else {_pattern(key)} - {""}
         for text in texts:
-            yield KeyRead(f"{module.path}:{key.lineno}", text)
+            parts = [re.escape(part) for part in text.split(_ANY)]
+            pattern = re.compile(r"[\w.-]+".join(parts)) if _ANY in text else None
+            yield KeyRead(f"{module.path}:{key.lineno}", text, pattern)
 
 
 def _key(node: ast.AST) -> ast.expr | None:
@@ -184,9 +198,9 @@ def _key(node: ast.AST) -> ast.expr | None:
 
 
 def _pattern(node: ast.expr) -> str:
-    """Return a text as a regular expression; empty where it has no part of a property's name."""
+    """Return a text, its unknown parts as ``_ANY``; empty where it has no part of a property's name."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.escape(node.value)
+        return node.value
     if not isinstance(node, ast.JoinedStr):
         return ""
     texts = [
@@ -195,4 +209,4 @@ def _pattern(node: ast.expr) -> str:
     ]
     if not any(text is not None and text.strip(".") for text in texts):
         return ""
-    return "".join(r"[\w.-]+" if text is None else re.escape(text) for text in texts)
+    return "".join(_ANY if text is None else text for text in texts)

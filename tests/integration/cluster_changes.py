@@ -26,12 +26,14 @@ __all__ = [
     "delete_topic",
     "delete_topics",
     "forbid_creating",
+    "forbid_transactions",
     "forbid_writing",
     "grow",
     "in_sync",
     "leader_of",
     "leaders_of",
     "permit_creating",
+    "permit_transactions",
     "permit_writing",
     "replicas_of",
     "set_config",
@@ -155,6 +157,16 @@ def forbid_writing(region: KafkaAddress, topic: str) -> None:
 def permit_writing(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_writing``."""
     _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
+
+
+def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:
+    """Take Write on one transactional id from everybody; it can still be described."""
+    _forbid(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
+
+
+def permit_transactions(region: KafkaAddress, transactional_id: str) -> None:
+    """Undo ``forbid_transactions``."""
+    _permit(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
 
 
 def forbid_creating(region: KafkaAddress, topic: str) -> None:

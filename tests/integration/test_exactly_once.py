@@ -10,7 +10,15 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.several_workers import Workers
-from tests.integration.traffic import Load, ends, read, wait_for_progress
+from tests.integration.traffic import (
+    Load,
+    Sent,
+    committed_positions,
+    ends,
+    read,
+    wait_for_progress,
+    write,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -80,3 +88,26 @@ def test_what_a_killed_worker_left_open_is_aborted_when_its_successor_starts(
         # Markers take offsets, and an aborted tail may: the log is longer than what readers get.
         held = {p: len(log.records) for p, log in read(flow.target, remote, committed=True).items()}
         assert all(end > held[p] for p, end in ends(flow.target, remote).items())
+
+
+def test_a_connector_may_have_an_offset_topic_of_its_own(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    own = f"offsets-of-{topic}"
+    flow = write_flow(
+        tmp_path,
+        region_a,
+        region_b,
+        topic,
+        {**ENABLED, "{source}->{target}.offsets.storage.topic": own},
+    )
+    records = (Sent(number % PARTITIONS, b"%d" % number) for number in range(400))
+    write(region_a, topic, records)
+    for turn in range(2):
+        with Mirror(flow.file, name=f"turn-{turn}") as mirror:
+            mirror.wait_ready()
+            assert assert_each_once(mirror, flow, topic) == 400
+            assert mirror.stop() == 0
+    stored = [r for log in read(region_b, own, committed=True).values() for r in log.records]
+    assert {r.value for r in stored if b'"topic":"%s"' % topic.encode() in (r.key or b"")}
+    assert sorted(committed_positions(flow, topic)) == list(range(PARTITIONS)), "a copy of them"

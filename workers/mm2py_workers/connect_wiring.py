@@ -48,7 +48,7 @@ from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.flow_wiring import membership_of
 from mm2py_workers.host_wiring import host_pool, host_processes, host_starter, task_host
-from mm2py_workers.hosted_flow import HostedMaps
+from mm2py_workers.hosted_flow import HostedMaps, own_offsets
 from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
 from mm2py_workers.internal_stores import CONNECT, FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import NodeParts
@@ -146,7 +146,15 @@ class _Worker:
             peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
             resolve=_resolver(self.file, node.mask),
-            editor=OffsetEditor(offsets, node.plugins.find),
+            editor=OffsetEditor(
+                offsets,
+                node.plugins.find,
+                own_offsets(
+                    self.flow(CONNECT), self.file.props, self.file.worker, tables.permit, self.clock
+                )
+                if self.file.worker.exactly_once
+                else None,
+            ),
             meter=self.meter(),
             settings=self.file.worker,
             close=close,
@@ -168,7 +176,12 @@ class _Worker:
         if source != CONNECT:
             ledger = tables.ledger(source, self._ledger_replicas(), meter)
             if self.node.pool is None and not self.file.standalone:
-                maps = HostedMaps(tables, source, self._ledger_replicas())
+                maps = HostedMaps(
+                    tables,
+                    source,
+                    self._ledger_replicas(),
+                    transactional=self.file.worker.exactly_once,
+                )
         events: EventSink = ledger if ledger is not None else NoLedger()
         host = task_host(
             self.node,

@@ -30,7 +30,7 @@ from mm2py.storage.status_records import TopicUse
 from mm2py.types import TaskId
 from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.host_wiring import task_host
-from mm2py_workers.hosted_flow import HostedMaps
+from mm2py_workers.hosted_flow import HostedMaps, own_offsets
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 
@@ -86,7 +86,12 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     # As safe as the offsets are.
     ledger = tables.ledger(source, plan.worker.offset_storage_replication_factor, meter)
     # Made here, with the flow's other topics; child processes open it for themselves.
-    maps = HostedMaps(tables, source, plan.worker.offset_storage_replication_factor)
+    maps = HostedMaps(
+        tables,
+        source,
+        plan.worker.offset_storage_replication_factor,
+        transactional=plan.worker.exactly_once,
+    )
     overrides = _overrides(plan, tables, clock)
 
     async def close() -> None:
@@ -126,7 +131,13 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
         overrides=overrides,
         resolve=plan.resolve,
-        editor=OffsetEditor(stores.offsets, node.plugins.find),
+        editor=OffsetEditor(
+            stores.offsets,
+            node.plugins.find,
+            own_offsets(plan.name, plan.props, plan.worker, permit, clock)
+            if plan.worker.exactly_once
+            else None,
+        ),
         meter=meter,
         settings=plan.worker,
         close=close,

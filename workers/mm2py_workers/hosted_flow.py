@@ -7,6 +7,7 @@ from here and never cross the pipe. The stores are opened beside the tasks, whic
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -27,6 +28,7 @@ from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.record_task import Conversion
 from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
@@ -36,7 +38,7 @@ from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, store_producer
 from mm2py_workers.target_senders import TargetSenders
 
-__all__ = ["HostedMaps", "HostedOffsets", "open_flow", "task_assembly"]
+__all__ = ["HostedMaps", "HostedOffsets", "open_flow", "own_offsets", "task_assembly"]
 
 
 @final
@@ -81,9 +83,8 @@ class HostedOffsets:
     def __init__(
         self, tables: FlowTables, topic: InternalTopic, *, transactional: bool = False
     ) -> None:
-        self._store = KafkaOffsetBackingStore(
-            tables.table(topic, follow=False, transactional=transactional)
-        )
+        table = tables.table(topic, follow=False, transactional=transactional)
+        self._store = KafkaOffsetBackingStore(table)
         self.opening = _Opening(tables.cluster, self._store.start)
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
@@ -119,7 +120,7 @@ class HostedMaps:
 
     @property
     def topic(self) -> str:
-        """The topic that holds them."""
+        """Name of the topic."""
         return self._store.topic
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
@@ -226,6 +227,46 @@ def open_flow(
     return _HostedFlow(host, permit, tables, (offsets, maps))
 
 
+@final
+class _ConnectorOffsets:
+    """The offset topic of one connector, with connections of its own."""
+
+    def __init__(self, tables: FlowTables, topic: InternalTopic) -> None:
+        self._tables, self._offsets = tables, HostedOffsets(tables, topic, transactional=True)
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the newest value of each key."""
+        return await self._offsets.get(keys)
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write values; returns when all are acknowledged."""
+        await self._offsets.set(values)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._offsets.close()
+        await self._tables.close()
+        await self._tables.cluster.close()
+
+
+def own_offsets(
+    flow: FlowName,
+    props: Mapping[str, str],
+    worker: WorkerConfig,
+    permit: Permit,
+    clock: Clock,
+) -> Callable[[str], OwnOffsets]:
+    """Return what opens the offset topic of one connector, by its name (``offsets.storage.topic``)."""
+
+    def own(topic: str) -> OwnOffsets:
+        settings = connection_settings(props, scope=f"worker of {flow}")
+        cluster = Cluster(settings, alias=flow.target, clock=clock)
+        tables = FlowTables(cluster, store_producer(props, flow), permit=permit, clock=clock)
+        return _ConnectorOffsets(tables, replace(offset_topic(props, worker), name=topic))
+
+    return own
+
+
 def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     flow: FlowName,
     props: Mapping[str, str],
@@ -242,6 +283,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
 ) -> TaskAssembly:
     """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
     links = TargetSenders(props, flow, producers, clock=clock, permit=permit)
+    own = own_offsets(flow, props, worker, permit, clock)
     return TaskAssembly(
         TaskParts(
             plugins=plugins,
@@ -260,7 +302,11 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
             permit=permit,
             maps=maps,
             transactions=(
-                (lambda spec: links.transactions(spec, worker, store, reports.guard))
+                (
+                    lambda spec, framework: links.transactions(
+                        spec, framework, worker, store, own, reports.guard
+                    )
+                )
                 if worker.exactly_once
                 else None
             ),

@@ -154,7 +154,7 @@ class FlowTables:
     def offset_map(
         self, source: str, replication_factor: int, *, transactional: bool = False
     ) -> OffsetMapStore:
-        """Return the offset maps of one source."""
+        """Return the offset maps of one source; ``transactional`` as of ``table``."""
         topic = offset_map_topic(source)
         table = self.own_table(
             topic, "compact", replication_factor, follow=False, transactional=transactional

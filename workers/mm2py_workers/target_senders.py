@@ -6,7 +6,7 @@ id, as in Java (``connector-producer-<connector>-<task>``). The producer ids of 
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import final
 
 from mm2py.client.connect.cluster import Cluster
@@ -18,8 +18,7 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
-from mm2py.config.definitions import parse_config
-from mm2py.config.framework import SourceFrameworkConfig
+from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.producer_ids import (
@@ -31,6 +30,7 @@ from mm2py.mirror.producer_ids import (
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
+    OwnOffsets,
     StartGuard,
     TaskTransactions,
     transaction_interval_ms,
@@ -98,28 +98,35 @@ class TargetSenders:
         return make
 
     def transactions(
-        self, spec: TaskSpec, worker: WorkerConfig, store: OffsetStore, guard: StartGuard
+        self,
+        spec: TaskSpec,
+        framework: TaskFrameworkConfig,
+        worker: WorkerConfig,
+        store: OffsetStore,
+        own: Callable[[str], OwnOffsets],
+        guard: StartGuard,
     ) -> TaskTransactions:
-        """Return what a task has in place of ``sender`` with exactly-once support.
+        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` opens a connector's topic.
 
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
         """
         settings = self._settings(spec)
-        connector = parse_config(SourceFrameworkConfig, spec.connector_config)
-        interval_ms = transaction_interval_ms(connector, worker)
+        interval_ms = transaction_interval_ms(framework, worker)
         if interval_ms >= settings.transaction_timeout_ms:
             raise ConfigError(
                 f"a transaction of {interval_ms} ms cannot end before transaction.timeout.ms="
                 f"{settings.transaction_timeout_ms} of the producer",
                 remedy="lower transaction.boundary.interval.ms, or raise producer.override.transaction.timeout.ms",
             )
+        topic = framework.offsets_storage_topic or worker.offset_storage_topic
         return TaskTransactions(
             Cluster(settings.connection, alias=self._flow.target, clock=self._clock),
             settings,
             f"{worker.group_id}-{spec.id}",
             store=store,
-            topic=worker.offset_storage_topic,
+            topic=topic,
+            own=own(topic) if topic != worker.offset_storage_topic else None,
             fence=lambda: guard.fence(spec.id),
             verify=lambda: guard.verify(spec.id, spec.configs),
             announce=self._announcement(spec),

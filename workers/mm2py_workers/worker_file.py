@@ -159,17 +159,15 @@ def load_worker_file(
     assert worker is not None, "or it was refused"
     assert rest is not None, "or it was refused"
     assert policy is not None, "or it was refused"
-    notices = tuple(_notices(resolved, worker, standalone=standalone))
-    if standalone:
-        worker = worker.model_copy(update={"exactly_once_source_support": "disabled"})
+    at_least_once = {"exactly_once_source_support": "disabled"} if standalone else {}
     return WorkerFile(
         file=file,
         props=props,
-        worker=worker,
+        worker=worker.model_copy(update=at_least_once),
         rest=rest,
         policy=policy,
         providers=providers,
-        notices=notices,
+        notices=tuple(_notices(resolved, worker, standalone=standalone)),
         standalone=standalone,
     )
 

@@ -77,8 +77,7 @@ class BrokerConnection:
     ) -> None:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
-        self.features: Mapping[str, int] = {}
-        """Levels that the cluster runs at, as this broker knew them when the connection was opened."""
+        self._features: Mapping[str, int] = {}
         self.round_trip_s = inf
         """Shortest time from a request to its answer: any answer proves that the broker is no farther away."""
         self._settings = settings
@@ -185,7 +184,11 @@ class BrokerConnection:
         if found.error_code:
             raise server_error(found.error_code, f"ApiVersions to {self.address}")
         self.versions = found.versions
-        self.features = {it.name: it.max_level for it in found.finalized_features}
+        self._features = {it.name: it.max_level for it in found.finalized_features}
+
+    def feature_level(self, name: str) -> int:
+        """Return the level of a feature that the cluster ran at when the connection was opened, 0 for none."""
+        return self._features.get(name, 0)
 
     @property
     def address(self) -> str:

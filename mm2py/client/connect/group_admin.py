@@ -19,8 +19,9 @@ from mm2py.protocol.error_codes import (
     NOT_COORDINATOR,
     server_error,
 )
-from mm2py.protocol.group_messages import group_offsets, list_groups, offset_commit, offset_fetch
+from mm2py.protocol.group_messages import group_offsets, list_groups, offset_fetch
 from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
+from mm2py.protocol.offset_commit import offset_commit
 from mm2py.types import TopicPartition
 
 __all__ = ["Committed", "GroupAdmin", "GroupCatalog", "GroupListing"]

@@ -79,8 +79,8 @@ class Sender:
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
     ``whole_batches`` no batch is joined with others or cut: one that is too large
-    ends its partition. With ``copied`` what a predecessor wrote is recognised in the target's log (tail.py). With
-    ``transactions`` a lane sends only while they admit it, and what is doubtful or
+    ends its partition. With ``copied`` what a predecessor wrote is recognised in the target's log (tail.py).
+    With ``transactions`` a lane sends only while they admit it, and what is doubtful or
     refused for the producer's state ends the transaction instead of being looked up; with ``sends_last`` it is
     for the records that go last in each.
     """

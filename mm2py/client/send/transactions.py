@@ -458,7 +458,7 @@ class Transactions:
                 f" {self._cluster} speaks InitProducerId up to version {offered[1]}",
                 remedy="upgrade the target's brokers, or set exactly.once.source.support=disabled",
             )
-        self.implicit = connection.features.get(_FEATURE, 0) >= _IMPLICIT
+        self.implicit = connection.feature_level(_FEATURE) >= _IMPLICIT
 
     async def _coordinator(self) -> int:
         if self._node_id is None:

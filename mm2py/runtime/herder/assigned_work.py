@@ -53,9 +53,9 @@ class _Task:
 
     config: ConnectorConfig
     connector: ConnectorConfig
-    framework: FrameworkConfig = field(default_factory=FrameworkConfig)
     generation: int = -1
     """Of the connector's task configs, as this worker counts commits."""
+    framework: FrameworkConfig = field(default_factory=FrameworkConfig)
     refused: Status | None = None
     state: State | None = None
     stopping: bool = False

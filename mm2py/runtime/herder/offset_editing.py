@@ -13,6 +13,7 @@ from mm2py.errors import ConfigError, ProtocolError, RetriableError
 from mm2py.mirror.java_maps import hash_map_order
 from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.herder.errors import BadRequestError, HerderError
+from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.storage.connect_json import compact_json
 from mm2py.storage.offset_entries import (
     Scalar,
@@ -55,10 +56,17 @@ class OffsetEditor:
     Args:
         store: where they are; started and stopped by its owner.
         find: returns the class of a connector, as ``Plugins.find``.
+        own: opens the store over a connector's own topic, which counts before ``store``; None where the worker
+            does not use them.
     """
 
-    def __init__(self, store: StoredOffsets, find: Callable[[str], ConnectorFactory]) -> None:
-        self._store, self._find = store, find
+    def __init__(
+        self,
+        store: StoredOffsets,
+        find: Callable[[str], ConnectorFactory],
+        own: Callable[[str], OwnOffsets] | None = None,
+    ) -> None:
+        self._store, self._find, self._own = store, find, own
 
     async def read(self, connector: str) -> Sequence[OffsetEntry]:
         """Return the stored positions of a connector, sorted by their keys.
@@ -94,7 +102,7 @@ class OffsetEditor:
         for entry in entries:
             _check_primitive(entry.partition)
             _check_primitive(entry.offset)
-        await self._write(connector, entries)
+        await self._write(connector, config, entries)
         return _message("altered", surely=surely)
 
     async def reset(self, connector: str, config: Mapping[str, str]) -> str:
@@ -107,7 +115,7 @@ class OffsetEditor:
         stored = await self._stored(connector)
         entries = [OffsetEntry(parse_offset_key(key)[1], None) for key in stored]
         surely = self._check(connector, config, entries)
-        await _now(connector, self._store.set(dict.fromkeys(stored)))
+        await self._set(connector, config, dict.fromkeys(stored))
         log.info("positions removed connector=%s count=%d", connector, len(stored))
         return _message("reset", surely=surely)
 
@@ -124,7 +132,22 @@ class OffsetEditor:
             # Java answers 500; the caller can mend it.
             raise BadRequestError(error.message, remedy=error.remedy) from error
 
-    async def _write(self, connector: str, entries: Sequence[OffsetEntry]) -> None:
+    async def _set(
+        self, connector: str, config: Mapping[str, str], values: Mapping[bytes, bytes | None]
+    ) -> None:
+        """Write to the worker's topic first: what is removed there cannot come back from it."""
+        await _now(connector, self._store.set(values))
+        topic = config.get("offsets.storage.topic", "").strip()
+        if topic and self._own is not None:
+            own = self._own(topic)
+            try:
+                await _now(connector, own.set(values))
+            finally:
+                await own.close()
+
+    async def _write(
+        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+    ) -> None:
         stored: dict[object, list[bytes]] = {}
         for key in await self._stored(connector):
             stored.setdefault(scalars_identity(parse_offset_key(key)[1]), []).append(key)
@@ -134,7 +157,7 @@ class OffsetEditor:
             values.update(dict.fromkeys(stored.get(scalars_identity(entry.partition), ())))
             offset = None if entry.offset is None else compact_json(hash_map_order(entry.offset))
             values[_key(connector, entry.partition)] = offset
-        await _now(connector, self._store.set(values))
+        await self._set(connector, config, values)
         log.info("positions altered connector=%s count=%d", connector, len(entries))
 
     async def _stored(self, connector: str) -> Mapping[bytes, bytes]:

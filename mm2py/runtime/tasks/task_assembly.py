@@ -28,6 +28,7 @@ from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
     StartGuard,
     TaskTransactions,
+    TransactionMaps,
     Unguarded,
     committed_reads,
 )
@@ -67,7 +68,7 @@ class TaskParts:
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
     ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
     connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
-    ``transactions`` makes what a task has in place of ``sender`` and ``store`` with exactly-once support.
+    ``transactions`` makes what a task has in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
     """
 
     plugins: Plugins
@@ -85,7 +86,7 @@ class TaskParts:
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
     maps: MapStore = field(default_factory=NoMapStore)
-    transactions: Callable[[TaskSpec], TaskTransactions] | None = None
+    transactions: Callable[[TaskSpec, TaskFrameworkConfig], TaskTransactions] | None = None
 
 
 @final
@@ -104,19 +105,13 @@ class TaskAssembly:
         parts, config = self._parts, spec.connector_config
         framework = parse_config(TaskFrameworkConfig, config)
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
-        transactions = None if parts.transactions is None else parts.transactions(spec)
-        if transactions is None and framework.exactly_once_support == "required":
-            raise ConfigError(
-                f"{_SUPPORT}=required: this worker does not have exactly-once source support enabled",
-                remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
-                " <target>.exactly.once.source.support)",
-            )
-        stored = parts.maps if copies else NoMapStore()
-        maps = TaskOffsetMaps(stored if transactions is None else transactions.maps(stored))
+        transactions = None if parts.transactions is None else parts.transactions(spec, framework)
+        kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
+        maps = TaskOffsetMaps(kept if copies else NoMapStore())
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
-            store=parts.store,
+            store=transactions or parts.store,
             meter=parts.meter,
             clock=parts.clock,
             events=parts.events,
@@ -127,6 +122,12 @@ class TaskAssembly:
             ),
             maps=maps,
         )
+        if transactions is None and framework.exactly_once_support.lower() == "required":
+            raise ConfigError(
+                "exactly.once.support=required: this worker does not have exactly-once source support enabled",
+                remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
+                " <target>.exactly.once.source.support)",
+            )
         connector = parts.plugins.find(framework.connector_class)(config)
         opened = connector.open_task(
             spec.config if transactions is None else committed_reads(spec.config), context

@@ -6,7 +6,7 @@ that cannot be committed fails its task, which starts again from the committed p
 
 Invariants (tests of the same names):
 
-1. A position is visible if and only if every record up to it is: both are in one transaction.
+1. A position is visible if and only if every record up to it is: both are in one transaction, and the offset map too.
 2. A record is reported as delivered only after its transaction was committed.
 3. No transaction is begun before the guard has confirmed the task behind InitProducerId.
 4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
@@ -25,25 +25,27 @@ from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.client.send.transactions import Transactions
-from mm2py.clock import Clock, wait_or_stop
+from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
 from mm2py.config.framework import SourceFrameworkConfig
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ConfigError, FatalError
+from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.mirror.offset_map import Page
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
-from mm2py.storage.offset_map_store import MapStore, NoMapStore, page_entries
-from mm2py.storage.table import batched, partition_of
+from mm2py.storage.offset_map_store import MapStore, page_entries
+from mm2py.storage.table import Entry, batched, partition_of
 from mm2py.types import TaskId, TopicPartition
 
 __all__ = [
     "LEDGER_S",
+    "OwnOffsets",
     "StartGuard",
     "TaskTransactions",
     "TransactionCommits",
+    "TransactionMaps",
     "Unguarded",
     "committed_reads",
     "transaction_interval_ms",
@@ -70,6 +72,14 @@ class StartGuard(Protocol):
         ...
 
 
+class OwnOffsets(OffsetStore, Protocol):
+    """The offset store over a connector's own topic (``offsets.storage.topic``)."""
+
+    async def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
 class Unguarded(StartGuard):
     """For tasks without transactions."""
 
@@ -84,17 +94,19 @@ def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConf
     """Return how long a transaction stays open for more records (``transaction.boundary``).
 
     Raises:
-        ConfigError: no such boundary, or it is ``connector``, which no connector here defines.
+        ConfigError: the boundary is ``connector``, which no connector here defines.
     """
-    boundary = connector.transaction_boundary
-    if boundary == "poll":
-        return POLL_MS
-    if boundary != "interval":
-        raise ConfigError(
-            f"transaction.boundary={boundary}: the connector does not define transaction boundaries",
-            remedy="use poll or interval",
-        )
-    return connector.transaction_boundary_interval_ms or worker.offset_flush_interval_ms
+    match connector.transaction_boundary.lower():
+        case "poll":
+            return POLL_MS
+        case "interval":
+            given = connector.transaction_boundary_interval_ms
+            return worker.offset_flush_interval_ms if given is None else given
+        case boundary:
+            raise ConfigError(
+                f"transaction.boundary={boundary}: the connector does not define transaction boundaries",
+                remedy="use poll or interval",
+            )
 
 
 def committed_reads(config: Mapping[str, str]) -> Mapping[str, str]:
@@ -124,8 +136,9 @@ class TaskTransactions:
         cluster: of this task alone; opened and closed here.
         settings: of the task's producer.
         transactional_id: ``<group.id>-<connector>-<task>``.
-        store: where positions are read.
+        store: where positions are read; of a connector with a topic of its own, what that has not.
         topic: where they are written, in the transaction.
+        own: reads ``topic`` where that is not the worker's, which then gets a copy of each position.
         guard: the worker's, bound to the task.
         announce: makes each producer id known before anything is sent under it.
         interval_s: how long a transaction stays open for more records.
@@ -139,6 +152,7 @@ class TaskTransactions:
         *,
         store: OffsetStore,
         topic: str,
+        own: OwnOffsets | None = None,
         fence: Callable[[], Awaitable[None]],
         verify: Callable[[], Awaitable[None]],
         announce: Announce | None = None,
@@ -147,7 +161,8 @@ class TaskTransactions:
         permit: Permit = UNLIMITED,
     ) -> None:
         self._cluster, self._settings = cluster, settings
-        self._store, self.topic = store, topic
+        self._store, self.topic, self._own = store, topic, own
+        self._copying: asyncio.Task[None] | None = None
         self._fence, self._verify = fence, verify
         self.interval_s = interval_s
         self._clock, self._permit = clock, permit
@@ -171,9 +186,13 @@ class TaskTransactions:
         on_failed: OnFailed,
         on_stalled: OnStalled,
         on_doubt: OnDoubt,
-        _copied: CopiedSoFar | None,
+        copied: CopiedSoFar | None,
     ) -> Sender:
-        """Make the Sender of the task's records (``SenderFactory``); a predecessor's copies are whole with their map."""
+        """Make the Sender of the task's records (``SenderFactory``).
+
+        ``copied`` is not used: positions are committed with the records, so a predecessor left none behind them.
+        """
+        del copied
         self._sender = Sender(
             self._cluster,
             self._settings,
@@ -196,6 +215,8 @@ class TaskTransactions:
             await self.transactions.start()
         await self._verify()
         if not self._partitions:
+            if self._own is not None:
+                await self._own.get(())  # makes the topic
             found = (await self._cluster.metadata([self.topic])).topics
             self._partitions = len(found[0].partitions) if found else 0
             if not self._partitions:
@@ -211,71 +232,91 @@ class TaskTransactions:
                 remedy="leave the topic out of what is copied",
             )
 
-    def maps(self, stored: MapStore) -> MapStore:
-        """Return the store of the task's offset maps: read where they are kept, written in the transactions."""
-        return (
-            stored if isinstance(stored, NoMapStore) else _MapsInTransactions(stored, self._writer)
+    async def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
+        """Write records of our own in the transaction, behind all data."""
+        await asyncio.gather(
+            *(
+                self._writer.write(tp, [NewRecord(key, value, (), -1) for key, value in batch])
+                for batch in batched(entries)
+            )
         )
 
     # ---- OffsetStore
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the newest committed value of each key."""
-        return await self._store.get(keys)
+        if self._own is None:
+            return await self._store.get(keys)
+        own, others = await asyncio.gather(self._own.get(keys), self._store.get(keys))
+        return [
+            mine if mine is not None else other for mine, other in zip(own, others, strict=True)
+        ]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
         """Write positions in the transaction and commit it."""
-        by_partition: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        by_partition: dict[int, list[Entry]] = {}
         for key, value in values.items():
             by_partition.setdefault(partition_of(key, self._partitions), []).append((key, value))
         await asyncio.gather(
             *(
-                self._writer.write(
-                    TopicPartition(self.topic, partition),
-                    [NewRecord(key, value, (), -1) for key, value in batch],
-                )
+                self.write(TopicPartition(self.topic, partition), entries)
                 for partition, entries in by_partition.items()
-                for batch in batched(entries)
             )
         )
         await self.transactions.commit()
+        if self._own is not None:
+            if self._copying is not None:
+                await self._copying
+            self._copying = asyncio.create_task(self._copy(values))
+
+    async def _copy(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write committed positions to the worker's topic too, as well as that goes."""
+        try:
+            await self._store.set(values)
+        except Mm2pyError as error:
+            log.warning("positions are not copied to the worker's offset topic cause=%s", error)
 
     async def close(self) -> None:
         """Abort what is open and close the connections; the Sender is closed before."""
         await self.transactions.close()
         await self._writer.close()
+        if self._copying is not None:
+            self._copying.cancel()
+            await asyncio.wait({self._copying})
+        if self._own is not None:
+            await self._own.close()
         await self._cluster.close()
 
 
 @final
-class _MapsInTransactions:
-    """Implements ``MapStore``: pages become visible with the records and positions that they are about."""
+class TransactionMaps(MapStore):
+    """The offset maps of a task, written in its transactions: they are never ahead of what is committed.
 
-    def __init__(self, stored: MapStore, writer: RecordWriter) -> None:
-        self._stored, self._writer = stored, writer
+    Args:
+        maps: where they are read.
+        transactions: the task's.
+    """
+
+    def __init__(self, maps: MapStore, transactions: TaskTransactions) -> None:
+        self._maps, self._transactions = maps, transactions
 
     @property
     def topic(self) -> str:
-        """Where pages are kept."""
-        return self._stored.topic
+        """Name of the topic, empty where maps are not kept."""
+        return self._maps.topic
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
-        """Return the newest page of each partition that has a map."""
-        return await self._stored.load(partitions)
+        """Return the newest committed page of each partition that has a map."""
+        return await self._maps.load(partitions)
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         """Return the last page that begins below a target offset, else the first one."""
-        return await self._stored.page_below(partition, target)
+        return await self._maps.page_below(partition, target)
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Write pages in the transaction, which the positions end."""
-        where = TopicPartition(self.topic, 0)
-        await asyncio.gather(
-            *(
-                self._writer.write(where, [NewRecord(key, value, (), -1) for key, value in batch])
-                for batch in batched(page_entries(pages))
-            )
-        )
+        """Write pages between ``settle`` and ``commit``."""
+        if self.topic:
+            await self._transactions.write(TopicPartition(self.topic, 0), page_entries(pages))
 
 
 @final
@@ -306,7 +347,7 @@ class TransactionCommits:
         """Commit whenever a transaction has been open for its interval, until cancelled or broken."""
         began = self._parts.transactions.began
         while True:
-            if await wait_or_stop(self._clock, self._idle_s, began):
+            if await wait_or_stop(self._clock, until_tick_s(self._clock, self._idle_s), began):
                 await self._clock.sleep(self._parts.interval_s)
             elif not self._pending():
                 continue
@@ -327,9 +368,9 @@ class TransactionCommits:
 
     async def close(self) -> None:
         """End a commit that has not finished in time: whether it counts is in the target's log."""
-        if self._running is not None and not self._running.done():
+        if self._running is not None:
             self._running.cancel()
-            await asyncio.wait({self._running})
+            await asyncio.gather(self._running, return_exceptions=True)
 
     async def _run_commit(self) -> None:
         await self._commit_now()

@@ -104,13 +104,13 @@ class WorkerTask:
         self._lifecycle = Lifecycle("task", on_status)
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
         self._acknowledged = acknowledged or committer.acknowledged
+        self._maps = context.maps
         self._sender = sender(
             self._delivered, self._refused, self._stalled, context.report_doubt, context.maps.kept
         )
         self._transactions = transactions
         self._uncommitted: list[Delivery] = []
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
-        self._maps = context.maps
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -137,7 +137,7 @@ class WorkerTask:
             self._commits = TransactionCommits(
                 transactions,
                 self._commit_transaction,
-                lambda: bool(committer.pending) and permit.valid,
+                lambda: bool(committer.pending or context.maps.changed) and permit.valid,
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
             )

@@ -3,6 +3,7 @@
 import pytest
 from kafka.protocol.api_message import ApiMessage
 
+from mm2py.errors import ProtocolError
 from mm2py.protocol import group_messages as g
 from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.groups import (
@@ -20,6 +21,7 @@ from mm2py.protocol.groups import (
     OffsetToCommit,
     SyncResult,
 )
+from mm2py.protocol.offset_commit import offset_commit
 from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import admin_schema as adm
 from mm2py.protocol.schema import consumer_schema as con
@@ -229,20 +231,29 @@ def test_all_offsets_of_a_group_are_asked_for_with_null(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(2, 10))
 def test_offsets_are_committed_below_the_version_that_needs_topic_ids(version: int) -> None:
-    call = g.offset_commit(
-        "grp", [OffsetToCommit("t", 1, 7, 3, "note")], generation_id=4, member_id="m"
+    call = offset_commit(
+        "grp", [OffsetToCommit("t", 1, 7, 3, "note"), OffsetToCommit("u" * 200, 0, 1 << 40)]
     )
     raw = call.encode(version, 1, "me")
+    assert int.from_bytes(raw[:4]) == len(raw) - 4
     request = con.OffsetCommitRequest.decode(raw[4:], version=version, header=True)
-    (topic,) = request.topics
+    topic, other = request.topics
     (part,) = topic.partitions
     assert (topic.name, part.partition_index, part.committed_offset) == ("t", 1, 7)
-    assert part.committed_metadata == "note"
-    assert (request.generation_id_or_member_epoch, request.member_id) == (4, "m")
+    assert (part.committed_metadata, part.committed_leader_epoch) == (
+        "note",
+        3 if version >= 6 else -1,
+    )
+    assert (other.name, other.partitions[0].committed_offset) == ("u" * 200, 1 << 40)
+    assert (request.group_id, request.group_instance_id) == ("grp", None)
+    assert (request.generation_id_or_member_epoch, request.member_id) == (-1, "")
     kind = con.OffsetCommitResponse.OffsetCommitResponseTopic
     outcome = kind.OffsetCommitResponsePartition(partition_index=1, error_code=25)
     answer = con.OffsetCommitResponse(topics=[kind(name="t", partitions=[outcome])])
-    assert call.decode(version, body(answer, version)) == (PartitionOutcome("t", 1, 25),)
+    found = body(answer, version)
+    assert call.decode(version, found) == (PartitionOutcome("t", 1, 25),)
+    with pytest.raises(ProtocolError):
+        call.decode(version, found[:-3])
     assert call.max_version == 9
 
 

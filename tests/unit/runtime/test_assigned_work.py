@@ -97,6 +97,19 @@ async def test_the_longest_pause_is_the_connectors_own() -> None:
     await node.stop()
 
 
+@pytest.mark.parametrize("own", ["true", "false"])
+async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(own: str) -> None:
+    cluster = Cluster()
+    node = cluster.node(task_auto_restart=own == "false").start()
+    await node.put(**{"task.auto.restart": own})
+    await until(lambda: node.state(C0) == "RUNNING")
+    starts = node.host.events.count("start c-0 0")
+    node.host.say(C0, State.FAILED, FatalError("x"))
+    await cluster.clock.advance(120)
+    assert node.host.events.count("start c-0 0") == starts + (own == "true")
+    await node.stop()
+
+
 async def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause() -> None:
     cluster = Cluster()
     node = await _running(cluster)

@@ -160,3 +160,21 @@ async def test_a_tolerated_record_is_left_out_and_its_position_committed(
     assert adapter.source_offset(key, last) == {"line": 4}
     assert len(script.landed) == 1
     assert len([it for it in caplog.messages if "left out" in it]) == 1, "never per record"
+
+
+async def test_each_record_that_is_left_out_is_logged_itself_where_that_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = {
+        "errors.tolerance": "all",
+        "errors.log.enable": "true",
+        "errors.log.include.messages": "true",
+    }
+    script = Script([_number(1, "x"), _number(2, "y" * 3_000)])
+    adapter = RecordTaskAdapter(script, EagerClock(), _conversion(**asked))
+    assert await adapter.poll(1 << 20) == []
+    first, second = (it for it in caplog.messages if "left out" in it)
+    assert "{'line': 1}" in first
+    assert "value='x'" in first
+    assert "..." in second
+    assert len(second) < 2_500

@@ -1,0 +1,78 @@
+"""mm2py and the real Java MirrorMaker 2 take turns under load with exactly-once support, also after SIGKILL."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from bench.java_mm2 import QUICK_START_FLAGS, start_java
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import Load, copied, wait_for_progress
+
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(500)]
+
+PARTITIONS = 3
+RATE = 500
+JAVA_S = 180.0
+COMMITTED = {
+    **ENABLED,
+    "{source}.consumer.isolation.level": "read_committed",
+    # Java asks the leader over REST before a task starts.
+    "{target}.session.timeout.ms": "6000",
+    "{source}->{target}.tasks.max": "2",
+}
+Unique = Callable[[str], str]
+
+
+class CreateTopic(Protocol):
+    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
+
+
+@pytest.fixture
+def topic(region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic) -> str:
+    name = unique("turns")
+    create_topic(region_a, name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
+    return write_flow(tmp_path, region_a, region_b, topic, COMMITTED)
+
+
+def test_both_are_killed_in_turns_and_nothing_is_lost_or_doubled(flow: Flow, topic: str) -> None:
+    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
+        with Mirror(flow.file, name="ours-killed") as ours:
+            ours.wait_ready()
+            wait_for_progress(ours, flow, topic, RATE)
+            ours.kill()
+        run_java(flow, topic, load, kills=True)
+        with Mirror(flow.file, name="ours-stopped") as ours:
+            ours.wait_ready()
+            wait_for_progress(ours, flow, topic, 2 * RATE)
+            assert ours.stop() == 0
+        run_java(flow, topic, load, kills=False)
+    with Mirror(flow.file, name="ours-last") as ours:
+        assert assert_each_once(ours, flow, topic) > 4 * RATE
+        assert ours.stop() == 0
+
+
+def run_java(flow: Flow, topic: str, load: Load, *, kills: bool) -> None:
+    """Let Java copy for a while, until it is killed or stopped."""
+    log = flow.file.with_suffix(".java-killed.log" if kills else ".java-stopped.log")
+    with start_java(flow.file, log, jvm_flags=QUICK_START_FLAGS) as java:
+        before = copied(flow, topic)
+
+        def progressed() -> bool:
+            java.check_running()
+            return copied(flow, topic) > before + 2 * RATE
+
+        until(progressed, JAVA_S, lambda: f"Java to copy:\n{java.log()[-3000:]}")
+        load.wait_acked(RATE)
+        if kills:
+            java.kill()
+        else:
+            java.stop()

@@ -1,0 +1,235 @@
+"""A consumer group moves to the other cluster at any moment: no record is skipped, and few are read again.
+
+Each moment: consumers of several groups read and commit while records come -> they stop -> what the target has for them
+a second later is compared, record by record, with what they had committed.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.mirror_process import Mirror, until, write_flow
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+PARTITIONS: Final = 2
+SYNC_S: Final = 2.0
+"""Delay of group sync, with the time that a loaded machine takes for it."""
+RECORDS_PER_S: Final = 400
+COMMIT_S: Final = 0.3
+
+
+class Traffic:
+    """Numbered records at a steady rate until the end, in order within each partition."""
+
+    def __init__(self, region: KafkaAddress, topic: str) -> None:
+        self._topic, self._end = topic, Event()
+        self._producer = Producer(
+            {"bootstrap.servers": region.bootstrap_servers, "linger.ms": 5, "log_level": 2}
+        )
+        self.next = [0] * PARTITIONS
+        self._thread = Thread(target=self._run, daemon=True)
+
+    @contextmanager
+    def running(self) -> Iterator["Traffic"]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._end.set()
+            self._thread.join(30)
+            self._producer.flush(30)
+
+    def _run(self) -> None:
+        while not self._end.wait(0.02):
+            for partition in range(PARTITIONS):
+                for _ in range(int(RECORDS_PER_S * 0.02)):
+                    value = b"%d" % self.next[partition]
+                    self._producer.produce(self._topic, value, partition=partition)
+                    self.next[partition] += 1
+            self._producer.poll(0)
+
+
+class Member:
+    """One consumer of a group at the source, which commits now and then and remembers what."""
+
+    def __init__(
+        self, region: KafkaAddress, topic: str, group: str, protocol: str, *, per_poll: int
+    ) -> None:
+        self.group, self._per_poll, self._end = group, per_poll, Event()
+        self.committed: dict[int, int] = {}
+        self.commits: list[tuple[float, dict[int, int]]] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": region.bootstrap_servers,
+                "group.id": group,
+                "group.protocol": protocol,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "log_level": 2,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Commit what was read and leave."""
+        self._end.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        due = time.monotonic() + COMMIT_S
+        while not self._end.is_set():
+            self._consumer.consume(self._per_poll, 0.1)
+            if time.monotonic() >= due:
+                self._commit()
+                due = time.monotonic() + COMMIT_S
+        self._commit()
+        self._consumer.close()
+
+    def _commit(self) -> None:
+        positions = self._consumer.position(self._consumer.assignment())
+        known = [it for it in positions if it.offset >= 0]
+        if known:
+            self._consumer.commit(offsets=known, asynchronous=False)
+            self.committed |= {it.partition: it.offset for it in known}
+            self.commits.append((time.monotonic(), dict(self.committed)))
+
+
+class Target:
+    """What a group would read first at the target, by the numbers in the records."""
+
+    def __init__(self, region: KafkaAddress, topic: str) -> None:
+        self._region, self._topic = region, topic
+
+    def _client(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._region.bootstrap_servers,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "log_level": 2,
+            }
+        )
+
+    def offsets(self, group: str) -> dict[int, int]:
+        """Return what is committed there for the group."""
+        client = self._client(group)
+        wanted = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
+        found = {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
+        client.close()
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    def first_read(self, partition: int, offset: int) -> int:
+        """Return the number of the first record from ``offset`` on."""
+        client = self._client("reads-alone")
+        client.assign([TopicPartition(self._topic, partition, offset)])
+        deadline = time.monotonic() + 60
+        while True:
+            (*_, message) = client.consume(1, 1.0) or (None,)
+            if message is not None and message.error() is None:
+                client.close()
+                return int(message.value() or b"-1")
+            assert time.monotonic() < deadline, f"no record at {partition} {offset}"
+
+
+def move_at_random_moments(
+    regions: tuple[KafkaAddress, KafkaAddress],
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    folder: Path,
+    *,
+    moments: int,
+) -> None:
+    a, b = regions
+    topic = unique("orders")
+    create_topic(a, topic, PARTITIONS)
+    flow = write_flow(
+        folder,
+        a,
+        b,
+        topic,
+        {"{source}->{target}.sync.group.offsets.enabled": "true"},
+    )
+    target, chance = Target(b, flow.remote(topic)), random.Random(moments)
+    groups = [
+        (f"{kind}-{protocol}-{unique('g')}", protocol, per_poll)
+        for protocol in ("classic", "consumer")
+        for kind, per_poll in (("tip", 1_000), ("behind", 20), ("start", 1))
+    ]
+    reread: list[int] = []
+    with Traffic(a, topic).running(), Mirror(flow.file) as worker:
+        for _ in range(moments):
+            members = [
+                Member(a, topic, group, protocol, per_poll=per_poll)
+                for group, protocol, per_poll in groups
+            ]
+            until(partial(are_synced, members, target), 90, "offsets on the target", alive=worker)
+            Event().wait(chance.uniform(0.5, 2.5))
+            chance.shuffle(members)
+            for member in members:
+                member.stop()
+            stopped = time.monotonic()
+            for member in members:
+                Event().wait(max(0.0, stopped + SYNC_S - time.monotonic()))
+                reread += compare(member, target.offsets(member.group), target, stopped)
+        worker.check_running()
+    print(f"{len(reread)} partitions moved, read again: {sorted(reread)[-10:]}")
+
+
+def are_synced(members: list[Member], target: Target) -> bool:
+    """Whether all members commit, and their offsets are known at the target."""
+    return all(
+        member.committed.keys() == set(range(PARTITIONS))
+        and len(target.offsets(member.group)) == PARTITIONS
+        for member in members
+    )
+
+
+def compare(member: Member, there: dict[int, int], target: Target, stopped: float) -> list[int]:
+    """Return how many records are read again; nothing may be skipped."""
+    # What was committed at least one interval before is on the target.
+    earlier = [offsets for at, offsets in member.commits if at <= stopped - SYNC_S]
+    reread: list[int] = []
+    for partition, position in member.committed.items():
+        assert partition in there or not earlier, f"{member.group} {partition} has no offset"
+        if partition not in there:
+            continue
+        first = target.first_read(partition, there[partition])
+        assert first <= position, f"{member.group} {partition} skips {first - position}"
+        oldest = earlier[-1].get(partition, 0) if earlier else 0
+        assert first >= oldest, f"{member.group} {partition} reads {position - first} again"
+        reread.append(position - first)
+    return reread
+
+
+def test_groups_that_move_skip_nothing_and_read_little_again(
+    regions: tuple[KafkaAddress, KafkaAddress],
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    move_at_random_moments(regions, unique, create_topic, tmp_path, moments=2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3_600)
+def test_groups_that_move_at_fifty_moments_skip_nothing_and_read_little_again(
+    regions: tuple[KafkaAddress, KafkaAddress],
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    move_at_random_moments(regions, unique, create_topic, tmp_path, moments=50)
