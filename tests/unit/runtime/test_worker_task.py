@@ -457,7 +457,9 @@ async def test_a_task_that_ends_without_a_permit_commits_nothing() -> None:
     assert len(bench.sender.waiting) == 1
 
 
-async def test_a_log_that_a_late_write_moved_fails_the_task_so_that_its_next_start_reads_it() -> None:
+async def test_a_log_that_a_late_write_moved_fails_the_task_so_that_its_next_start_reads_it() -> (
+    None
+):
     task = FakeTask([outgoing("orders", 100, 10)])
     bench = Bench(task, acknowledge=False)
     bench.running.start()
