@@ -109,6 +109,7 @@ class TaskAssembly:
         transactions = None if parts.transactions is None else parts.transactions(spec, framework)
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
         identical = Identical(framework.offsets_identical)
+        _check_exactly_once(framework, enabled=transactions is not None)
         maps = TaskOffsetMaps(kept if copies else NoMapStore(), identical)
         context = WorkerTaskContext(
             spec.id.connector,
@@ -124,12 +125,6 @@ class TaskAssembly:
             ),
             maps=maps,
         )
-        if transactions is None and framework.exactly_once_support.lower() == "required":
-            raise ConfigError(
-                "exactly.once.support=required: this worker does not have exactly-once source support enabled",
-                remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
-                " <target>.exactly.once.source.support)",
-            )
         connector = parts.plugins.find(framework.connector_class)(config)
         opened = connector.open_task(
             spec.config if transactions is None else committed_reads(spec.config), context
@@ -179,3 +174,18 @@ class TaskAssembly:
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
     """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
     return bool(signature(task.poll).parameters)
+
+
+def _check_exactly_once(framework: TaskFrameworkConfig, *, enabled: bool) -> None:
+    if not enabled and framework.exactly_once_support.lower() == "required":
+        raise ConfigError(
+            "exactly.once.support=required: this worker does not have exactly-once source support enabled",
+            remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
+            " <target>.exactly.once.source.support)",
+        )
+    if enabled and Identical(framework.offsets_identical) is Identical.REQUIRE:
+        raise ConfigError(
+            "offsets.identical=require: with exactly-once support each transaction leaves a marker in the target's"
+            " log, which takes an offset",
+            remedy="set offsets.identical=prefer, or exactly.once.source.support=disabled",
+        )
