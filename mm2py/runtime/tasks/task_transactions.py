@@ -175,7 +175,6 @@ class TaskTransactions:
             announce=announce,
             clock=clock,
             permit=permit,
-            announce=announce,
         )
         self._writer = RecordWriter(
             cluster, settings, clock=clock, permit=permit, transactions=self.transactions
