@@ -8,9 +8,10 @@ in ``mm2py.mirror.producer_ids``. It reads on demand: without new producers ther
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from mm2py.api.context import TaskContext
+from mm2py.client.fetch.log_reader import RecordHandler
 from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.errors import FatalError, FatalServerError, Mm2pyError
 from mm2py.mirror.producer_ids import (
@@ -24,11 +25,11 @@ from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import HEADER, RecordBatch
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import LogSession, MirrorAdmin
+from mm2py_connectors.clients import MirrorAdmin, Session
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.internal_topics import create_compacted_topic
 
-__all__ = ["LoopFilter", "compacted_topics", "find_suppression"]
+__all__ = ["LoopFilter", "ProducerLog", "compacted_topics", "find_suppression"]
 
 log = logging.getLogger(__name__)
 
@@ -91,18 +92,28 @@ async def compacted_topics(admin: MirrorAdmin, topics: Collection[str]) -> froze
     )
 
 
+class ProducerLog(Protocol):
+    """The topic of ids (``LogReader``)."""
+
+    async def read_to_end(self, handle: RecordHandler) -> None:
+        """Hand on every record up to the present end that is new since the last call."""
+        ...
+
+
 @final
 class LoopFilter(BatchOrigins):
     """Implements ``BatchOrigins`` for one task; the session is its own."""
 
     def __init__(
         self,
-        opened: LogSession,
+        session: Session,
+        ids: ProducerLog,
         origins: ProducerOrigins,
         context: TaskContext,
         conflicts: ConflictWatch,
     ) -> None:
-        self._opened, self._origins, self._context = opened, origins, context
+        self._session, self._ids = session, ids
+        self._origins, self._context = origins, context
         self.conflicts = conflicts
         self._turn = asyncio.Lock()
         self._asked: set[int] = set()
@@ -119,7 +130,7 @@ class LoopFilter(BatchOrigins):
             RetriableError: the source does not answer now.
             FatalError: the topic may not be read.
         """
-        await self._opened.session.connect()
+        await self._session.connect()
         await self._read()
 
     async def find(self, producers: Collection[int]) -> None:
@@ -147,11 +158,11 @@ class LoopFilter(BatchOrigins):
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._opened.session.close()
+        await self._session.close()
 
     async def _read(self) -> None:
         try:
-            await self._opened.log.read_to_end(self._learn)
+            await self._ids.read_to_end(self._learn)
         except FatalServerError as error:
             raise FatalError(
                 f"topic {PRODUCERS_TOPIC} of the source cannot be read, so loops cannot be suppressed: {error}",

@@ -34,7 +34,7 @@ from mm2py_connectors.mirror_connector_config import (
 
 __all__ = ["MirrorSourceConfig", "MirrorSourceTaskConfig"]
 
-_INT, _LONG, _LIST = JavaType.INT, JavaType.LONG, JavaType.LIST
+_INT, _LONG, _STRING, _LIST = JavaType.INT, JavaType.LONG, JavaType.STRING, JavaType.LIST
 
 
 class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
@@ -94,6 +94,7 @@ class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
             choices=("auto", "on", "all", "off"),
             ours=True,
             java_default="off",
+            importance="MEDIUM",
         ),
     ] = "auto"
 

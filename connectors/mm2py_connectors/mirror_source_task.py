@@ -317,7 +317,7 @@ class MirrorSourceTask(BatchSourceTask):
             target_cluster=config.task_target_cluster_id,
         )
         watch = ConflictWatch(await self._compacted_topics(), self._context.clock)
-        self._loops = LoopFilter(opened, origins, self._context, watch)
+        self._loops = LoopFilter(opened.session, opened.log, origins, self._context, watch)
         await self._loops.open()
         return self._loops
 

@@ -325,7 +325,7 @@ class LossPolicies(ConfigModel):
             _STRING, "The copies of a partition are written with one lasting producer id, so that a late write of a task "
             "that was killed or frozen doubles nothing, and offsets are the same on both clusters where the source is "
             "dense and nothing else writes to the copy. require: a partition where they cannot be the same stops; off: "
-            "each task has a producer id of its own.",
+            "each task has a producer id of its own. Without effect in transactions (exactly.once.source.support).",
             choices=("prefer", "require", "off"), any_case=True, ours=True,
             java_default="other offsets", importance="MEDIUM",
         ),

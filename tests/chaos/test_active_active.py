@@ -24,13 +24,15 @@ DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_ACTIVE_S", "600"))
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.integration,
-    pytest.mark.timeout(DURATION_S * 2 + 400),
+    pytest.mark.timeout(DURATION_S * 2 + 1_400),
 ]
 
 log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 4
-RATE: Final = 1_000
+RATE: Final = 500
+VALUE_BYTES: Final = 20
+"""All of both sides is read into the memory of the test."""
 TURNS: Final = ("stop", "stop", "kill", "stop", "stop", "last")
 MARKS: Final = (b"one", b"two")
 
@@ -48,8 +50,8 @@ def test_ten_minutes_of_writes_on_both_sides_make_no_loop_and_lose_nothing(
     flow = write_pair(tmp_path, one, two, topic, SHORT_SESSION)
     turn_s = DURATION_S / len(TURNS)
     with (
-        Load(one, topic, PARTITIONS, rate=RATE, mark=MARKS[0]) as first,
-        Load(two, topic, PARTITIONS, rate=RATE, mark=MARKS[1]) as second,
+        Load(one, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES, mark=MARKS[0]) as first,
+        Load(two, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES, mark=MARKS[1]) as second,
     ):
         for number, end in enumerate(TURNS):
             with Mirror(flow.file, name=f"{number}-{end}") as mirror:

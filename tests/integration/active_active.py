@@ -17,6 +17,7 @@ from tests.integration.traffic import Logs, ends, read
 __all__ = ["IDENTITY", "Sides", "check_sides", "wait_both_ready", "wait_until_quiet", "write_pair"]
 
 IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+READ_S: Final = 300.0
 QUIET_S: Final = 3.0
 """A loop of two flows on one machine turns several times a second."""
 
@@ -66,12 +67,13 @@ def wait_until_quiet(
             seen, since = now, time.monotonic()
         if time.monotonic() - since < QUIET_S:
             return False
-        logs, since = (read(one, topic), read(two, topic)), time.monotonic()
+        logs = read(one, topic, timeout_s=READ_S), read(two, topic, timeout_s=READ_S)
+        since = time.monotonic()
         return all(_different(side) >= records for side in logs)
 
     until(
         quiet,
-        180,
+        4 * READ_S,
         lambda: (
             f"{records} records on both sides, at rest: {[*map(_different, logs)]}, ends {seen}"
         ),

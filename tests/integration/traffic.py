@@ -131,14 +131,20 @@ def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
 # -- reading ----------------------------------------------------------------------------------------
 
 
-def read(region: KafkaAddress, topic: str, *, committed: bool = False) -> Logs:
+def read(
+    region: KafkaAddress,
+    topic: str,
+    *,
+    committed: bool = False,
+    timeout_s: float = READ_TIMEOUT_S,
+) -> Logs:
     """Read every partition from its start to its present end."""
     consumer = _client(region, committed=committed)
     try:
         logs: Logs = {partition: Log([], []) for partition in _partitions(consumer, topic)}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
         open_partitions = set(logs)
-        deadline = time.monotonic() + READ_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while open_partitions:
             assert time.monotonic() < deadline, f"{topic}: cannot read {sorted(open_partitions)}"
             for message in consumer.consume(2_000, timeout=WAIT_MS / 1000):

@@ -22,9 +22,8 @@ from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.seal import sealed
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import LogSession, TopicLog
 from mm2py_connectors.conflicts import ConflictWatch
-from mm2py_connectors.loop_suppression import LoopFilter
+from mm2py_connectors.loop_suppression import LoopFilter, ProducerLog
 
 pytestmark = pytest.mark.fuzz
 
@@ -180,9 +179,9 @@ def new_filter(world: World) -> LoopFilter:
 
 
 def a_filter(
-    world: World, log: TopicLog, origins: ProducerOrigins, context: FakeTaskContext
+    world: World, log: ProducerLog, origins: ProducerOrigins, context: FakeTaskContext
 ) -> LoopFilter:
-    return LoopFilter(LogSession(world, log), origins, context, ConflictWatch((), context.clock))
+    return LoopFilter(world, log, origins, context, ConflictWatch((), context.clock))
 
 
 async def read_all(world: World, flows: list[Flow], writing: "asyncio.Task[None]") -> None:

@@ -11,7 +11,8 @@ from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.send.sender import Announce, Sender
+from mm2py.client.send.owner import Announce
+from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
@@ -126,9 +127,9 @@ class TargetSenders:
             store=store,
             topic=topic,
             own=own(topic) if topic != worker.offset_storage_topic else None,
-            announce=self._announcement(spec),
             fence=lambda: guard.fence(spec.id),
             verify=lambda: guard.verify(spec.id, spec.configs),
+            announce=self._announcement(spec),
             interval_s=interval_ms / 1000,
             clock=self._clock,
             permit=self._permit,

@@ -5,7 +5,7 @@ which is ``Sender``.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Protocol
 
 from mm2py.client.send.lane import SenderLane, Sent
@@ -13,7 +13,10 @@ from mm2py.client.send.tail import Recognised
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["LaneOwner"]
+__all__ = ["Announce", "LaneOwner"]
+
+Announce = Callable[[int], Awaitable[None]]
+"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 class LaneOwner(Protocol):

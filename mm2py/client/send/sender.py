@@ -17,6 +17,7 @@ from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.send.limits import LaneLimits, TargetLimits, fitting
 from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
 from mm2py.client.send.resume import LaneResume
@@ -37,7 +38,7 @@ from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.types import TopicPartition
 
-__all__ = ["Announce", "Sender"]
+__all__ = ["Sender"]
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,6 @@ OnStalled = Callable[[TopicPartition, Exception | None], None]
 
 
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
-Announce = Callable[[int], Awaitable[None]]
-"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 
 
 def _ignore_stall(_target: TopicPartition, _error: Exception | None) -> None:

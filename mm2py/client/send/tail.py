@@ -31,6 +31,7 @@ from mm2py.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_FLAG,
+    TRANSACTIONAL_FLAG,
     Bytes,
     Codec,
     RecordBatch,
@@ -261,7 +262,8 @@ class LaneTail:
                 break
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
             if last >= self._position and fields[0] < self.end:
-                if not attributes & CONTROL_FLAG and count:
+                # What is in a transaction has its map in it: behind the map's end it is aborted, or another's.
+                if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)
                     self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))

@@ -27,7 +27,7 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -37,6 +37,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
+from mm2py.client.send.owner import Announce
 from mm2py.clock import Clock
 from mm2py.errors import (
     ConfigError,
@@ -159,8 +160,8 @@ class Transactions:
         cluster: the target, the Senders' own.
         transactional_id: fences every earlier producer of the same id.
         timeout_ms: after which the coordinator aborts a transaction that was not ended.
+        announce: makes a producer id known before anything is sent under it.
         permit: nothing is asked without it that changes a transaction.
-        announce: publishes a producer id; called before its first use.
     """
 
     def __init__(
@@ -170,8 +171,8 @@ class Transactions:
         *,
         timeout_ms: int,
         clock: Clock,
+        announce: Announce | None = None,
         permit: Permit = UNLIMITED,
-        announce: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster, self._clock = cluster, clock
         self._announce = announce
@@ -411,17 +412,20 @@ class Transactions:
             self.refused(answer.error_code, "EndTxn")
             await self._until(lambda: False)
         if self.implicit:
-            await self._announce_next(answer.producer_id)
+            if answer.producer_id != self.producer_id:
+                await self._announce_next(answer.producer_id)
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def _announce_next(self, producer_id: int) -> None:
-        """The coordinator gives another id when the epochs of one are used up."""
+        """The epochs of an id are used up, and another one follows; what was committed under the old one counts."""
         backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
-        while self._announce is not None and producer_id != self.producer_id:
+        while self._announce is not None:
             try:
                 await self._announce(producer_id)
-            except RetriableError as error:
-                log.debug("producer id cannot be published yet cause=%s", error)
+            except Mm2pyError as error:
+                if not isinstance(error, RetriableError) or self._permit.term != self._term:
+                    self.broke(error)
+                    return
                 await self._clock.sleep(backoff.next_s())
             else:
                 return

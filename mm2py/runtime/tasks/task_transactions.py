@@ -20,6 +20,7 @@ from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
@@ -141,8 +142,8 @@ class TaskTransactions:
         topic: where they are written, in the transaction.
         own: reads ``topic`` where that is not the worker's, which then gets a copy of each position.
         guard: the worker's, bound to the task.
+        announce: makes each producer id known before anything is sent under it.
         interval_s: how long a transaction stays open for more records.
-        announce: publishes the producer id before its first use.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part of a task's producer
@@ -156,10 +157,10 @@ class TaskTransactions:
         own: OwnOffsets | None = None,
         fence: Callable[[], Awaitable[None]],
         verify: Callable[[], Awaitable[None]],
+        announce: Announce | None = None,
         interval_s: float,
         clock: Clock,
         permit: Permit = UNLIMITED,
-        announce: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster, self._settings = cluster, settings
         self._store, self.topic, self._own = store, topic, own
@@ -171,9 +172,9 @@ class TaskTransactions:
             cluster,
             transactional_id,
             timeout_ms=settings.transaction_timeout_ms,
+            announce=announce,
             clock=clock,
             permit=permit,
-            announce=announce,
         )
         self._writer = RecordWriter(
             cluster, settings, clock=clock, permit=permit, transactions=self.transactions

@@ -12,7 +12,8 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
-from mm2py.client.send.sender import Announce, Sender
+from mm2py.client.send.owner import Announce
+from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import PartitionError, RetriableError

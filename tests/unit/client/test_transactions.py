@@ -9,6 +9,7 @@ import pytest
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.transactions import Phase, Transactions, check_transactions, fence_producers
@@ -18,6 +19,7 @@ from mm2py.errors import (
     ConfigError,
     FatalServerError,
     ProducerFencedError,
+    RetriableError,
     TransactionAbortedError,
 )
 from mm2py.protocol.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -36,7 +38,7 @@ OFFSETS = TopicPartition("offsets", 0)
 class Rig:
     """One transactional producer: data through ``sender``, positions through ``writer``."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: FakeBroker, announce: Announce | None = None) -> None:
         self.broker = broker
         connection = ConnectionSettings(
             bootstrap_servers=broker.bootstrap_servers,
@@ -55,6 +57,7 @@ class Rig:
             NAME,
             timeout_ms=60_000,
             clock=SYSTEM_CLOCK,
+            announce=announce,
             permit=self.permit,
         )
         self.transactions.on_broken(self.broken.append)
@@ -293,3 +296,34 @@ async def test_producers_are_fenced_by_name() -> None:
         with pytest.raises(ProducerFencedError):
             await one.commit()
         assert one.committed() == []
+
+
+async def test_an_id_is_announced_before_it_is_used_also_the_one_that_follows_the_last_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    announced: list[int] = []
+    refusals = [RetriableError("the topic is away")]
+
+    async def announce(producer_id: int) -> None:
+        if refusals:
+            raise refusals.pop()
+        announced.append(producer_id)
+
+    versions = {PRODUCE: (3, 12), 18: (0, 4)}
+    async with FakeBroker(topics={"t": 1, "offsets": 1}, versions=versions) as broker:
+        broker.cluster.transactions.features = {"transaction.version": 2}
+        one = Rig(broker, announce)
+        with pytest.raises(RetriableError):
+            await one.transactions.start()
+        assert one.transactions.producer_id == -1
+        await one.start()
+        first = one.transactions.producer_id
+        one.send(T0, b"a")
+        await eventually(lambda: one.landed == [0])
+        monkeypatch.setattr(broker.cluster.transactions, "current", lambda _name: (first + 50, 0))
+        refusals.append(RetriableError("the topic is away again"))
+        await one.commit()
+        assert announced == [first, first + 50]
+        assert one.transactions.producer_id == first + 50
+        assert one.broken == []
+        await one.close()
