@@ -6,6 +6,7 @@ offset need not be a number; a position is committed when every earlier record o
 is acknowledged (Connect's ``SubmittedRecords``).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +125,9 @@ class RecordTaskAdapter:
         if not records:
             await self._clock.sleep(IDLE_PAUSE_S)
             return ()
+        await asyncio.sleep(
+            0
+        )  # a task that never waits must not keep what it returned from leaving
         lanes: dict[TopicPartition, list[_Numbered]] = {}
         for record in records:
             encoded = self._encode(record)
