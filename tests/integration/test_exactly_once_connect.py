@@ -26,7 +26,7 @@ ENABLED: Final = {
     "heartbeat.interval.ms": "1000",
     "scheduled.rebalance.max.delay.ms": "1000",
 }
-COUNT: Final = 8_000
+COUNT: Final = 60_000
 Unique = Callable[[str], str]
 
 

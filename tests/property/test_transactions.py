@@ -7,6 +7,7 @@ import pytest
 
 from mm2py.errors import ProducerFencedError
 from mm2py.testing.waiting import eventually
+from tests.property.effort import examples
 from tests.property.transaction_model import Attempt, World
 
 pytestmark = pytest.mark.timeout(120)
@@ -15,10 +16,12 @@ END_S = 60.0
 
 
 @pytest.mark.fuzz
+@pytest.mark.parametrize("turn", range(examples(8, share=0.1)))
 @pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
 async def test_whatever_ends_an_attempt_each_record_is_committed_once(
-    seed: int, implicit: bool
+    seed: int, implicit: bool, turn: int
 ) -> None:
+    del turn  # the seed is of the test's name, which has it
     chance = random.Random(seed)
     async with World(seed, implicit=implicit) as world, asyncio.timeout(END_S):
         attempts = [Attempt(world)]
