@@ -9,6 +9,7 @@
     |   |-- ConnectionFailedError   no connection, or it was lost: outcome of requests unknown
     |   |-- RequestTimedOutError    no answer in time: outcome unknown
     |   |-- RetriableServerError    the broker said "not now" (carries its code)
+    |   |-- TargetMovedError        a predecessor's late write moved a target log: read it again
     |   `-- TransactionAbortedError nothing of a transaction counts: its task starts again where it began
     |-- FatalError              trying again changes nothing: the task or flow fails
     |   |-- AuthenticationError
@@ -36,6 +37,7 @@ __all__ = [
     "RetriableError",
     "RetriableServerError",
     "ServerError",
+    "TargetMovedError",
     "TransactionAbortedError",
     "UnsupportedVersionError",
     "UsageError",
@@ -75,6 +77,10 @@ class ConnectionFailedError(RetriableError):
 
 class RequestTimedOutError(RetriableError):
     """The broker did not answer in time; the outcome of the request is unknown."""
+
+
+class TargetMovedError(RetriableError):
+    """A late write of a predecessor moved a target partition's log; what it holds has to be read again."""
 
 
 class TransactionAbortedError(RetriableError):

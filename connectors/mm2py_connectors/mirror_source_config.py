@@ -86,7 +86,7 @@ class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
     loop_suppression: Annotated[
         str,
         Option(
-            _STRING,
+            JavaType.STRING,
             "Which batches of the source are not copied because a mirror wrote them there. on: those that a mirror of "
             "this flow's target wrote. all: those that any mirror wrote, for three or more clusters that are all "
             "connected. off: none. auto: on where the replication policy keeps names and the source lets us read "
@@ -147,11 +147,11 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
     ]
     task_source_cluster_id: Annotated[
         str,
-        Option(_STRING, "Kafka's id of the source, where loops are suppressed.", ours=True),
+        Option(JavaType.STRING, "Kafka's id of the source, where loops are suppressed.", ours=True),
     ] = ""
     task_target_cluster_id: Annotated[
         str,
-        Option(_STRING, "Kafka's id of the target, where loops are suppressed.", ours=True),
+        Option(JavaType.STRING, "Kafka's id of the target, where loops are suppressed.", ours=True),
     ] = ""
     task_late_partitions: Annotated[
         tuple[str, ...],

@@ -319,6 +319,17 @@ class LossPolicies(ConfigModel):
             java_default="fail", importance="MEDIUM",
         ),
     ] = "isolate"  # fmt: skip
+    offsets_identical: Annotated[
+        str,
+        Option(
+            _STRING, "The copies of a partition are written with one lasting producer id, so that a late write of a task "
+            "that was killed or frozen doubles nothing, and offsets are the same on both clusters where the source is "
+            "dense and nothing else writes to the copy. require: a partition where they cannot be the same stops; off: "
+            "each task has a producer id of its own. Without effect in transactions (exactly.once.source.support).",
+            choices=("prefer", "require", "off"), any_case=True, ours=True,
+            java_default="other offsets", importance="MEDIUM",
+        ),
+    ] = "prefer"  # fmt: skip
 
 
 class TaskFrameworkConfig(LossPolicies, SourceFrameworkConfig):

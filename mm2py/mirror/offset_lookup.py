@@ -13,7 +13,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_map import Mark, Page, Segment, decode_page, decode_page_key
+from mm2py.mirror.offset_map import (
+    Mark,
+    Page,
+    Segment,
+    decode_page,
+    decode_page_key,
+)
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 

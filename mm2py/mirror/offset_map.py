@@ -100,7 +100,8 @@ class Page:
 
     A page ends all pages with higher numbers: the map was cut there, or begun anew. Below ``covered`` everything
     is copied or needs no copy. ``position`` is where the copy would have continued when the page was written: the
-    stored position, -1 for none; ``epoch`` is the leader epoch of the record before ``covered``, -1 unknown. The ids are those of the topics' incarnations, zeros where a cluster has none.
+    stored position, -1 for none; ``epoch`` is the leader epoch of the record before ``covered``, -1 unknown.
+    The copies from target offset ``producer_from`` on are written with ``producer_id``, -1 for one that ends with its process. The topic ids are those of the topics' incarnations, zeros where a cluster has none.
     """
 
     number: int
@@ -109,6 +110,8 @@ class Page:
     covered: int
     position: int
     epoch: int
+    producer_id: int
+    producer_from: int
     segments: tuple[Segment, ...]
 
 
@@ -131,7 +134,8 @@ class PartitionMap:
 
     __slots__ = (
         "_changed", "_covered", "_next_source", "_next_target", "_number", "_pending", "_records", "_segments",
-        "_source", "_target", "cut_below", "epoch", "position", "source_id", "target_id",
+        "_source", "_target", "cut_below", "epoch", "position", "producer_from", "producer_id", "source_id",
+        "target_id",
     )  # fmt: skip
 
     def __init__(self, page: Page | None = None) -> None:
@@ -143,6 +147,10 @@ class PartitionMap:
         """Where the stored position says that the copy continues; -1 for none."""
         self.epoch = page.epoch if page is not None else -1
         """Leader epoch of the record before ``covered``; -1 unknown."""
+        self.producer_id = page.producer_id if page is not None else -1
+        """What the copies are written with; -1 for an id that ends with its process."""
+        self.producer_from = page.producer_from if page is not None else -1
+        """Target offset where it began to write."""
         # The run that grows; no records: none does.
         self._source = self._records = self._target = 0
         self._next_source, self._next_target = _SLOW, -1
@@ -161,6 +169,10 @@ class PartitionMap:
     def is_empty(self) -> bool:
         """Nothing was copied yet, and nothing lost."""
         return not (self._records or self._segments)
+
+    def is_of_another(self, target_id: bytes) -> bool:
+        """Whether the copies are in a target topic of another id than this one, as far as both are known."""
+        return NO_TOPIC_ID not in (target_id, self.target_id) and target_id != self.target_id
 
     @property
     def target_end(self) -> int:
@@ -203,6 +215,15 @@ class PartitionMap:
         self._segments.append(Segment(source, 0, target))
         self._next_target = target
         self._changed = True
+
+    def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
+        """Name the target topic's incarnation, and the producer id of the copies behind the end of its log."""
+        if producer_id != self.producer_id:
+            self.producer_id, self.producer_from = producer_id, log_end
+            self._changed = True
+        if target_id != self.target_id:
+            self.target_id = target_id
+            self._changed = True
 
     def cover(self, position: int) -> None:
         """Everything below this source offset is copied or needs no copy."""
@@ -252,14 +273,16 @@ class PartitionMap:
             last = max(last, source + records - 1)
             _append_lost(segments, source + kept, source + records, from_target)
         self._next_target = from_target
+        self.target_id = NO_TOPIC_ID  # perhaps the topic was created again
         self._changed = True
         return TargetLoss(first, last, from_target, end - 1)
 
-    def rebase(self, page: Page) -> TargetLoss | None:
-        """Continue in the last earlier page that begins below ``cut_below``, or else in the first one."""
+    def rebase(self, page: Page | None) -> TargetLoss | None:
+        """Continue in the last earlier page that begins below ``cut_below``, or else in the first one; None: it is gone."""
         at, self.cut_below = self.cut_below, -1
         behind = self._drain()
-        self._number, self._segments = page.number, list(page.segments)
+        self._number = page.number if page is not None else 0
+        self._segments = list(page.segments) if page is not None else []
         self._next_target = self._segments[-1].target_end if self._segments else -1
         loss = self.lose_target(at)
         self.cut_below = -1  # pages before this one end below it
@@ -301,7 +324,8 @@ class PartitionMap:
 
     def _page(self, segments: list[Segment]) -> Page:
         ids = self.source_id, self.target_id
-        return Page(self._number, *ids, self._covered, self.position, self.epoch, tuple(segments))
+        state = self._covered, self.position, self.epoch, self.producer_id, self.producer_from
+        return Page(self._number, *ids, *state, tuple(segments))
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
         """Begin a run, behind what is due before it."""
@@ -430,6 +454,8 @@ def encode_page(page: Page) -> bytes:
     out += varint(page.covered)
     out += varint(page.position)
     out += varint(page.epoch)
+    out += varint(page.producer_id)
+    out += varint(page.producer_from)
     out += varint(len(page.segments))
     source_end = target_end = 0
     for segment in page.segments:
@@ -455,6 +481,8 @@ def decode_page(number: int, value: bytes) -> Page:
         covered, at = read_varint(value, at)
         position, at = read_varint(value, at)
         epoch, at = read_varint(value, at)
+        producer_id, at = read_varint(value, at)
+        producer_from, at = read_varint(value, at)
         count, at = read_varint(value, at)
         source_end = target_end = 0
         for _ in range(count):
@@ -470,7 +498,8 @@ def decode_page(number: int, value: bytes) -> Page:
     if not _is_sound(segments, covered):
         raise ProtocolError("damaged page of the offset map: its offsets are impossible")
     ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
-    return Page(number, *ids, covered, position, epoch, tuple(segments))
+    state = covered, position, epoch, producer_id, producer_from
+    return Page(number, *ids, *state, tuple(segments))
 
 
 def _is_sound(segments: Sequence[Segment], covered: int) -> bool:

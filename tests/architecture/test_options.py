@@ -13,9 +13,15 @@ from tests.architecture.property_reads import KeyRead, Reads, modules_with
 
 PROPERTY = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9-]+)+")
 NO_PROPERTIES = frozenset(
-    {"mm2py.caller", "mm2py.certificate", "mm2py-producers.internal", "state.v2"}
+    {
+        "mm2py.caller",
+        "mm2py.certificate",
+        "mm2py-producers.internal",
+        "state.v2",
+        "transaction.version",
+    }
 )
-"""A topic, and members of an ASGI scope and of a stored JSON object, that look like properties."""
+"""A topic, members of an ASGI scope and of a stored JSON object, and a broker feature, that look like properties."""
 
 
 def _models(base: type[ConfigModel] = ConfigModel) -> Iterator[type[ConfigModel]]:

@@ -4,6 +4,7 @@ Each moment: consumers of several groups read and commit while records come -> t
 a second later is compared, record by record, with what they had committed.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, until, write_flow
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 2
 SYNC_S: Final = 2.0
@@ -186,7 +189,7 @@ def move_at_random_moments(
                 Event().wait(max(0.0, stopped + SYNC_S - time.monotonic()))
                 reread += compare(member, target.offsets(member.group), target, stopped)
         worker.check_running()
-    print(f"{len(reread)} partitions moved, read again: {sorted(reread)[-10:]}")
+    log.warning("%d partitions moved, read again: %s", len(reread), sorted(reread)[-10:])
 
 
 def are_synced(members: list[Member], target: Target) -> bool:

@@ -20,9 +20,13 @@ from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until,
 from tests.integration.traffic import (
     Load,
     Logs,
+    Sent,
     assert_equal,
+    ends,
+    producer,
     wait_for_copy,
     wait_for_progress,
+    write,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -82,6 +86,9 @@ async def assert_exact(mirror: Mirror, flow: Flow, topic: str) -> None:
     """Both sides hold the same records, each once, and the map says where."""
     truth, copy = await asyncio.to_thread(wait_for_copy, mirror, flow, topic)
     assert_equal(truth, copy)
+    assert {p: log.offsets for p, log in copy.items()} == {
+        p: log.offsets for p, log in truth.items()
+    }
     assert await asyncio.to_thread(mirror.stop) == 0  # the last runs are durable then
     wrong = await wrong_translations(flow, topic, truth, copy)
     assert not wrong, f"{len(wrong)} wrong, first {wrong[:5]}"
@@ -132,3 +139,74 @@ async def test_kills_of_either_of_two_workers_double_nothing(
                 two.kill()
     with Mirror(flow.file, name="last") as mirror:
         await assert_exact(mirror, flow, topic)
+
+
+async def test_frozen_workers_that_come_back_double_nothing(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2", **SHORT_SESSION})
+    with (
+        Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
+        Mirror(flow.file, name="steady") as steady,
+    ):
+        steady.wait_ready()
+        for turn in range(ROUNDS):
+            with Mirror(flow.file, name=f"frozen-{turn}") as frozen:
+                frozen.wait_ready()
+                wait_for_progress(frozen, flow, topic)
+                load.wait_acked(RATE)
+                begun = len(steady.lines("source task started"))
+                frozen.send(signal.SIGSTOP)
+                until(
+                    lambda begun=begun: len(steady.lines("source task started")) > begun,  # type: ignore[misc]
+                    90,
+                    "the tasks of the frozen worker to run in the other",
+                    alive=steady,
+                )
+                frozen.send(signal.SIGCONT)
+                load.wait_acked(RATE)
+        load.stop()
+        await assert_exact(steady, flow, topic)
+
+
+async def test_another_writer_is_named_and_what_requires_identical_offsets_stops(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, {"offsets.identical": "require", "tasks.max": "1"}
+    )
+    with Mirror(flow.file, name="required") as mirror:
+        mirror.wait_ready()
+        write(flow.source, topic, [Sent(partition, b"a") for partition in range(PARTITIONS)])
+        wait_for_copy(mirror, flow, topic)
+        write(flow.target, flow.remote(topic), [Sent(0, b"foreign")])
+        write(flow.source, topic, [Sent(0, b"b"), Sent(1, b"b")])
+        until(
+            lambda: mirror.lines(r"another program with producer id -?\d+ wrote offsets 1 to 1"),
+            60,
+            "the foreign writer to be named",
+            alive=mirror,
+        )
+        until(lambda: ends(flow.target, flow.remote(topic))[1] == 2, 60, "partition 1 to go on")
+        assert mirror.stop() == 0
+
+
+async def test_a_partition_that_cannot_have_the_same_offsets_is_not_begun(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, topic, {"offsets.identical": "require"})
+    client = producer(region_a, transactional_id=f"{topic}-holes")
+    client.init_transactions(60)
+    for _ in range(2):
+        client.begin_transaction()
+        client.produce(topic, b"x", partition=0)
+        client.commit_transaction()
+    with Mirror(flow.file, name="refused") as mirror:
+        mirror.wait_ready()
+        until(
+            lambda: mirror.lines("source offset 1 has no record to copy"),
+            60,
+            "the hole",
+            alive=mirror,
+        )
+        assert mirror.stop() == 0

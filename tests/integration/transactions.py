@@ -46,14 +46,16 @@ def kept(transactions: int, each: int) -> int:
     return ended * each
 
 
-def write_mixed(region: KafkaAddress, topic: str, transactions: int, each: int) -> None:
-    """Write to partitions 0 and 1 in turns; three of ten transactions are aborted."""
+def write_mixed(
+    region: KafkaAddress, topic: str, transactions: int, each: int, *, turn: int = 0
+) -> None:
+    """Write to partitions 0 and 1 in turns; three of ten transactions are aborted. Values differ between turns."""
     client = producer(region, transactional_id=f"{topic}-mixed", linger_ms=2)
     client.init_transactions(TIMEOUT_S)
     for number in range(transactions):
         aborts = number % 10 in _ABORTS
         word = ABORTED if aborts else b"kept"
-        values = (b"%s %d %d" % (word, number, record) for record in range(each))
+        values = (b"%s %d %d %d" % (word, turn, number, record) for record in range(each))
         write_one(client, topic, values, commit=not aborts)
 
 

@@ -345,7 +345,7 @@ def test_a_page_is_read_as_it_was_written(
     for source, records, hole, mark in spans:
         segments.append(Segment(source, records, target + hole, mark))
         target = segments[-1].target_end
-    page = Page(number, OLD, NEW, covered, covered - 1, -1, tuple(segments))
+    page = Page(number, OLD, NEW, covered, covered - 1, -1, 7, number, tuple(segments))
     assert decode_page(number, encode_page(page) + b"later versions add") == page
     key = encode_page_key(TopicPartition(topic, partition), number)
     assert decode_page_key(key) == (TopicPartition(topic, partition), number)

@@ -7,11 +7,12 @@ One cluster's log and its topic of producer ids; a flow reads both. The invarian
 import asyncio
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from mm2py.client.fetch.log_reader import RecordHandler
+from mm2py.client.fetch.log_reader import RecordHandler, Trouble
 from mm2py.errors import RetriableError
 from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, encode_producer
 from mm2py.protocol.batch_stage import DropReason, classify
@@ -104,7 +105,19 @@ class World:
             await self.pause()
 
 
-class IdLog:
+class ReadWhole:
+    """What a reader of ids does not use of a log."""
+
+    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
+        raise NotImplementedError
+
+    async def tail(
+        self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
+    ) -> None:
+        raise NotImplementedError
+
+
+class IdLog(ReadWhole):
     """The topic as ``LogReader`` reads it: to the end of the moment when it is asked, with faults."""
 
     def __init__(self, world: World) -> None:
@@ -198,7 +211,7 @@ async def test_no_batch_of_a_mirror_is_copied_back_and_no_other_is_dropped(seed:
 async def test_2_calls_during_a_read_share_the_next_one_and_never_that_one() -> None:
     reads: list[asyncio.Event] = []
 
-    class SlowLog:
+    class SlowLog(ReadWhole):
         async def read_to_end(self, handle: RecordHandler) -> None:
             del handle
             reads.append(asyncio.Event())

@@ -87,8 +87,7 @@ def list_groups(
     Ends with 3 if one would skip records.
     """
     with access.client() as rest:
-        path = flow_path(flow_name(flow), "groups")
-        found = rest.rows(f"{path}?top={top}")
+        found = rest.rows(flow_path(flow_name(flow), "groups"), {"top": top})
     Printer(output).rows(found, found, _GROUPS, "no group is checkpointed")
     return _health(found)
 
@@ -144,9 +143,14 @@ def translate_offset(
 
     Ends with 3 if its record is not on the other side: lost, never existed, or not copied yet.
     """
-    query = f"topic={quote(topic)}&partition={partition}&offset={offset}&direction={direction}"
+    query: dict[str, str | int] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "direction": direction.value,
+    }
     with access.client() as rest:
-        found = rest.row(f"{flow_path(flow_name(flow), 'translate')}?{query}")
+        found = rest.row(flow_path(flow_name(flow), "translate"), query)
     printer = Printer(output)
     if printer.is_table:
         there = count_of(found, "to_offset")

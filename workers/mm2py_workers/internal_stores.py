@@ -144,13 +144,6 @@ class FlowTables:
         table = self.own_table(ledger_topic(source), "delete", replication_factor, follow=False)
         return LedgerStore(table, meter=meter, clock=self._clock)
 
-    def producer_ids(self, replication_factor: int) -> ProducerIdStore:
-        """Return what publishes the producer ids of the flow's tasks, always the same."""
-        if self._producer_ids is None:
-            table = self.own_table(PRODUCERS_TOPIC, "compact", replication_factor, follow=False)
-            self._producer_ids = ProducerIdStore(table)
-        return self._producer_ids
-
     def offset_map(
         self, source: str, replication_factor: int, *, transactional: bool = False
     ) -> OffsetMapStore:
@@ -160,6 +153,13 @@ class FlowTables:
             topic, "compact", replication_factor, follow=False, transactional=transactional
         )
         return OffsetMapStore(table, partial(read_page, self.cluster, topic))
+
+    def producer_ids(self, replication_factor: int) -> ProducerIdStore:
+        """Return what publishes the producer ids of the flow's tasks, always the same."""
+        if self._producer_ids is None:
+            table = self.own_table(PRODUCERS_TOPIC, "compact", replication_factor, follow=False)
+            self._producer_ids = ProducerIdStore(table)
+        return self._producer_ids
 
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""

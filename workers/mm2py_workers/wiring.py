@@ -277,7 +277,7 @@ def _derive(
         if connector in plugins.names
     }
     if SOURCE in connectors and _runs_both_ways(config, name):
-        # What stands between these two flows and an endless circle is not left to what a cluster allows.
+        # What is between these two flows and an endless circle is not left to what a cluster allows.
         connectors[SOURCE].setdefault(LOOP_SUPPRESSION, Suppression.ON)
     return FlowPlan(
         name=name,

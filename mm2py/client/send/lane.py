@@ -41,6 +41,7 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "DEFINITE_RETRIABLE",
+    "MAX_SEQUENCE",
     "REPAIRABLE",
     "TOO_LARGE",
     "UNKNOWN_OUTCOME",
@@ -48,6 +49,7 @@ __all__ = [
     "MergePlan",
     "SenderLane",
     "Sent",
+    "Writer",
 ]
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
@@ -122,6 +124,14 @@ class Outcome(Enum):
     UNKNOWN = auto()
 
 
+class Writer(NamedTuple):
+    """Who wrote a batch, and the sequence that follows it."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
 TINY_COMPRESSED_BYTES: Final = 2 * 1024
 
 
@@ -183,9 +193,12 @@ class SenderLane:
         "connection",
         "epoch",
         "error",
+        "foreign",
+        "lasting",
         "leader",
         "limit_bytes",
         "next_sequence",
+        "next_source",
         "producer_id",
         "progress",
         "queue",
@@ -232,6 +245,9 @@ class SenderLane:
         self._apart = 0  # of the queue's first batches, which are not joined: one is damaged
         self._under_way = 0
         self._max_in_flight = max_in_flight
+        self.next_source = -1  # source offset behind what was offered, where it is followed
+        self.lasting = False  # a successor continues under its producer id
+        self.foreign: tuple[int, int] | None = None  # target offsets that another writer took
         # As of the last ``look_after``: acknowledgements, and the newest batch that waited.
         self._seen: tuple[int, RecordBatch | None] = (0, None)
         self._was_full = False  # as many batches as may be were under way before the last answer
@@ -284,6 +300,15 @@ class SenderLane:
         self.queue.extend(zip(repeat(source), batches, strict=False))
         self.queued_bytes += size
         return size
+
+    def hole_before(self, batches: Sequence[RecordBatch]) -> int | None:
+        """Return the first source offset that is missing before or in batches to be offered; None if none is."""
+        for batch in batches:
+            for first, count in batch.runs:
+                if self.next_source >= 0 and first != self.next_source:
+                    return self.next_source
+                self.next_source = first + count
+        return None
 
     def next_bytes(self) -> int:
         """Return the size of what ``take`` would return if it joined nothing; only after ``can_send``."""
@@ -345,6 +370,12 @@ class SenderLane:
 
     # -- events -----------------------------------------------------------------------------------
 
+    def keeps_producer(self, writer: Writer | None) -> None:
+        """The producer id outlives the process: continue a predecessor's, or begin with our own. Only in OPENING."""
+        self.lasting = True
+        if writer is not None:
+            self.producer_id, self.epoch, self.next_sequence = writer
+
     def opened(self, leader: int, log_end: int) -> None:
         """The leader is known, and where the log ended before our first batch (-1: may not be read)."""
         self.leader = leader
@@ -376,6 +407,8 @@ class SenderLane:
             sent.base_offset = base_offset
             self.queued_bytes -= sent.counted
             if base_offset >= 0:
+                if self.lasting and base_offset > self.acked_end >= 0:
+                    self.foreign = self.acked_end, base_offset
                 self.acked_end = base_offset + sent.batch.count
             self._confirmed = True
             return (sent,)

@@ -26,6 +26,10 @@ class LaneOwner(Protocol):
         """Return a new producer id and its epoch, announced; ``Mm2pyError``: not now."""
         ...
 
+    async def announce(self, producer_id: int) -> None:
+        """Announce an id that is about to be used; raises as ``new_producer``."""
+        ...
+
     def allowed(self) -> bool:
         """Whether anything may leave now."""
         ...

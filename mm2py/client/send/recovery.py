@@ -5,7 +5,7 @@ the lane's next state -> ``LaneOwner``. When to do which is decided in lane.py.
 """
 
 import logging
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
@@ -20,6 +20,7 @@ from mm2py.errors import (
     Mm2pyError,
     PartitionError,
     ProtocolError,
+    TargetMovedError,
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
@@ -27,13 +28,20 @@ from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
 from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["LaneRecovery", "batches_of_producer"]
+__all__ = ["Landed", "LaneRecovery", "batches_of_producer", "late_write"]
 
 log = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 _PATIENT_RETRIES: Final = 3
 """Refusals that pass by themselves are not worth a word before that many."""
+
+
+class Landed(NamedTuple):
+    """A batch in the target's log."""
+
+    offset: int
+    records: int
 
 
 @final
@@ -102,18 +110,23 @@ class LaneRecovery:
 
     async def _resolve(self, lane: SenderLane) -> None:
         """Find out from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
-        found: dict[int, int] = {}
-        if lane.has_unknown():
+        found: dict[int, Landed] = {}
+        if lane.has_unknown() or lane.lasting:
             try:
                 found = await batches_of_producer(
                     self._cluster, lane.target, lane.producer_id, lane.epoch, lane.acked_end
                 )
             except FatalServerError as error:
                 doubtful = [sent for sent in lane.unsettled if sent.unknown_before]
-                first, last = doubtful[0].batch.base_offset, doubtful[-1].batch.last_offset
-                self._owner.doubted(doubtful[0].source, first, last, error)
+                if doubtful:
+                    first, last = doubtful[0].batch.base_offset, doubtful[-1].batch.last_offset
+                    self._owner.doubted(doubtful[0].source, first, last, error)
+        if lane.lasting and not _all_ours(lane, found):
+            self._owner.failed(lane, late_write(lane.target))
+            return
         try:
-            self._owner.delivered(lane, lane.resolved(found))
+            offsets = {sequence: landed.offset for sequence, landed in found.items()}
+            self._owner.delivered(lane, lane.resolved(offsets))
         except ValueError as error:
             self._owner.failed(lane, Mm2pyError(f"order on the target is broken: {error}"))
             return
@@ -121,7 +134,9 @@ class LaneRecovery:
             await self._bump(lane)
 
     async def _bump(self, lane: SenderLane) -> None:
-        if lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
+        # A lasting id is used at its first epoch alone: a predecessor's late write must meet our sequences.
+        lasting, lane.lasting = lane.lasting, False
+        if not lasting and lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
             lane.new_epoch(lane.producer_id, lane.epoch + 1)
         else:
             lane.new_epoch(*await self._owner.new_producer())
@@ -131,13 +146,26 @@ class LaneRecovery:
         )  # fmt: skip
 
 
+def _all_ours(lane: SenderLane, found: dict[int, Landed]) -> bool:
+    """Whether the batches of the lane's producer id behind its last acknowledged one are its own."""
+    sent = {it.base_sequence: it.batch.count for it in lane.unsettled}
+    return all(sent.get(sequence) == landed.records for sequence, landed in found.items())
+
+
+def late_write(target: TopicPartition) -> TargetMovedError:
+    """Return the error of a lane whose log was moved by a predecessor."""
+    return TargetMovedError(
+        f"a late write of an earlier task is in {target} on the target; the task reads the log again"
+    )
+
+
 # ---- the tail of a target partition (rules 5-7); headers only
 
 
 async def batches_of_producer(
     cluster: Cluster, tp: TopicPartition, producer_id: int, epoch: int, from_offset: int
-) -> dict[int, int]:
-    """Return base sequence -> base offset of every batch of (``producer_id``, ``epoch``) in the log.
+) -> dict[int, Landed]:
+    """Return base sequence -> offset and records of every batch of (``producer_id``, ``epoch``) in the log.
 
     Reads from ``from_offset`` (the log end before our first batch, or the offset behind our last
     acknowledged one; from the log start where that is -1, or not in the log any more) to the log end as of the
@@ -154,7 +182,7 @@ async def batches_of_producer(
         # An unknown epoch answers -1 without an error (real-broker.md 7): as good as a moved leader.
         cluster.leader_moved(tp)
         raise codes.server_error(end.error_code or codes.FENCED_LEADER_EPOCH, f"log end of {tp}")
-    found: dict[int, int] = {}
+    found: dict[int, Landed] = {}
     position = from_offset
     start = await _log_start(cluster, tp, leader.epoch)
     if not start <= position <= end.end_offset:
@@ -176,7 +204,7 @@ async def _log_start(cluster: Cluster, tp: TopicPartition, leader_epoch: int) ->
 
 
 def _note_ours(
-    record_set: Bytes | None, position: int, producer: tuple[int, int], found: dict[int, int]
+    record_set: Bytes | None, position: int, producer: tuple[int, int], found: dict[int, Landed]
 ) -> int:
     """Add the batches of ``producer`` to ``found``; return the offset behind the last whole batch."""
     at, end = 0, 0 if record_set is None else len(record_set)
@@ -186,7 +214,7 @@ def _note_ours(
         if end - at < length:
             break
         if fields[9:11] == producer:
-            found[fields[11]] = base_offset
+            found[fields[11]] = Landed(base_offset, fields[12])
         position = base_offset + last_delta + 1
         at += length
     return position

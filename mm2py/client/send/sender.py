@@ -20,7 +20,14 @@ from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.owner import Announce
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
-from mm2py.client.send.tail import CopiedSoFar, Recognised
+from mm2py.client.send.resume import LaneResume
+from mm2py.client.send.tail import (
+    CopiedSoFar,
+    Identical,
+    Recognised,
+    not_identical,
+    writer_at,
+)
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
@@ -127,12 +134,22 @@ class Sender:
             cuts=not whole_batches,
             most_bytes=0 if whole_batches else settings.max_request_size,
         )
-        self._opening = LaneOpening(cluster, self._limits, clock=clock, owner=self, copied=copied)
+        self._opening = LaneOpening(
+            cluster,
+            self._limits,
+            clock=clock,
+            owner=self,
+            resume=None if copied is None else LaneResume(cluster, copied, clock=clock, owner=self),
+        )
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
+        self._foreign: set[TopicPartition] = set()
+        """Targets whose other writer was named."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._copied = copied
+        self._announced: set[int] = set()
         self._producer_id = -1
         self._epoch = -1
         self._closed = False
@@ -156,9 +173,14 @@ class Sender:
             Mm2pyError: the target gives none now, or it cannot be announced.
         """
         answer = await self._cluster.call_any(messages.init_producer_id())
-        if self._announce is not None:
-            await self._announce(answer.producer_id)
+        await self.announce(answer.producer_id)
         return answer.producer_id, answer.producer_epoch
+
+    async def announce(self, producer_id: int) -> None:
+        """Announce an id before its first use by this Sender, also one that a predecessor had."""
+        if self._announce is not None and producer_id not in self._announced:
+            await self._announce(producer_id)
+            self._announced.add(producer_id)
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -168,6 +190,7 @@ class Sender:
         if lane is None:
             lane = self._lanes[target] = self._new_lane(target)
             self._opening.add(lane)
+        self._fail_at_hole(lane, batches)
         if lane.state is LaneState.FAILED:
             for batch in batches:
                 _release(batch)
@@ -186,6 +209,17 @@ class Sender:
             self.ready(lane)
         elif lane.state is LaneState.OPENING:
             self._opening.offered(lane)
+
+    def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
+        """End a partition whose offsets must be identical where its source has none to copy."""
+        if self._copied is None or self._copied.identical is not Identical.REQUIRE:
+            return
+        hole = lane.hole_before(batches)
+        if hole is not None and lane.state is not LaneState.FAILED:
+            text = (
+                f"source offset {hole} has no record to copy (compaction, a transaction, or lost)"
+            )
+            self.failed(lane, not_identical(lane, text))
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes of one target partition that are not acknowledged yet."""
@@ -281,6 +315,8 @@ class Sender:
         try:
             if code == 0:
                 self.delivered(lane, lane.acknowledged(sent, base_offset))
+                if lane.foreign is not None:
+                    self._note_foreign(lane)
                 if lane.state is LaneState.FLOWING:  # the ordinary case
                     if lane.queue:
                         self.ready(lane)
@@ -424,6 +460,38 @@ class Sender:
         """End a partition."""
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
+
+    def _note_foreign(self, lane: SenderLane) -> None:
+        """Another program wrote between our batches: name it, and end the partition where offsets must be identical."""
+        assert lane.foreign is not None
+        (first, end), lane.foreign = lane.foreign, None
+        required = self._copied is not None and self._copied.identical is Identical.REQUIRE
+        if required or lane.target not in self._foreign:
+            self._foreign.add(lane.target)
+            self.spawn(self._name_foreign(lane, first, end, required=required))
+
+    async def _name_foreign(
+        self, lane: SenderLane, first: int, end: int, *, required: bool
+    ) -> None:
+        try:
+            writer = await writer_at(self._cluster, lane.target, first)
+            name = "" if writer is None else f"with producer id {writer.producer_id}"
+        except Mm2pyError as error:
+            name = f"(its batch cannot be read: {error})"
+        if not required:
+            log.warning(
+                "another program %s writes to a target partition, offsets are not the same on both clusters from"
+                " here on partition=%s first_offset=%d last_offset=%d",
+                name,
+                lane.target,
+                first,
+                end - 1,
+            )
+        elif lane.state is not LaneState.FAILED:
+            self.failed(
+                lane,
+                not_identical(lane, f"another program {name} wrote offsets {first} to {end - 1}"),
+            )
 
     def _drop(self, lane: SenderLane) -> None:
         self.buffered_bytes -= lane.queued_bytes

@@ -16,9 +16,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, final
 
-from mm2py.errors import ProtocolError
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.send.lane import MAX_SEQUENCE, SenderLane, Writer
+from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.compression import decompress
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import (
@@ -27,6 +31,7 @@ from mm2py.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_FLAG,
+    TRANSACTIONAL_FLAG,
     Bytes,
     Codec,
     RecordBatch,
@@ -35,7 +40,16 @@ from mm2py.protocol.record_bytes import walk
 from mm2py.protocol.splice import rewrite
 from mm2py.types import TopicPartition
 
-__all__ = ["CopiedSoFar", "LaneTail", "Recognised"]
+__all__ = [
+    "CopiedSoFar",
+    "Identical",
+    "KeptProducer",
+    "LaneTail",
+    "LogEnd",
+    "Recognised",
+    "not_identical",
+    "writer_at",
+]
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +60,49 @@ Content = tuple[int, bytes]
 """Timestamp, and key, value and headers in their stored form."""
 
 
+class Identical(StrEnum):
+    """Whether offsets must be the same on both clusters (``offsets.identical``)."""
+
+    REQUIRE = "require"
+    """A partition where they cannot be fails."""
+    PREFER = "prefer"
+    """They are where the source is dense and nothing else writes to the target; the rest is reported."""
+    OFF = "off"
+
+
+class LogEnd(NamedTuple):
+    """Where a target partition's log ends, its topic's id (zeros where the cluster has none), who writes behind that."""
+
+    offset: int
+    topic_id: bytes
+    producer_id: int = -1
+
+
+class KeptProducer(NamedTuple):
+    """The producer id of a partition's copies, -1 for none, and the target offset where it began to write."""
+
+    producer_id: int
+    began: int
+
+
 class CopiedSoFar(Protocol):
     """What is known of the copies of a partition before its first batch is sent."""
 
-    def target_end(self, source: TopicPartition) -> int:
-        """Return the target offset behind the newest known copy; -1 where nothing is known."""
+    def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
+        """Return the target offset behind the newest known copy in the topic with this id; -1: nothing is known."""
         ...
 
-    def begin(self, ends: Mapping[TopicPartition, int]) -> Awaitable[None]:
-        """Note where the target's logs end before the first copy, by source partition; returns when that is durable.
+    @property
+    def identical(self) -> Identical:
+        """``offsets.identical``."""
+        ...
+
+    def producer(self, source: TopicPartition) -> KeptProducer:
+        """Return the producer id that the copies of a partition were last written with."""
+        ...
+
+    def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
+        """Note where the target's logs end and who writes behind that, by source partition; returns when that is durable.
 
         A log that ends before its newest known copy has lost it.
         """
@@ -122,6 +170,8 @@ class LaneTail:
         self._open: deque[tuple[int, Content]] = deque()
         """Records of the first stored batch, once it had to be opened."""
         self._timed = True
+        self.writers: dict[int, Writer] = {}
+        """By producer id, what follows its last batch here."""
         self.recognised = 0
         self.foreign = 0
         self.is_over = start >= end
@@ -212,14 +262,49 @@ class LaneTail:
                 break
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
             if last >= self._position and fields[0] < self.end:
-                if not attributes & CONTROL_FLAG and count:
+                # What is in a transaction has its map in it: behind the map's end it is aborted, or another's.
+                if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
                     data = view[at : at + size]
+                    self.writers[fields[9]] = _writer(fields)
                     self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))
                 self._position = last + 1
             at += size
 
 
 # ---- records
+
+
+def not_identical(lane: SenderLane, cause: str) -> PartitionError:
+    """Return the error of a partition whose offsets cannot be the same on both clusters."""
+    return PartitionError(
+        f"offsets.identical=require: {cause}, so {lane.target} on the target has other offsets",
+        topic=lane.source.topic,
+        partition=lane.source.partition,
+        remedy="set offsets.identical=prefer to copy it with other offsets, which the offset map translates",
+    )
+
+
+async def writer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Writer | None:
+    """Return who wrote the batch that has an offset; None where it was compacted away.
+
+    Raises:
+        RetriableError: the log cannot be read now.
+        FatalServerError: it may not be read, or has not this offset any more.
+    """
+    fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
+    view = memoryview(fetched.records or b"")
+    at = 0
+    while len(view) - at >= HEADER_BYTES:
+        fields = HEADER.unpack_from(view, at)
+        if fields[0] <= offset <= fields[0] + fields[6]:
+            return _writer(fields)
+        at += fields[1] + 12
+    return None
+
+
+def _writer(fields: Sequence[int]) -> Writer:
+    """Return who wrote the batch with these header fields."""
+    return Writer(fields[9], fields[10], (fields[11] + fields[6] + 1) & MAX_SEQUENCE)
 
 
 def _contents(data: Bytes, *, timed: bool) -> list[tuple[int, Content]]:

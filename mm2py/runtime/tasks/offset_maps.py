@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 
 from mm2py.api.context import EventKind, SourceGap
+from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
@@ -33,10 +34,12 @@ class TaskOffsetMaps:
 
     Args:
         store: where they are kept.
+        identical: ``offsets.identical``.
     """
 
-    def __init__(self, store: MapStore) -> None:
+    def __init__(self, store: MapStore, identical: Identical = Identical.OFF) -> None:
         self._store = store
+        self.identical = identical
         self._maps: dict[TopicPartition, PartitionMap] = {}
         self._unwritten: dict[TopicPartition, list[Page]] = {}
         self._refused = False
@@ -107,18 +110,30 @@ class TaskOffsetMaps:
 
     # ---- what the Sender asks before the first copy
 
-    def target_end(self, source: TopicPartition) -> int:
-        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
-        return -1 if source in self._astray else self.of(source).target_end
+    def producer(self, source: TopicPartition) -> KeptProducer:
+        """Return the producer id that the copies of a partition were last written with."""
+        found = self.of(source)
+        return KeptProducer(found.producer_id, found.producer_from)
 
-    async def begin(self, ends: Mapping[TopicPartition, int]) -> None:
+    def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
+        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
+        found = self.of(source)
+        if source in self._astray or found.is_empty:
+            return -1
+        return 0 if found.is_of_another(topic_id) else found.target_end
+
+    async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable."""
-        for source, end in ends.items():
+        for source, (end, topic_id, producer_id) in ends.items():
             found = self.of(source)
             if found.is_empty:
                 found.anchor(max(found.position, 0), end)
-            elif (loss := found.lose_target(end)) is not None:
-                self.on_loss(source, loss)
+            else:
+                # A topic that was created again has none of the copies, however far it has grown since.
+                loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
+                if loss is not None:
+                    self.on_loss(source, loss)
+            found.writes_to(topic_id, producer_id, end)
         await self.write()
 
     # ---- what happens
@@ -194,7 +209,7 @@ class TaskOffsetMaps:
             if found.cut_below < 0:
                 continue
             page = await self._store.page_below(partition, found.cut_below)
-            loss = found.rebase(page or Page(0, found.source_id, found.target_id, 0, -1, -1, ()))
+            loss = found.rebase(page)
             if loss is not None:
                 self.on_loss(partition, loss)
 

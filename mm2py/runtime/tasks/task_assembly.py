@@ -12,6 +12,7 @@ from typing import Final, TypeGuard, cast, final
 from mm2py.api.context import EventSink
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
@@ -107,7 +108,9 @@ class TaskAssembly:
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
         transactions = None if parts.transactions is None else parts.transactions(spec, framework)
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
-        maps = TaskOffsetMaps(kept if copies else NoMapStore())
+        identical = Identical(framework.offsets_identical)
+        _check_exactly_once(framework, enabled=transactions is not None)
+        maps = TaskOffsetMaps(kept if copies else NoMapStore(), identical)
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
@@ -122,12 +125,6 @@ class TaskAssembly:
             ),
             maps=maps,
         )
-        if transactions is None and framework.exactly_once_support.lower() == "required":
-            raise ConfigError(
-                "exactly.once.support=required: this worker does not have exactly-once source support enabled",
-                remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
-                " <target>.exactly.once.source.support)",
-            )
         connector = parts.plugins.find(framework.connector_class)(config)
         opened = connector.open_task(
             spec.config if transactions is None else committed_reads(spec.config), context
@@ -177,3 +174,18 @@ class TaskAssembly:
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
     """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
     return bool(signature(task.poll).parameters)
+
+
+def _check_exactly_once(framework: TaskFrameworkConfig, *, enabled: bool) -> None:
+    if not enabled and framework.exactly_once_support.lower() == "required":
+        raise ConfigError(
+            "exactly.once.support=required: this worker does not have exactly-once source support enabled",
+            remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
+            " <target>.exactly.once.source.support)",
+        )
+    if enabled and Identical(framework.offsets_identical) is Identical.REQUIRE:
+        raise ConfigError(
+            "offsets.identical=require: with exactly-once support each transaction leaves a marker in the target's"
+            " log, which takes an offset",
+            remedy="set offsets.identical=prefer, or exactly.once.source.support=disabled",
+        )

@@ -54,6 +54,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LEDGER_S: Final = 1.0
+SLOW_S: Final = 30.0
+"""A commit takes milliseconds."""
 
 POLL_MS: Final = 100
 """``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A poll here may be one
@@ -357,7 +359,16 @@ class TransactionCommits:
         """Commit, or join the commit that is under way (4)."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_commit(), name="transaction commit")
-        await asyncio.shield(self._running)
+        running, waited_s = self._running, 0.0
+        while not running.done():
+            await asyncio.wait({running}, timeout=SLOW_S)  # which, cancelled, leaves it running
+            if not running.done():
+                waited_s += SLOW_S
+                log.warning(
+                    "transaction is not committed yet, the target holds it up waited_s=%.0f",
+                    waited_s,
+                )
+        running.result()
 
     async def finish(self, timeout_s: float) -> None:
         """Finish the commit that is under way and commit the rest; ``TimeoutError`` when that takes too long."""

@@ -17,7 +17,7 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, until_tick_s, wait_or_stop
-from mm2py.errors import Mm2pyError, PartitionError, RetriableError
+from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMovedError
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
@@ -375,6 +375,9 @@ class WorkerTask:
         self._failed.add(source)
         self._holds.given_up(source)
         self._stalls.forget(target)
+        if isinstance(error, TargetMovedError):
+            self._crash(error)  # the next start finds the position in the target's log
+            return
         if not isinstance(error, Mm2pyError):
             error = PartitionError(
                 f"cannot be written to {target}: {error}",

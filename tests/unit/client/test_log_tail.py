@@ -11,6 +11,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import Mm2pyError
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
 from mm2py.protocol.records import NewRecord, Record, encode_batch
@@ -49,9 +50,13 @@ class Bench:
         self.clock = LateClock()
         self.broker, self.reader = broker, LogReader(cluster, "log", clock=self.clock)
         self.seen: list[bytes | None] = []
+        self.reports: list[str] = []
 
     def handle(self, _partition: int, record: Record) -> None:
         self.seen.append(record.value)
+
+    def report(self, error: Mm2pyError | None) -> None:
+        self.reports.append("well" if error is None else "trouble")
 
     async def saw(self, *values: bytes) -> None:
         await eventually(lambda: self.seen == list(values))
@@ -73,7 +78,7 @@ async def bench() -> AsyncGenerator[Bench]:
         bench = Bench(broker, cluster)
         broker.append(TP, batch("a"))
         await bench.reader.read_to_end(bench.handle)
-        tail = asyncio.create_task(bench.reader.tail(bench.handle))
+        tail = asyncio.create_task(bench.reader.tail(bench.handle, on_trouble=bench.report))
         try:
             yield bench
         finally:
@@ -114,6 +119,7 @@ async def test_trouble_is_said_once_and_passes(
     await bench.saw(b"a", b"b")
     assert caplog.text.count("topic cannot be followed topic=log") == 1
     assert caplog.text.count("topic is followed again topic=log") == 1
+    assert bench.reports == ["trouble", "well"]
 
 
 @pytest.mark.parametrize("code", [FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER])
@@ -158,3 +164,23 @@ async def test_an_idle_topic_is_not_asked_without_pause(bench: Bench) -> None:
     before = bench.broker.count(FETCH)
     await asyncio.sleep(0.3)
     assert bench.broker.count(FETCH) - before < 12
+
+
+async def test_a_log_that_starts_at_its_end_hands_on_chosen_partitions_and_new_records_alone() -> (
+    None
+):
+    async with FakeBroker(topics={"log": 3}) as broker:
+        settings = ConnectionSettings(bootstrap_servers=broker.bootstrap_servers)
+        cluster = Cluster(settings, alias="x")
+        reader, seen = LogReader(cluster, "log", clock=SYSTEM_CLOCK), list[bytes | None]()
+        broker.append(TP, batch("old"))
+        count = await reader.start_at_end(lambda number, of: number != 1 and of == 3)
+        tail = asyncio.create_task(reader.tail(lambda _, record: seen.append(record.value)))
+        broker.append(OTHER, batch("not chosen"))
+        broker.append(TP, batch("new"))
+        broker.append(TopicPartition("log", 2), batch("newer"))
+        await eventually(lambda: {b"new", b"newer"} <= set(seen))
+        tail.cancel()
+        await asyncio.gather(tail, return_exceptions=True)
+        await cluster.close()
+        assert (count, sorted(it or b"" for it in seen)) == (3, [b"new", b"newer"])

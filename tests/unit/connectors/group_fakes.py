@@ -192,7 +192,9 @@ class FakeMap:
         index = self.index.partitions.setdefault(TopicPartition(topic, partition), PartitionIndex())
         found = tuple(Segment(*it) for it in segments)
         position = len(self.pages)
-        self.pages[position] = page = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, covered, -1, -1, found)
+        self.pages[position] = page = Page(
+            0, NO_TOPIC_ID, NO_TOPIC_ID, covered, -1, -1, -1, 0, found
+        )
         index.put(page, position)
 
     async def read_to_end(self) -> None:

@@ -42,6 +42,8 @@ GOLDEN = Page(
     1612,
     1612,
     7,
+    4711,
+    0,
     (
         Segment(1000, 500, 0),
         Segment(1500, 100, 500, Mark.SOURCE_LOST),
@@ -54,6 +56,8 @@ GOLDEN_2 = Page(
     bytes(16),
     bytes(16),
     5_000_000_000,
+    -1,
+    -1,
     -1,
     -1,
     (Segment(4_999_999_000, 900, 7_000_000_000), Segment(4_999_999_500, 1000, 7_000_000_900)),
@@ -290,7 +294,7 @@ def test_the_cache_keeps_the_pages_used_last() -> None:
     def ref(position: int) -> PageRef:
         return PageRef(0, position, 0, 0, 0, 0, 0)
 
-    page = Page(0, OLD, NEW, 0, -1, -1, (Segment(0, 1, 0), Segment(2, 1, 1)))
+    page = Page(0, OLD, NEW, 0, -1, -1, -1, -1, (Segment(0, 1, 0), Segment(2, 1, 1)))
     cache.put(ref(1), page)
     cache.put(ref(2), page)
     cache.get(ref(1))

@@ -101,7 +101,7 @@ async def test_the_longest_pause_is_the_connectors_own() -> None:
 async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(own: str) -> None:
     cluster = Cluster()
     node = cluster.node(task_auto_restart=own == "false").start()
-    await node.put(**{"task.auto.restart": own})
+    await node.config.put_connector("c", CONFIG | {"name": "c", "task.auto.restart": own})
     await until(lambda: node.state(C0) == "RUNNING")
     starts = node.host.events.count("start c-0 0")
     node.host.say(C0, State.FAILED, FatalError("x"))

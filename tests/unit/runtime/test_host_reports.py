@@ -9,14 +9,17 @@ import pytest
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import Finding, FlowMeter, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
-from mm2py.runtime.hosts.reports import LedgerRelay, PipeLogHandler, TaskReports
+from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler, TaskReports
+from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
-from mm2py.types import TaskId, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.task_host_fakes import spec_of
 from tests.unit.runtime.test_child_host import FIRST, World
 
 ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 
 class Worker:
@@ -28,12 +31,22 @@ class Worker:
         self.held_back: tuple[TopicPartition, ...] = ()
         self.asked = 0
         self.wrote = asyncio.Event()
+        self.meter = FlowMeter(FLOW, FakeClock())
 
     def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
         self.lines.append(f"{level} {logger} {text}{trace}")
 
     def happened(self, event: LossEvent) -> None:
         self.events.append(event)
+
+    def measured(
+        self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
+    ) -> None:
+        self.meter.apply(partitions, gone)
+
+    def found(self, findings: tuple[Finding, ...]) -> None:
+        for finding in findings:
+            self.meter.note_finding(finding)
 
     async def written(self) -> tuple[TopicPartition, ...]:
         self.asked += 1
@@ -47,7 +60,9 @@ def play(scenario: Callable[[Worker, HostPipe, Channel], Coroutine[None, None, N
         here, there = socket.socketpair()
         near, far = await HostPipe.over(here), await HostPipe.over(there)
         worker = Worker()
-        far.channel(0).serve(worker.log_line, worker.happened, worker.written)
+        far.channel(0).serve(
+            worker.log_line, worker.happened, worker.written, worker.measured, worker.found
+        )
         listening = [asyncio.create_task(end.listen()) for end in (near, far)]
         await scenario(worker, near, near.channel(0))
         await near.close()
@@ -125,6 +140,24 @@ def test_partitions_wait_for_the_ledger_each_for_its_own_events() -> None:
             (RETURNS, 1),
             (ORDERS, 2),
         ]
+
+    play(scenario)
+
+
+def test_findings_of_tasks_reach_the_worker_and_end_with_their_task() -> None:
+    async def scenario(worker: Worker, _near: HostPipe, channel: Channel) -> None:
+        meter = FlowMeter(FLOW, FakeClock())
+        relay = MeterRelay(meter, FakeClock(), channel)
+        one = Finding(task="c-0", what="groups not read", text="two", count=2, harms=True)
+        other = Finding(task="c-1", what="commits", text="slow", count=1, harms=False)
+        meter.note_finding(one)
+        meter.note_finding(other)
+        assert relay.send()
+        await until(lambda: worker.meter.findings == (one, other))
+        assert not relay.send(), "nothing has changed"
+        meter.forget_task("c-0")
+        assert relay.send()
+        await until(lambda: worker.meter.findings == (other,))
 
     play(scenario)
 

@@ -1,10 +1,11 @@
 """The maps of a task: restored, filled, written before positions, cut where the target lost records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
 from mm2py.api.context import SourceGap
+from mm2py.client.send.tail import LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError
 from mm2py.mirror.offset_lookup import PageRef, Place, to_target
 from mm2py.mirror.offset_map import (
@@ -23,6 +24,7 @@ from mm2py.storage.offset_map_store import OffsetMapStore
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import FakeStore
 
+OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
 
 
@@ -60,6 +62,9 @@ class BrokenMaps:
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         return None
+
+    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
+        return await claim()
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         if self.error is not None:
@@ -219,3 +224,49 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back(
     broken.error = None
     await maps.write()
     assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)
+
+
+async def test_a_copy_that_was_created_again_has_lost_everything_however_far_it_has_grown() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    await maps.begin({ORDERS: LogEnd(0, OLD)})
+    maps.of(ORDERS).add(0, 10, 0)
+    await maps.write()
+    again = await restored(topic, ORDERS)
+    losses: list[TargetLoss] = []
+    again.on_loss = lambda _partition, loss: losses.append(loss)
+    assert again.target_end(ORDERS, OLD) == 10
+    assert again.target_end(ORDERS, NEW) == 0
+    await again.begin({ORDERS: LogEnd(500, NEW)})
+    assert losses == [TargetLoss(0, 9, 0, 9)]
+    last = await restored(topic, ORDERS)
+    assert last.target_end(ORDERS, NEW) == 0
+    await last.begin({ORDERS: LogEnd(500, NEW)})
+    assert len(losses) == 1
+
+
+async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    assert maps.target_end(ORDERS, OLD) == -1
+    assert maps.resume(ORDERS, 40) == 40
+    await maps.begin({ORDERS: LogEnd(7, OLD)})
+    again = await restored(topic, ORDERS)
+    assert again.resume(ORDERS, 40) == 40
+    assert again.target_end(ORDERS, OLD) == 7
+
+
+async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    maps.of(ORDERS).add(0, 10, 0)
+    maps.stored({ORDERS: 9})
+    maps.of(ORDERS).add(10, 5, 10)
+    maps.taken({ORDERS: 14}, {ORDERS: 3})
+    await maps.write()
+    killed = await restored(topic, ORDERS)
+    assert killed.resume(ORDERS, 10) == 15  # killed between the map and the position
+    assert (killed.target_end(ORDERS, OLD), killed.epoch(ORDERS)) == (15, 3)
+    set_back = await restored(topic, ORDERS)
+    assert set_back.resume(ORDERS, 3) == 3
+    assert set_back.target_end(ORDERS, OLD) == -1

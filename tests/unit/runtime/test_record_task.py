@@ -104,6 +104,26 @@ async def test_a_position_waits_for_every_earlier_record_whatever_its_topic() ->
     assert adapter.source_offset(key, committed[key]) == {"line": 3}
 
 
+async def test_source_partitions_that_share_a_target_share_its_batches() -> None:
+    records = [replace(_record(n), source_partition={"file": f"{n % 5}.txt"}) for n in range(1, 21)]
+    script = Script(records)
+    adapter, committed = _adapter(script)
+    (item,) = await adapter.poll(1 << 20)
+    (batch,) = item.batches
+    assert batch.count == 20
+    first = batch.runs[0][0]
+    adapter.acknowledged(item.source, first + 9)
+    adapter.delivered(Delivery(item.source, item.target, (Run(first, 10, 70),), 0, 0))
+    assert script.landed == [(str(n).encode(), 69 + n) for n in range(1, 11)]
+    lines = {
+        str(adapter.source_partition(key)["file"]): adapter.source_offset(key, position)["line"]
+        for key, position in committed.items()
+    }
+    assert lines == {"1.txt": 6, "2.txt": 7, "3.txt": 8, "4.txt": 9, "0.txt": 10}
+    adapter.acknowledged(item.source, first + 19)
+    assert adapter.source_offset(next(iter(committed)), 0) == {"line": 16}
+
+
 async def test_large_rounds_are_split_into_batches() -> None:
     big = b"x" * (BATCH_BYTES // 2)
     adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))

@@ -164,3 +164,11 @@ async def test_starting_a_task_again_stops_the_old_one_first() -> None:
     assert task.stopped == 1
     await until(lambda: stage.statuses.words == ["RUNNING", "UNASSIGNED", "RUNNING"])
     await stage.host.stop_task(name, 1.0)
+
+
+async def test_required_exactly_once_needs_a_worker_that_has_it() -> None:
+    stage = Stage(Lines())
+    name = await stage.start(exactly_once_support="required")
+    status = stage.host.status(name)
+    assert status is not None
+    assert "this worker does not have exactly-once source support enabled" in str(status.cause)

@@ -12,7 +12,7 @@ from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
 from mm2py.api.task import Outgoing, Run
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.errors import ConnectionFailedError, FatalError, PartitionError
+from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
@@ -455,3 +455,17 @@ async def test_a_task_that_ends_without_a_permit_commits_nothing() -> None:
     await bench.running.stop(1.0)
     assert bench.store.writes == []
     assert len(bench.sender.waiting) == 1
+
+
+async def test_a_log_that_a_late_write_moved_fails_the_task_so_that_its_next_start_reads_it() -> (
+    None
+):
+    task = FakeTask([outgoing("orders", 100, 10)])
+    bench = Bench(task, acknowledge=False)
+    bench.running.start()
+    await until(lambda: bool(bench.sender.waiting))
+    bench.sender.refuse(ORDERS, TargetMovedError("a late write of an earlier task"))
+    await until(lambda: bench.running.status.state.value == "FAILED")
+    assert isinstance(bench.running.status.cause, TargetMovedError)
+    assert bench.events == []
+    assert bench.position("orders") is None

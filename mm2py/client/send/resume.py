@@ -1,0 +1,259 @@
+"""Where new lanes of copies begin: behind what predecessors wrote, under the producer id that they wrote it with.
+
+Flow: lanes of one broker with the ends of their logs -> what is known of earlier copies (``CopiedSoFar``) -> ``Beginning``, or
+a ``LaneTail`` whose records are compared with the lane's first batches -> ``Beginning``.
+
+A predecessor may have been killed, frozen or cut off, and a request of it may reach the log late. Its successor continues
+the sequences of the same producer id where the log shows them, so a late batch is a duplicate for the broker, or out of
+order, or it is in the log first: then the successor's batch is refused, and the log is read again.
+
+Invariants (the model is tests/property/test_copy_continues.py):
+
+1. The producer id of a partition is durable before its first batch is sent.
+2. A producer id is continued only behind its own last batch, read from the log, or where it began and nothing is; otherwise
+   the process's own, fresh id is used.
+3. It is used with the epoch of that batch: a new epoch would let a late batch of the old one pass unnoticed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.client.connect.admin import ListedOffset
+from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.send.lane import LaneState, SenderLane, Writer
+from mm2py.client.send.owner import LaneOwner
+from mm2py.client.send.tail import CopiedSoFar, Identical, LaneTail, LogEnd, writer_at
+from mm2py.clock import Clock
+from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedVersionError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol import messages
+from mm2py.protocol.fetch import FetchedPartition
+from mm2py.protocol.log_offsets import EpochQuery
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import TopicPartition
+
+__all__ = ["Beginning", "LaneResume"]
+
+log = logging.getLogger(__name__)
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+
+
+class Beginning(NamedTuple):
+    """Where a lane begins: the end of its log, and the producer whose sequences it continues, None for its own."""
+
+    log_end: int
+    writer: Writer | None = None
+
+
+@final
+class LaneResume:
+    """Finds the beginnings of the lanes of one Sender."""
+
+    def __init__(
+        self, cluster: Cluster, copied: CopiedSoFar, *, clock: Clock, owner: LaneOwner
+    ) -> None:
+        self._cluster, self._copied = cluster, copied
+        self._clock, self._owner = clock, owner
+        self._tails: dict[TopicPartition, asyncio.Event] = {}
+        """Lanes whose first batches are compared with the log; set when more were offered."""
+
+    @property
+    def identical(self) -> Identical:
+        """``offsets.identical``."""
+        return self._copied.identical
+
+    def offered(self, lane: SenderLane) -> None:
+        """A lane that is not open yet has more batches."""
+        more = self._tails.get(lane.target)
+        if more is not None:
+            more.set()
+
+    async def look(
+        self, node_id: int, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
+    ) -> dict[SenderLane, Beginning | LaneTail | ServerError]:
+        """Return where each lane begins, what has to be compared before, or why it is not known; durable then.
+
+        Raises:
+            RetriableError: the broker does not answer, or the offset map cannot be written now.
+        """
+        readable = [lane for lane in lanes if ends[lane.target].error is None]
+        ids = {lane: self._topic_id(lane) for lane in readable}
+        known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
+        log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
+        if self.identical is not Identical.OFF:
+            # Another file may suppress loops by now than when a predecessor got the id.
+            for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
+                if kept >= 0:
+                    await self._owner.announce(kept)
+        found: dict[SenderLane, Beginning | LaneTail | ServerError] = {}
+        for lane in readable:
+            end = log_ends.get(lane, ends[lane.target].offset)
+            if isinstance(end, ServerError):
+                found[lane] = end
+            elif 0 <= known[lane] < end:
+                read = partial(self._read, lane.target)
+                found[lane] = LaneTail(lane.target, known[lane], end, read)
+            else:
+                found[lane] = Beginning(end)
+        begun = [lane for lane, beginning in found.items() if isinstance(beginning, Beginning)]
+        writers = await asyncio.gather(
+            *(self._writer_behind(lane, _end_of(found[lane])) for lane in begun)
+        )
+        for lane, writer in zip(begun, writers, strict=True):
+            found[lane] = Beginning(_end_of(found[lane]), writer)
+        await self._copied.begin(
+            {
+                lane.source: LogEnd(_end_of(it), ids[lane], self._producer(lane, it))
+                for lane, it in found.items()
+                if not isinstance(it, ServerError)
+            }
+        )
+        return found
+
+    async def compare(self, lane: SenderLane, tail: LaneTail) -> Beginning:
+        """Compare a lane's first batches with the tail of its log; return where it begins behind that.
+
+        Raises:
+            ProtocolError: the tail or a batch is damaged.
+        """
+        more = self._tails[lane.target] = asyncio.Event()
+        try:
+            while lane.state is LaneState.OPENING and not tail.is_over:
+                if not lane.queue:
+                    more.clear()
+                    await more.wait()
+                    continue
+                await self._compare_first(lane, tail)
+        finally:
+            del self._tails[lane.target]
+        if tail.recognised:
+            log.info(
+                "records of a predecessor were found in the target's log partition=%s records=%d",
+                lane.target,
+                tail.recognised,
+            )
+        writer = tail.writers.get(self._copied.producer(lane.source).producer_id)
+        if writer is None:
+            writer = await self._writer_behind(lane, tail.start)
+        if writer is None:
+            await self._begin_anew(lane, tail.end)
+        return Beginning(tail.end, writer)
+
+    async def _compare_first(self, lane: SenderLane, tail: LaneTail) -> None:
+        source, batch = lane.queue[0]
+        try:
+            parts, rest = await tail.compare(batch)
+        except FatalServerError as error:
+            # It may be written, not read: what a predecessor wrote of this cannot be known.
+            self._owner.doubted(source, batch.base_offset, batch.last_offset, error)
+            tail.is_over = True
+            return
+        if lane.queue and lane.queue[0][1] is batch:  # else it was given up meanwhile
+            self._owner.recognised(lane, parts, rest)
+
+    # ---- producers
+
+    def _producer(self, lane: SenderLane, found: Beginning | LaneTail) -> int:
+        """Return the id that is kept for a partition; a tail may still show that the one known continues."""
+        if self.identical is Identical.OFF:
+            return -1
+        if isinstance(found, LaneTail):
+            return self._copied.producer(lane.source).producer_id
+        return lane.producer_id if found.writer is None else found.writer.producer_id
+
+    async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
+        """Return the partition's producer if the batch before ``end`` is its own, or it has none yet; else None."""
+        producer_id, began = self._copied.producer(lane.source)
+        if producer_id >= 0 and end == began:
+            return Writer(producer_id, 0, 0)
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while producer_id >= 0 and end > 0 and self.identical is not Identical.OFF:
+            try:
+                writer = await writer_at(self._cluster, lane.target, end - 1)
+            except FatalServerError:
+                break  # deleted, or it may not be read
+            except Mm2pyError as error:
+                log.debug("log of %s cannot be read yet cause=%s", lane.target, error)
+                await self._clock.sleep(backoff.next_s())
+                continue
+            if writer is not None and writer.producer_id == producer_id:
+                return writer
+            break
+        return None
+
+    async def _begin_anew(self, lane: SenderLane, end: int) -> None:
+        """Keep the lane's own producer id, however long that takes."""
+        if self.identical is Identical.OFF:
+            return
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while lane.state is LaneState.OPENING:
+            try:
+                log_end = LogEnd(end, self._topic_id(lane), lane.producer_id)
+                await self._copied.begin({lane.source: log_end})
+            except Mm2pyError as error:
+                self._owner.stalled(lane, error)
+                await self._clock.sleep(backoff.next_s())
+            else:
+                return
+
+    def _topic_id(self, lane: SenderLane) -> bytes:
+        return self._cluster.known_topic_id(lane.target.topic) or NO_TOPIC_ID
+
+    # ---- logs
+
+    async def _log_ends(
+        self, node_id: int, lanes: Sequence[SenderLane]
+    ) -> dict[SenderLane, int | ServerError]:
+        """Return where logs end, which the high watermark may hide: a broker may still be storing a predecessor's batch."""
+        leaders = {lane: self._cluster.known_leader(lane.target) for lane in lanes}
+        queries = [
+            EpochQuery(lane.target.topic, lane.target.partition, leader.epoch, leader.epoch)
+            for lane, leader in leaders.items()
+            if leader is not None
+        ]
+        if not queries:
+            return {}
+        connection = await self._cluster.connection(node_id, ADMIN)
+        try:
+            answers = await connection.call(messages.offset_for_leader_epoch(queries))
+        except UnsupportedVersionError:
+            return {}  # brokers before 2.0: what lies below the high watermark is all that can be read
+        by_target = {TopicPartition(it.topic, it.partition): it for it in answers}
+        found: dict[SenderLane, int | ServerError] = {}
+        for lane in lanes:
+            end = by_target.get(lane.target)
+            if end is not None and not end.error_code and end.end_offset >= 0:
+                found[lane] = end.end_offset
+                continue
+            # An unknown epoch answers -1 without an error: as good as a moved leader.
+            self._cluster.leader_moved(lane.target)
+            code = (
+                end.error_code if end is not None and end.error_code else codes.FENCED_LEADER_EPOCH
+            )
+            found[lane] = codes.server_error(code, f"log end of {lane.target}")
+        return found
+
+    async def _read(self, tp: TopicPartition, position: int) -> FetchedPartition:
+        """Read a piece of a target's log, however long it takes."""
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while True:
+            try:
+                return await fetch_partition(self._cluster, tp, position, max_bytes=FETCH_BYTES)
+            except FatalServerError:
+                raise
+            except Mm2pyError as error:
+                log.debug("log of %s cannot be read yet cause=%s", tp, error)
+                await self._clock.sleep(backoff.next_s())
+
+
+def _end_of(found: Beginning | LaneTail | ServerError) -> int:
+    if isinstance(found, LaneTail):
+        return found.end
+    assert isinstance(found, Beginning)
+    return found.log_end

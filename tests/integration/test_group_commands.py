@@ -1,0 +1,219 @@
+"""Groups and offsets of a flow on real brokers: REST, ``mm2py group``, the client library, and what they refuse."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Where
+from typer.testing import CliRunner
+
+from mm2py.embedded.region import KafkaAddress
+from mm2py.mirror.offset_lookup import Place, Translation
+from mm2py.mirror_client import exact_offsets, translate_offset, translate_offsets
+from mm2py.types import TopicPartition
+from mm2py_workers.cli import app
+from tests.integration.conftest import CreateTopic
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.test_checkpoints import consumer
+from tests.integration.traffic import Sent, producer, write
+from tests.integration.transactions import ABORTED, write_one
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+RECORDS: Final = 300
+SYNC: Final = {
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}.consumer.isolation.level": "read_committed",
+}
+
+
+def command(url: str, *words: str) -> tuple[int, Any]:
+    """Run ``mm2py group``; return exit code and JSON."""
+    ended = CliRunner().invoke(
+        app, ["group", *words, "-o", "json"], env={"MM2PY_URL": url, "NO_COLOR": "1"}
+    )
+    return ended.exit_code, json.loads(ended.stdout) if ended.stdout else ended.stderr
+
+
+def get(url: str, path: str, query: Mapping[str, object] | None = None) -> tuple[int, Any]:
+    """Ask the REST API."""
+    asked = f"?{urlencode(query)}" if query else ""
+    return ask(f"{url}{quote(path.removeprefix('/'))}{asked}")
+
+
+def records(first: int, count: int) -> list[Sent]:
+    return [Sent(0, b"%d" % number) for number in range(first, first + count)]
+
+
+@pytest.fixture
+def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic) -> str:
+    """A topic with 300 records, a transaction that was aborted, and 10 records behind it."""
+    name = unique("orders")
+    create_topic(region_a, name, 2)
+    write(region_a, name, records(0, RECORDS))
+    client = producer(region_a, transactional_id=name)
+    client.init_transactions(60)
+    write_one(client, name, [ABORTED] * 10, commit=False)  # five of them in partition 0
+    write(region_a, name, records(RECORDS, 10))
+    return name
+
+
+def test_groups_and_offsets_are_exact_over_rest_command_and_client(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    group, left_out = unique("billing"), unique("left-out")
+    commit_at(region_a, topic, group, 150)
+    commit_at(region_a, topic, left_out, 10)
+    properties = {"{source}->{target}.groups.exclude": "left-out.*"}
+    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC | properties)
+    with Mirror(flow.file) as worker:
+        until(
+            lambda: offset_of(region_b, flow.remote(topic), group) == 150,
+            90,
+            "the group's offset on the target",
+            alive=worker,
+        )
+        url = public_url(worker)
+        path = f"/flows/{flow.source_alias}->{flow.target_alias}"
+        name = f"{flow.source_alias}/{flow.target_alias}"
+        look_at_the_group(url, name, group, left_out)
+        first = look_at_offsets(url, path, name, topic, flow)
+        refuse(url, path, topic)
+        # A member at the target: its offsets are its own.
+        member = consumer(region_b, group)
+        member.subscribe([flow.remote(topic)])
+        until(lambda: member.consume(1, 1.0), 60, "a record for the member")
+        commit_at(region_a, topic, group, 200)
+        until(
+            lambda: "in use" in str(get(url, path)[1]["notes"]),
+            60,
+            lambda: str(get(url, path)[1]),
+            alive=worker,
+        )
+        assert get(url, path)[1]["state"] == "RUNNING"
+        _, found = command(url, "describe", name, group)
+        assert (found["state_there"] != "Empty", found["members_there"]) == (True, 1)
+        assert "members on the target" in found["not_synced"]
+        assert offset_of(region_b, flow.remote(topic), group) == 150
+        member.close()
+        until(
+            lambda: offset_of(region_b, flow.remote(topic), group) == 200,
+            60,
+            "the group is synced when its member has left",
+            alive=worker,
+        )
+        assert worker.stop() == 0
+    by_client(region_b, flow, topic, group, first)
+
+
+def commit_at(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
+    client = consumer(region, group)
+    client.commit(offsets=[Where(topic, 0, offset)], asynchronous=False)
+    client.close()
+
+
+def offset_of(region: KafkaAddress, topic: str, group: str) -> int:
+    client: Consumer = consumer(region, group)
+    (found,) = client.committed([Where(topic, 0)], timeout=30)
+    client.close()
+    return found.offset
+
+
+def look_at_the_group(url: str, name: str, group: str, left_out: str) -> None:
+    code, found = command(url, "list", name)
+    (mine,) = [it for it in found if it["group"] == group]
+    assert (code, mine["reads_again"], mine["skips"], mine["not_synced"]) == (0, 0, 0, "")
+    assert left_out not in {it["group"] for it in found}
+    code, found = command(url, "describe", name, group)
+    (part,) = found["partitions"]
+    wanted = {"committed": 150, "exact": 150, "committed_there": 150, "place": "copied"}
+    assert (code, {key: part[key] for key in wanted}) == (0, wanted)
+    _, found = command(url, "describe", name, left_out)
+    assert "leave it out" in found["not_synced"]
+    code, text = command(url, "describe", name, "no-such-group")
+    assert (code, "No group no-such-group" in text) == (1, True)
+
+
+def numbers(region: KafkaAddress, topic: str) -> dict[int, bytes]:
+    """Return the records of partition 0 by offset."""
+    client = consumer(region, "reads-alone", **{"isolation.level": "read_committed"})
+    client.assign([Where(topic, 0, 0)])
+    found: dict[int, bytes] = {}
+
+    def all_there() -> bool:
+        polled = client.consume(500, 1.0)
+        found.update({it.offset() or 0: it.value() or b"" for it in polled if it.error() is None})
+        return len(found) >= RECORDS + 10
+
+    until(all_there, 60, "all records")
+    client.close()
+    return found
+
+
+def look_at_offsets(url: str, path: str, name: str, topic: str, flow: Flow) -> int:
+    """Return the offset of the first record behind the aborted ones."""
+    found: Any = None
+    offsets = sorted(numbers(flow.source, topic))
+    first, last = offsets[RECORDS], offsets[-1]  # behind the aborted records and their marker
+    assert first > RECORDS
+    for offset, place, there in (
+        (0, "copied", 0),
+        (RECORDS - 1, "copied", RECORDS - 1),
+        (first - 1, "never-existed", RECORDS),
+        (first, "copied", RECORDS),
+        (last, "copied", RECORDS + 9),
+        (last + 1, "at-end", RECORDS + 10),
+        (last + 100, "not-yet-copied", None),
+    ):
+        asked = {"topic": topic, "partition": 0, "offset": offset}
+        status, found = get(url, f"{path}/translate", asked)
+        assert (status, found["place"], found["to_offset"]) == (200, place, there), found
+    assert f"the log ends at {last + 1}" in found["text"]
+    code, found = command(url, "translate", name, topic, "0", str(first))
+    assert (code, found["to_topic"], found["to_offset"]) == (0, flow.remote(topic), 300)
+    code, found = command(
+        url, "translate", name, flow.remote(topic), "0", "300", "--direction", "to-source"
+    )
+    assert (code, found["to_topic"], found["to_offset"]) == (0, topic, first)
+    assert command(url, "translate", name, topic, "0", str(first - 1))[0] == 3
+    return first
+
+
+def refuse(url: str, path: str, topic: str) -> None:
+    for status, words, query in (
+        (422, "query.offset", {"topic": topic, "partition": 0}),
+        (422, "query.offset", {"topic": topic, "partition": 0, "offset": -1}),
+        (422, "query.topic", {"topic": "a b", "partition": 0, "offset": 1}),
+        (422, "query.direction", {"topic": topic, "partition": 0, "offset": 1, "direction": "x"}),
+        (404, "no partition", {"topic": topic, "partition": 7, "offset": 1}),
+        (404, "no partition", {"topic": "nothing", "partition": 0, "offset": 1}),
+        (
+            400,
+            "is no copy",
+            {"topic": topic, "partition": 0, "offset": 1, "direction": "to-source"},
+        ),
+    ):
+        found, answer = get(url, f"{path}/translate", query)
+        assert (found, words in answer["message"]) == (status, True), answer
+
+
+def by_client(region: KafkaAddress, flow: Flow, topic: str, group: str, first: int) -> None:
+    props = {"bootstrap.servers": region.bootstrap_servers}
+    there = TopicPartition(flow.remote(topic), 0)
+    assert exact_offsets(props, flow.source_alias, group)[there].offset == 200
+    assert translate_offsets(props, flow.source_alias, group)[there].offset == 200
+    where = TopicPartition(topic, 0)
+    found = translate_offset(props, flow.source_alias, where, first)
+    assert found == Translation(Place.COPIED, RECORDS)
+    back = translate_offset(props, flow.source_alias, there, 300, to_source=True)
+    assert back == Translation(Place.COPIED, first)
+    assert translate_offset(props, "no-such-cluster", where, 1) is None

@@ -1,0 +1,223 @@
+"""A copy whose task is killed, cut off or frozen at any moment: nothing lost, nothing doubled, target offsets dense.
+
+A worker is a Sender with the real maps over a map topic in memory and a scripted broker on loopback. It is ended after any
+number of turns of the event loop; requests that it had sent may reach the log later, before or behind its successor's.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import Identical
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.errors import TargetMovedError
+from mm2py.mirror.offset_lookup import PageRef, Place, to_source, to_target
+from mm2py.mirror.offset_map import Page, decode_page, decode_page_key
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.offset_map_store import OffsetMapStore
+from mm2py.testing.broker import FakeBroker, Hold
+from mm2py.testing.waiting import eventually
+from mm2py.types import TopicPartition
+
+PRODUCE = 0
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
+RECORDS = 120
+SEEDS = 25
+
+
+class World:
+    """What outlives every worker: both logs, the map's topic and the stored position."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.stamp = SYSTEM_CLOCK.now_ms()
+        offset, self.offsets = -1, list[int]()
+        for _ in range(RECORDS):
+            offset += 1 + (self.chance.random() < 0.1)
+            self.offsets.append(offset)
+        self.maps = MemoryTopic("mm2py-offset-map.A.internal")
+        self.position = -1
+        self.late: list[Hold] = []
+
+    async def read(self, partition: TopicPartition, ref: PageRef) -> Page | None:
+        return self.page(ref)
+
+    def page(self, ref: PageRef) -> Page:
+        (record,) = [it for it in self.maps.records if it.offset == ref.position]
+        assert decode_page_key(record.key) == (SOURCE, ref.number)
+        assert record.value is not None
+        return decode_page(ref.number, record.value)
+
+    def batches(self, position: int) -> Iterator[RecordBatch]:
+        """Return what a reader hands out from a position on, cut as chance has it."""
+        left = [it for it in self.offsets if it >= position]
+        while left:
+            count = self.chance.randint(1, 5)
+            part, left = left[:count], left[count:]
+            data = encode_batch([NewRecord(None, b"%d" % it, (), self.stamp) for it in part])
+            runs: list[tuple[int, int]] = []
+            for offset in part:
+                if runs and offset == sum(runs[-1]):
+                    runs[-1] = runs[-1][0], runs[-1][1] + 1
+                else:
+                    runs.append((offset, 1))
+            yield RecordBatch(
+                data, part[0], part[-1], len(part), self.stamp, 0, 0, tuple(runs), None
+            )
+
+
+class Worker:
+    """One life of a task."""
+
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        self.world = world
+        self.store = OffsetMapStore(MemoryTable(world.maps), world.read)
+        self.maps = TaskOffsetMaps(self.store, Identical.PREFER)
+        self.acknowledged = -1
+        self.moved = asyncio.Event()
+        self.failed: list[Exception] = []
+        self.sender = Sender(
+            cluster,
+            ProducerSettings(connection=cluster.settings),
+            clock=SYSTEM_CLOCK,
+            on_delivered=self._delivered,
+            on_failed=self._on_failed,
+            copied=self.maps,
+        )
+
+    def _delivered(
+        self, _source: TopicPartition, _target: TopicPartition, batch: RecordBatch, base: int
+    ) -> None:
+        for first, count in batch.runs:
+            loss = self.maps.of(SOURCE).add(first, count, base)
+            assert loss is None
+            base += count
+            self.acknowledged = first + count - 1
+        self.moved.set()
+
+    def _on_failed(
+        self, _source: TopicPartition, _target: TopicPartition, error: Exception
+    ) -> None:
+        self.failed.append(error)
+        self.moved.set()
+
+    async def run(self) -> None:
+        """Copy until everything is acknowledged and stored, or the partition failed."""
+        world, last = self.world, self.world.offsets[-1]
+        await self.store.start()
+        await self.sender.start()
+        await self.maps.load([SOURCE])
+        position = self.maps.resume(SOURCE, world.position)
+        self.acknowledged = position - 1
+        for batch in world.batches(max(position, 0)):
+            self.sender.enqueue(SOURCE, TARGET, [batch])
+            if world.chance.random() < 0.2:
+                await self.commit()
+        while self.acknowledged < last and not self.failed:
+            self.moved.clear()
+            await self.commit()
+            if self.acknowledged < last and not self.failed:
+                await self.moved.wait()
+        await self.commit()
+
+    async def commit(self) -> None:
+        """Store the map, then the position, as the committer does; a worker may end between the two."""
+        position = self.acknowledged
+        if position < 0:
+            return
+        self.maps.taken({SOURCE: position}, {SOURCE: -1})
+        await self.maps.write()
+        await asyncio.sleep(0)
+        self.world.position = position + 1
+        self.maps.stored({SOURCE: position})
+
+
+@asynccontextmanager
+async def worker(world: World, broker: FakeBroker) -> AsyncIterator[Worker]:
+    settings = ConnectionSettings(
+        bootstrap_servers=(("127.0.0.1", broker.port),),
+        reconnect_backoff_ms=1,
+        reconnect_backoff_max_ms=5,
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=5,
+    )
+    cluster = Cluster(settings, alias="B")
+    await cluster.connect()
+    life = Worker(world, cluster)
+    try:
+        yield life
+    finally:
+        await life.sender.close()
+        await cluster.close()
+
+
+async def end_at_any_moment(world: World, broker: FakeBroker) -> None:
+    """Let a worker live for some turns of the loop; what it sent last may arrive later."""
+    late = world.chance.random() < 0.6
+    async with worker(world, broker) as life:
+        running = asyncio.create_task(life.run())
+        turns = world.chance.randint(0, 250)
+        at = world.chance.randint(0, turns)
+        for turn in range(turns):
+            if late and turn == at:
+                world.late.append(broker.hold(PRODUCE))
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert all(isinstance(it, TargetMovedError) for it in life.failed)
+    if world.late:
+        broker.hold(PRODUCE).release()  # those of the successor do not wait
+
+
+async def run_to_the_end(world: World, broker: FakeBroker) -> None:
+    """Start workers until one has copied everything; late requests come in between."""
+    while True:
+        async with worker(world, broker) as life:
+            running = asyncio.create_task(life.run())
+            for _ in range(world.chance.randint(0, 200)):
+                await asyncio.sleep(0)
+            for hold in world.late:
+                hold.release()
+            world.late.clear()
+            await asyncio.wait_for(running, 20)
+            if not life.failed:
+                return
+            assert all(isinstance(it, TargetMovedError) for it in life.failed)
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+async def test_nothing_is_lost_or_doubled_whenever_a_worker_ends(number: int, seed: int) -> None:
+    world = World(seed + number)
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
+        for _ in range(world.chance.randint(1, 6)):
+            await end_at_any_moment(world, broker)
+            if world.chance.random() < 0.3:
+                while world.late:
+                    world.late.pop().release()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+        await run_to_the_end(world, broker)
+        await eventually(lambda: broker.connections == 0)
+        stored = [
+            int(record.value or b"")
+            for data in broker.log(TARGET)
+            for batch in decode_batches(data)
+            for record in batch.records
+        ]
+    assert stored == world.offsets
+    store = OffsetMapStore(MemoryTable(world.maps), world.read)
+    await store.start()
+    index = store.index.of(SOURCE)
+    assert index is not None
+    for target, source in enumerate(world.offsets):
+        assert to_target(index, source, world.page) == (Place.COPIED, target)
+        assert to_source(index, target, world.page) == (Place.COPIED, source)
