@@ -8,13 +8,15 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.group_moves import GroupMoves
 from bench.latency import BYTES_PER_S
+from bench.many_groups import ManyGroups
 from bench.many_topics import ManyTopics
 from bench.measure import CopyCost
 from bench.steady import Steady
 from bench.workloads import BatchShape, Workload
 
-__all__ = ["Figure", "Outcome", "many_figures", "steady_figures"]
+__all__ = ["Figure", "Outcome", "group_figures", "many_figures", "steady_figures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,26 @@ def _above_direct(found: Steady) -> tuple[float | None, float | None]:
         found.latency.p50_ms - found.direct.p50_ms,
         found.latency.p99_ms - found.direct.p99_ms,
     )
+
+
+def group_figures(moves: Mapping[str, GroupMoves], many: ManyGroups | None) -> list[Figure]:
+    """Return the rows of groups that move, by the tool's name, and of many groups."""
+    both = (moves.get("java"), moves.get("mm2py"))
+    again = [max(each.read_again) if each else None for each in both]
+    skipped = [max(each.skipped) if each else None for each in both]
+    name = "a group at the tip moves (Java syncs every 1 s instead of 60 s)"
+    rows = [
+        Figure(f"{name}: most records read again", "", again[0], again[1], 0),
+        Figure(f"{name}: most records skipped", "", skipped[0], skipped[1], 0),
+    ]
+    if many is not None:
+        name = f"{many.groups:,} groups, {many.commits_per_s} commits/s"
+        delay = many.delays_s[-1] if many.delays_s else None
+        rows += [
+            Figure(f"{name}: CPU", "%", None, many.cpu_percent, 5),
+            Figure(f"{name}: longest delay of group sync", "s", None, delay, 1),
+        ]
+    return [row for row in rows if row.java is not None or row.mm2py is not None]
 
 
 def many_figures(found: Mapping[str, ManyTopics]) -> list[Figure]:

@@ -21,8 +21,10 @@ from rich.console import Console
 from bench.clusters import Clusters
 from bench.copying import CopyPlan, measure_copies
 from bench.flow_file import set_exactly_once
+from bench.group_moves import GroupMoves, measure_moves
+from bench.many_groups import ManyGroups, measure_groups
 from bench.many_topics import ManyTopics, create_many, measure_many
-from bench.outcomes import Outcome, many_figures, steady_figures
+from bench.outcomes import Outcome, group_figures, many_figures, steady_figures
 from bench.report import Results
 from bench.steady import JAVA, MM2PY, Steady, Tool, measure_steady
 from bench.steady import MEASURES as STEADY_MEASURES
@@ -35,8 +37,8 @@ __all__ = ["main"]
 MIN_FREE_BYTES: Final = 5 << 30
 QUIET_LOAD: Final = 1.0
 RESULTS: Final = Path(__file__).parent / "results"
-MEASURES: Final = ("cpu", *STEADY_MEASURES, "topics")
-DEFAULT_MEASURES: Final = MEASURES[:-1]  # 1,000 topics take minutes
+MEASURES: Final = ("cpu", *STEADY_MEASURES, "groups", "topics")
+DEFAULT_MEASURES: Final = MEASURES[:-2]  # 10,000 groups and 1,000 topics take minutes
 _console = Console(stderr=True)
 
 
@@ -84,7 +86,8 @@ def _run(options: argparse.Namespace, load: float) -> Results:
             _say(f"{tool.name}: measured {', '.join(wanted)}")
         if "topics" in options.measures:
             many = _many(tools, clusters, folder, 100 if options.quick else 1_000)
-    figures = [*steady_figures(steady), *many_figures(many)]
+        groups = _groups(tools, clusters, folder, options)
+    figures = [*steady_figures(steady), *group_figures(*groups), *many_figures(many)]
     return Results(outcomes, figures, load, options.quick)
 
 
@@ -97,6 +100,22 @@ def _plan(options: argparse.Namespace) -> CopyPlan:
         profiles=RESULTS if options.profile else None,
         say=_say,
     )
+
+
+def _groups(
+    tools: Sequence[Tool], clusters: Clusters, folder: Path, options: argparse.Namespace
+) -> tuple[dict[str, GroupMoves], ManyGroups | None]:
+    """Move a group with each tool, and let many commit with mm2py: Java takes minutes for so many."""
+    moves: dict[str, GroupMoves] = {}
+    if "groups" not in options.measures:
+        return moves, None
+    for tool in tools:
+        moves[tool.name] = measure_moves(tool, clusters, folder, 3 if options.quick else 10)
+        _say(f"{tool.name}: moved a group, read again {moves[tool.name].read_again}")
+    if options.only == "java":
+        return moves, None
+    count = 1_000 if options.quick else 10_000
+    return moves, measure_groups(MM2PY, clusters, folder, groups=count, per_s=100, seconds=20)
 
 
 def _many(
@@ -153,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_names(MEASURES),
         default=list(DEFAULT_MEASURES),
         metavar="A,B",
-        help=f"which of {', '.join(MEASURES)}; by default all but topics",
+        help=f"which of {', '.join(MEASURES)}; by default all but groups and topics",
     )
     parser.add_argument(
         "--workloads",

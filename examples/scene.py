@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast, final
@@ -130,7 +130,7 @@ def play(show: Callable[[Scene], None], file: Path) -> int:
 
 
 @contextmanager
-def _regions() -> Iterator[tuple[str, str]]:
+def _regions() -> Generator[tuple[str, str]]:
     one, two = Region("one"), Region("two")
     try:
         start_regions(one, two)

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 AT_ONCE: Final = 50
 """Commits under way: thousands of groups must not flood the coordinators."""
 
-ON_CHANGE_S: Final = 0.2
-"""Between two rounds where ``sync.group.offsets.interval.seconds`` is not set."""
+ON_CHANGE_S: Final = 0.05
+"""Between two rounds where ``sync.group.offsets.interval.seconds`` is not set: checkpoints have a pace of their own."""
 
 PER_ROUND: Final = 1_000
 IN_TURN_S: Final = 10.0
@@ -90,8 +90,8 @@ class GroupSync:
         self._wake = asyncio.Event()
 
     def want(self, groups: Iterable[str]) -> None:
-        """Sync these groups in the next round."""
-        self._wanted |= dict.fromkeys(groups)
+        """Sync these groups in the next round; a refused one has its turn later."""
+        self._wanted |= {it: None for it in groups if it not in self._again}
         self._wake.set()
 
     def forget(self, group: str) -> None:
@@ -113,9 +113,7 @@ class GroupSync:
     def _due(self) -> list[str]:
         now = self._clock.monotonic()
         due = {it: None for it, at in self._again.items() if at <= now}
-        due |= dict.fromkeys(
-            islice((it for it in self._wanted if it not in self._again), PER_ROUND)
-        )
+        due |= dict.fromkeys(islice(self._wanted, PER_ROUND))
         for group in due:
             self._wanted.pop(group, None)
         if now >= self._turn_due:

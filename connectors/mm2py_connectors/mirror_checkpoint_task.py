@@ -51,7 +51,7 @@ LONGEST_POLL_S: Final = 1.0
 PAUSED_AFTER_S: Final = 5.0
 """Without a poll for so long the task is paused, or its target takes no checkpoints: group offsets wait too."""
 
-ON_CHANGE_S: Final = 0.2
+ON_CHANGE_S: Final = 0.4
 """Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
 
 GROUPS_PER_POLL: Final = 1_000

@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Where
 from typer.testing import CliRunner
 
@@ -123,8 +123,12 @@ def commit_at(region: KafkaAddress, topic: str, group: str, offset: int) -> None
 
 def offset_of(region: KafkaAddress, topic: str, group: str) -> int:
     client: Consumer = consumer(region, group)
-    (found,) = client.committed([Where(topic, 0)], timeout=30)
-    client.close()
+    try:
+        (found,) = client.committed([Where(topic, 0)], timeout=30)
+    except KafkaException:  # the cluster is new: its coordinator begins
+        return -1
+    finally:
+        client.close()
     return found.offset
 
 

@@ -7,7 +7,7 @@ a second later is compared, record by record, with what they had committed.
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ class Traffic:
         self._thread = Thread(target=self._run, daemon=True)
 
     @contextmanager
-    def running(self) -> Iterator["Traffic"]:
+    def running(self) -> Generator["Traffic"]:
         self._thread.start()
         try:
             yield self

@@ -320,7 +320,11 @@ async def test_an_id_is_announced_before_it_is_used_also_the_one_that_follows_th
         first = one.transactions.producer_id
         one.send(T0, b"a")
         await eventually(lambda: one.landed == [0])
-        monkeypatch.setattr(broker.cluster.transactions, "current", lambda _name: (first + 50, 0))
+
+        def following(_name: str) -> tuple[int, int]:
+            return first + 50, 0
+
+        monkeypatch.setattr(broker.cluster.transactions, "current", following)
         refusals.append(RetriableError("the topic is away again"))
         await one.commit()
         assert announced == [first, first + 50]

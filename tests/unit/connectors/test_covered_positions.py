@@ -57,3 +57,14 @@ def test_offsets_that_start_over_are_counted_from_the_start() -> None:
     assert [covered.look(T, 6) for _ in range(3)] == [-1, -1, -1], "three of the old ones"
     covered.delivered(T, 3, 3)
     assert covered.look(T, 6) == 5
+
+
+def test_a_position_that_never_rests_is_covered_one_look_later() -> None:
+    """What a mirror writes to the source is read and dropped without end."""
+    covered = CoveredPositions()
+    covered.start({T: 10})
+    assert [covered.look(T, position) for position in (14, 18, 22)] == [-1, 13, 17]
+    covered.handed_out(T, 1)
+    assert covered.look(T, 30) == -1, "a record is under way"
+    covered.delivered(T, 1, 25)
+    assert [covered.look(T, position) for position in (34, 34)] == [29, 33]
