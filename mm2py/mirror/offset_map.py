@@ -152,11 +152,14 @@ class PartitionMap:
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
         # The run that grows; no records: none does.
-        self._source = self._records = self._target = 0
-        self._next_source, self._next_target = _SLOW, -1
+        self._source: int = 0
+        self._records: int = 0
+        self._target: int = 0
+        self._next_source: int = _SLOW
+        self._next_target: int = -1
         self._segments: list[Segment] = []
         self._pending: deque[tuple[int, Segment | None]] = deque()
-        self._changed = False
+        self._changed: bool = False
         if page is not None and page.segments:
             self._next_target = page.segments[-1].target_end
             self._reopen(list(page.segments))

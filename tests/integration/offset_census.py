@@ -29,7 +29,7 @@ class Census:
 
     asked: int = 0
     wrong: int = 0
-    examples: list[str] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list[str])
 
     def note(self, text: str, wanted: Translation, found: Translation | None) -> None:
         """Compare one answer."""

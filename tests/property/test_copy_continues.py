@@ -6,7 +6,7 @@ number of turns of the event loop; requests that it had sent may reach the log l
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -142,7 +142,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(world: World, broker: FakeBroker) -> AsyncIterator[Worker]:
+async def worker(world: World, broker: FakeBroker) -> AsyncGenerator[Worker]:
     settings = ConnectionSettings(
         bootstrap_servers=(("127.0.0.1", broker.port),),
         reconnect_backoff_ms=1,

@@ -71,13 +71,13 @@ class TaskOffsetMaps:
         Raises:
             RetriableError: they cannot be read now.
         """
+        pages: Mapping[TopicPartition, Page] = {}
         try:
             pages = await self._store.load(partitions)
         except RetriableError:
             raise
         except Mm2pyError as error:
             self._note_refusal(error)
-            pages = {}
         self._maps = {partition: PartitionMap(page) for partition, page in pages.items()}
         self._unwritten = {}
         self._astray.clear()
