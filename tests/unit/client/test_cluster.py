@@ -10,7 +10,12 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
-from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
+from mm2py.errors import (
+    ConnectionFailedError,
+    RequestTimedOutError,
+    RetriableServerError,
+    ServerError,
+)
 from mm2py.protocol.messages import init_producer_id, metadata
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.broker import FakeBroker
@@ -374,3 +379,20 @@ async def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_
         assert await admin.list_topics() is listed, "an answer of the same bytes is not read again"
         await admin.create_topics([NewTopic("newer", 1, 1)])
         assert "newer" in await admin.list_topics()
+
+
+async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by_one() -> None:
+    find_coordinator, refused = 10, 30
+    async with connected() as (broker, cluster):
+        cluster.coordinator_found("known", 7)
+        broker.fail_next(find_coordinator, refused, 1)
+        found = await cluster.coordinators(["known", "secret", "a", "b"])
+        node = found["a"]
+        assert found == {"known": 7, "secret": found["secret"], "a": node, "b": node}
+        assert isinstance(found["secret"], ServerError)
+        asked = broker.count(find_coordinator)
+        assert (await cluster.coordinators(["a", "b"]), asked) == ({"a": node, "b": node}, 3)
+        assert broker.count(find_coordinator) == asked
+        cluster.coordinator_moved("a")
+        await cluster.coordinators(["a", "b"])
+        assert broker.count(find_coordinator) == asked + 1
