@@ -178,6 +178,10 @@ class ExactMap(Protocol):
         """Translate an offset; None where the partition has no map."""
         ...
 
+    async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
+        """Translate an offset of the copy; None where the partition has no map."""
+        ...
+
     async def close(self) -> None:
         """Stop following."""
         ...

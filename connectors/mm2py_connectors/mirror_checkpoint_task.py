@@ -84,7 +84,7 @@ class MirrorCheckpointTask(SourceTask):
         self._translator: OffsetTranslator | None = None
         self._watch: GroupWatch | None = None
         self._sync: GroupSync | None = None
-        self._map: ExactMap | None = None
+        self._opened_maps: list[ExactMap] = []
         self._sessions: list[Session] = []
         self._background: list[asyncio.Task[None]] = []
         self._stopping, self._news = asyncio.Event(), asyncio.Event()
@@ -103,7 +103,10 @@ class MirrorCheckpointTask(SourceTask):
             commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
-            exact = await self._open_map()
+            exact = await self._open_map("target", config.source_cluster_alias)
+            back = None
+            if not self._policy.detects_cycles:  # the target's own records are between the copies
+                back = await self._open_map("source", config.target_cluster_alias)
             if config.sync_group_offsets_enabled:
                 target = await self._open_groups("target")
                 self._sync = GroupSync(
@@ -125,7 +128,12 @@ class MirrorCheckpointTask(SourceTask):
             on_change=self._news.set,
         )
         translator = self._translator = OffsetTranslator(
-            syncs.log, self._syncs_topic(), exact, context=self._context, on_moved=self._news.set
+            syncs.log,
+            self._syncs_topic(),
+            exact,
+            back=back,
+            context=self._context,
+            on_moved=self._news.set,
         )
         self._run("offset syncs", self._follow(written, translator))
         self._run("commits", watch.follow())
@@ -167,9 +175,9 @@ class MirrorCheckpointTask(SourceTask):
         for each in background:
             each.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        exact, self._map = self._map, None
-        if exact is not None:
-            await exact.close()
+        maps, self._opened_maps = self._opened_maps, []
+        for opened in maps:
+            await opened.close()
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             await session.close()
@@ -213,12 +221,12 @@ class MirrorCheckpointTask(SourceTask):
         await opened.session.connect()
         return opened
 
-    async def _open_map(self) -> ExactMap:
-        props, alias = self._client("target", "consumer", "offset-map-consumer")
-        opened = self._maps(props, alias, self._config.source_cluster_alias, self._clock)
+    async def _open_map(self, side: Side, source_alias: str) -> ExactMap:
+        props, alias = self._client(side, "consumer", f"offset-map-{side}-consumer")
+        opened = self._maps(props, alias, source_alias, self._clock)
         self._sessions.append(opened.session)
+        self._opened_maps.append(opened.map)
         await opened.session.connect()
-        self._map = opened.map
         return opened.map
 
     def _run(self, name: str, work: Coroutine[None, None, None]) -> None:

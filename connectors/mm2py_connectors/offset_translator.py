@@ -2,7 +2,8 @@
 
 Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both read and followed -> ``translate``;
 ``take_moved`` names the source partitions of which more is known than before. A translation never skips a record;
-it is exact where the map covers the offset.
+it is exact where the map covers the offset. Where both flows of a pair keep names, the target has records of its own
+between the copies: there the map of the flow back decides too, and the lower offset counts.
 """
 
 import asyncio
@@ -12,10 +13,11 @@ from typing import Final, final
 
 from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror.offset_sync_store import OffsetSyncStore
 from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import ExactMap, TopicLog
@@ -30,6 +32,7 @@ _MAP_RETRY_S: Final = 10.0
 _MAP_LOOK_S: Final = 0.25
 """How often the map is looked at for partitions with offsets that were not copied when they were translated."""
 FINDING: Final = "offset syncs"
+BACK_FINDING: Final = "offset map of the flow back"
 
 
 @final
@@ -40,6 +43,7 @@ class OffsetTranslator:
         syncs: the offset-syncs topic.
         topic: its name.
         exact: the flow's exact map; its topic need not exist.
+        back: the map of the flow back where names are the same on both sides, else None; its topic need not exist.
         context: time and findings.
         on_moved: called when there is something for ``take_moved``.
     """
@@ -50,10 +54,12 @@ class OffsetTranslator:
         topic: str,
         exact: ExactMap,
         *,
+        back: ExactMap | None = None,
         context: TaskContext,
         on_moved: Callable[[], None],
     ) -> None:
         self._syncs, self._topic, self._map = syncs, topic, exact
+        self._back, self._knows_back, self._has_back = back, back is None, False
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
@@ -61,20 +67,44 @@ class OffsetTranslator:
         self._waiting: dict[
             TopicPartition, int
         ] = {}  # how far the map went when an offset was beyond it
+        self._held_back: dict[TopicPartition, int] = {}  # the same of the map of the flow back
 
     @property
     def is_ready(self) -> bool:
         """Whether the backlog was read."""
-        return self._is_read
+        return self._is_read and self._knows_back
 
     async def translate(self, source: TopicPartition, offset: int) -> int | None:
         """Return where a group that has read to ``offset`` may continue without skipping a record, None if unknown."""
         by_map, is_exact = await self._by_map(source, offset)
-        if is_exact:
-            return by_map
-        by_syncs = self._store.translate(source, offset)
-        known = [it for it in (by_map, by_syncs) if it is not None and it >= 0]
-        return max(known, default=None)
+        found = by_map
+        if not is_exact:
+            by_syncs = self._store.translate(source, offset)
+            known = [it for it in (by_map, by_syncs) if it is not None and it >= 0]
+            found = max(known, default=None)
+        return found if found is None else await self._not_behind_others(source, offset, found)
+
+    async def _not_behind_others(
+        self, source: TopicPartition, offset: int, found: int
+    ) -> int | None:
+        """Return ``found``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
+        index = self._back.index_of(source) if self._back is not None and self._has_back else None
+        if self._back is None or index is None:
+            return found
+        try:
+            own = await self._back.to_source(source, offset)
+        except Mm2pyError as error:
+            log.debug(
+                "offset map of the flow back cannot be read partition=%s cause=%s", source, error
+            )
+            return None
+        if own is None or own.place is Place.UNKNOWN:
+            return None
+        if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
+            # It has read every copy of the target's own records; the next one is behind what that flow covers.
+            self._held_back[source] = index.covered
+            return min(found, index.covered)
+        return min(found, own.offset)
 
     async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int | None, bool]:
         """Return what the map says, and whether that is exact: else it is the end of the copies before ``offset``."""
@@ -111,7 +141,9 @@ class OffsetTranslator:
         self._is_read = True
         self._on_moved()
         await asyncio.gather(
-            self._syncs.tail(self._take, on_trouble=self._report), self._follow_map()
+            self._syncs.tail(self._take, on_trouble=self._report),
+            self._follow_map(),
+            self._follow_back(),
         )
 
     async def _follow_map(self) -> None:
@@ -134,6 +166,43 @@ class OffsetTranslator:
                 if index is not None and index.covered > covered:
                     del self._waiting[source]
                     self._note_moved(source, covered)
+
+    async def _follow_back(self) -> None:
+        """Use the map of the flow back; until it is known whether there is one, nothing is translated."""
+        back = self._back
+        if back is None:
+            return
+        while not self._has_back:
+            try:
+                await back.read_to_end()
+            except Mm2pyError as error:
+                if isinstance(error, ServerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION:
+                    self._report_back(None)
+                    self._note_back(back)  # no flow back yet, or one that is not ours
+                else:
+                    self._report_back(error)
+                await self._clock.sleep(_MAP_RETRY_S)
+            else:
+                back.follow()
+                self._has_back = True
+        self._report_back(None)
+        self._note_back(back)
+        while True:
+            await self._clock.sleep(_MAP_LOOK_S)
+            for source, covered in tuple(self._held_back.items()):
+                index = back.index_of(source)
+                if index is not None and index.covered > covered:
+                    del self._held_back[source]
+                    self._note_moved(source, 0)
+
+    def _note_back(self, back: ExactMap) -> None:
+        self._knows_back = True
+        self._moved |= dict.fromkeys(back.partitions(), 0)
+        self._on_moved()
+
+    def _report_back(self, error: Mm2pyError | None) -> None:
+        text = "" if error is None else f"offset map of the flow back cannot be read: {error}"
+        self._context.report_finding(BACK_FINDING, text)
 
     def _note_moved(self, source: TopicPartition, lowest: int) -> None:
         self._moved[source] = min(self._moved.get(source, lowest), lowest)

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.embedded.region import KafkaAddress
+from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
 from mm2py.mirror_client import (
     checkpoint_topics,
     heartbeat_topics,
@@ -77,6 +78,13 @@ def numbered(first: int, last: int) -> list[Sent]:
         Sent(partition, b"%d-%d" % (partition, number))
         for partition in range(PARTITIONS)
         for number in range(first, last)
+    ]
+
+
+def checkpoints_in(region: KafkaAddress, topic: str) -> list[Checkpoint]:
+    """Return all that were written, oldest first."""
+    return [
+        decode_checkpoint(it.key() or b"", it.value() or b"") for it in read_all(region, topic, 1)
     ]
 
 
@@ -153,15 +161,24 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(
         commit(region_b, remote, ahead, RECORDS)
         commit(region_a, topic, ahead, 1)
         checkpoints = f"{flow.source_alias}.checkpoints.internal"
+
+        def has(*wanted: tuple[str, int]) -> bool:
+            found = {
+                (it.group, it.partition.partition, it.upstream)
+                for it in checkpoints_in(region_b, checkpoints)
+            }
+            return all(
+                (group, number, offset) in found
+                for group, offset in wanted
+                for number in range(PARTITIONS)
+            )
+
         until(
-            lambda: len(read_all(region_b, checkpoints, 1)) >= 2 * PARTITIONS,
-            90,
-            "checkpoints of both groups",
-            alive=worker,
+            lambda: has((tip, RECORDS), (ahead, 1)), 90, "checkpoints of both groups", alive=worker
         )
         commit(region_a, topic, tip, RECORDS - 1)
         until(
-            lambda: len(read_all(region_b, checkpoints, 1)) >= 3 * PARTITIONS,
+            lambda: has((tip, RECORDS - 1)),
             90,
             "a checkpoint that goes back with its group",
             alive=worker,

@@ -7,13 +7,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
 from mm2py.clock import Clock
-from mm2py.errors import ConnectionFailedError, Mm2pyError, ServerError
+from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.kafka_struct import encode_string
-from mm2py.mirror.offset_lookup import MapIndex, PartitionIndex, Translation, to_target
+from mm2py.mirror.offset_lookup import (
+    MapIndex,
+    PartitionIndex,
+    Translation,
+    to_source,
+    to_target,
+)
 from mm2py.mirror.offset_map import Page, Segment
 from mm2py.mirror.offset_syncs import OffsetSync, encode_offset_sync
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID
@@ -200,7 +207,7 @@ class FakeMap:
     async def read_to_end(self) -> None:
         """Nothing to read: ``put`` changes the index."""
         if not self.exists:
-            raise ConnectionFailedError("there is no such topic")
+            raise server_error(UNKNOWN_TOPIC_OR_PARTITION, "topic")
 
     def follow(self) -> None:
         """What is put is there at once."""
@@ -220,6 +227,13 @@ class FakeMap:
             return None
         return to_target(index, source_offset, lambda ref: self.pages[ref.position])
 
+    async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
+        """Translate an offset of the copy."""
+        index = self.index.of(partition)
+        if index is None:
+            return None
+        return to_source(index, target_offset, lambda ref: self.pages[ref.position])
+
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -231,7 +245,7 @@ class GroupRegion(Region):
         super().__init__({})
         self.at_source, self.at_target = FakeGroups(), FakeGroups()
         self.logs: dict[tuple[str, str], FakeLog] = {}
-        self.map = FakeMap()
+        self.map, self.map_back = FakeMap(), FakeMap()
         self.commits = self.at_source.log = self.log("A", CONSUMER_OFFSETS)
 
     def log(self, alias: str, topic: str) -> FakeLog:
@@ -250,4 +264,4 @@ class GroupRegion(Region):
     def open_map(
         self, props: Mapping[str, str], alias: str, source_alias: str, clock: Clock
     ) -> MapSession:
-        return MapSession(self._session(props), self.map)
+        return MapSession(self._session(props), self.map if alias == "B" else self.map_back)

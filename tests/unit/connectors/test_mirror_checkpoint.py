@@ -379,6 +379,31 @@ async def test_checkpoints_become_exact_when_a_map_is_written_later() -> None:
         assert [it.downstream for it in await bench.polled(12)] == [33]
 
 
+async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_skipped() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    # The target has 30 records of its own from 50 on; 10 of them are on the source.
+    region.map.put("t", 0, (0, 50, 0), (60, 40, 80), covered=100)
+    region.map_back.put("t", 0, (50, 10, 50), covered=60)
+    region.at_source.put("before", t_0=33)
+    region.at_source.put("among", t_0=55)
+    region.at_source.put("behind", t_0=80)
+    names = {"replication.policy.class": "IdentityReplicationPolicy"}
+    async with running(region, **names) as bench:
+        found = {it.group: it.downstream for it in (await bench.polled(3))}
+        assert found == {"before": 33, "among": 55, "behind": 60}
+        region.at_source.put("behind", t_0=115)
+        region.map_back.put("t", 0, (50, 10, 50), (60, 20, 100), covered=120)
+        found = {it.group: it.downstream for it in (await bench.polled(3))}
+        assert found["behind"] == 75, "5 of them are not read yet"
+        region.map.put("t", 0, (0, 50, 0), (60, 40, 80), (120, 10, 120), covered=130)
+        region.at_source.put("behind", t_0=130)
+        found = {it.group: it.downstream for it in (await bench.polled(3))}
+        assert found["behind"] == 120, "not past what the flow back covers"
+        region.map_back.put("t", 0, (50, 10, 50), (60, 20, 100), covered=130)
+        assert [it.downstream for it in await bench.polled(3)] == [130]
+
+
 # -- group offsets --------------------------------------------------------------------------------
 
 
