@@ -23,11 +23,12 @@ SPREAD_S: Final = 120.0
 CONFLICT: Final = 409
 CALM: Final = {
     "task.host.processes": "1",
+    "emit.checkpoints.enabled": "false",
     "{target}.session.timeout.ms": "10000",
     "{target}.scheduled.rebalance.max.delay.ms": "1000",
 }
 """Properties of a flow whose test compares which worker has what: none of them is expired because processes that
-start beside it take the machine, and fewer processes do."""
+start beside it take the machine, and fewer processes do; a checkpoint task would be one more to share."""
 _CONNECTOR: Final = "connectors/MirrorSourceConnector"
 _ROUND: Final = re.compile(r"generation=(\d+) leader=(\S+)")
 _STARTED: Final = re.compile(r"\|task-(\d+)\] source task started")

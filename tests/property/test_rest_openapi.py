@@ -39,6 +39,10 @@ CONFORMS: Final[list[Any]] = [
 ]
 
 
+ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/translate")
+"""What ends so asks the flow's clusters, which a worker on paper does not reach: it answers 503."""
+
+
 def send(worker: PaperWorker, case: Any) -> httpx.Response:
     """Send what schemathesis made, byte for byte."""
     ready = PREPARE.prepare_request(case, None, config=AS_SENT, base_url=BASE)
@@ -74,7 +78,8 @@ def ask_everything(
             response = send(worker, case)
             if response.is_success:
                 done.add(case.operation.label)
-            case.validate_response(response, checks=[*CONFORMS, *more])
+            checked = CONFORMS[case.operation.path.endswith(ASK_CLUSTERS) :]
+            case.validate_response(response, checks=[*checked, *more])
 
         # Nothing can be wrong about a request that has no parameters.
         with suppress(*[Unsatisfiable] if mode is GenerationMode.NEGATIVE else []):
@@ -100,7 +105,9 @@ def easy(document: dict[str, Any]) -> set[str]:
         f"{method.upper()} {path}"
         for path, by_method in document["paths"].items()
         for method, operation in by_method.items()
-        if "requestBody" not in operation and "{task}" not in path
+        if "requestBody" not in operation
+        and "{task}" not in path
+        and not path.endswith(ASK_CLUSTERS)
     }
 
 
