@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from confluent_kafka import Producer
 
@@ -93,7 +92,7 @@ async def reading(
     cluster = Cluster(connection, alias="A")
     await cluster.connect()
     wanted = settings or ConsumerSettings(connection=connection)
-    found = Reading(cluster, replace(wanted, connection=connection))
+    found = Reading(cluster, wanted.model_copy(update={"connection": connection}))
     try:
         yield found
     finally:

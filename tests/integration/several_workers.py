@@ -23,13 +23,11 @@ SPREAD_S: Final = 120.0
 CONFLICT: Final = 409
 CALM: Final = {
     "task.host.processes": "1",
-    "emit.checkpoints.enabled": "false",
     "{target}.session.timeout.ms": "10000",
     "{target}.scheduled.rebalance.max.delay.ms": "1000",
 }
 """Properties of a flow whose test compares which worker has what: none of them is expired because processes that
-start beside it take the machine, and fewer processes do; a checkpoint task would be one more to share."""
-_CONNECTOR: Final = "connectors/MirrorSourceConnector"
+start beside it take the machine, and fewer processes do."""
 _ROUND: Final = re.compile(r"generation=(\d+) leader=(\S+)")
 _STARTED: Final = re.compile(r"\|task-(\d+)\] source task started")
 _STOPPED: Final = re.compile(r"\|task-(\d+)\] task state=UNASSIGNED")
@@ -92,10 +90,11 @@ class Workers:
         body: object = None,
         *,
         timeout_s: float = ANSWER_S,
+        connector: str = "MirrorSourceConnector",
     ) -> Answer:
         """Ask one worker about the flow; ``path`` is behind the connector's name."""
-        flow = self.flow
-        url = f"{public_url(worker)}{flow.source_alias}/{flow.target_alias}/{_CONNECTOR}{path}"
+        pair = f"{self.flow.source_alias}/{self.flow.target_alias}"
+        url = f"{public_url(worker)}{pair}/connectors/{connector}{path}"
         try:
             return ask(url, method, body, timeout_s=timeout_s)
         except OSError as error:  # it was killed meanwhile
@@ -109,6 +108,15 @@ class Workers:
             return None if status == CONFLICT else status
 
         return until(answered, SPREAD_S, f"{method} {path} beside rebalances", alive=worker)
+
+    def stop_checkpoints(self, worker: Mirror) -> None:
+        """Stop the checkpoint connector, whose task would be one more to share."""
+
+        def stopped() -> bool:
+            answer = self.ask(worker, "/stop", "PUT", connector="MirrorCheckpointConnector")
+            return answer[0] == 204
+
+        until(stopped, SPREAD_S, "the end of checkpoints", alive=worker)
 
     def patch(self, worker: Mirror, changes: Mapping[str, str | None]) -> int:
         """Change keys of the connector's config; return the status."""

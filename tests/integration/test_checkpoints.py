@@ -186,9 +186,8 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(
         assert worker.stop() == 0
     assert committed(region_b, remote, tip) == [RECORDS] * PARTITIONS
     assert committed(region_b, remote, ahead) == [RECORDS] * PARTITIONS
-    printed = "\n".join(
-        formatted_by_java(region_b, checkpoints, "CheckpointFormatter", 2 * PARTITIONS)
-    )
+    written = len(checkpoints_in(region_b, checkpoints))
+    printed = "\n".join(formatted_by_java(region_b, checkpoints, "CheckpointFormatter", written))
     for group in (tip, ahead):
         assert f"consumerGroupId={group}, topicPartition={remote}-0" in printed
     assert f"upstreamOffset={RECORDS}, downstreamOffset={RECORDS}" in printed

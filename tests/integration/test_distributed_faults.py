@@ -108,6 +108,7 @@ def test_a_rolling_restart_doubles_nothing(flow: Flow, topic: str) -> None:
 def settled(workers: Workers) -> dict[int, Mirror]:
     """Start three workers and wait until they share the three tasks; return who runs which."""
     workers.start(*NAMES)
+    workers.stop_checkpoints(workers.running[0])
     return workers.until_spread()
 
 
