@@ -195,7 +195,7 @@ class ProducerOptions(ConfigModel):
         int,
         Option(
             _INT, "exactly-once: after this time the target aborts a transaction that was not ended",
-            low=1, unit="ms", java_default="60000",
+            unit="ms", java_default="60000",
         ),
     ] = 60_000  # fmt: skip
 
