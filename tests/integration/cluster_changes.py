@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol, cast
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import (
     AclBinding,
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 TIMEOUT_S: Final = 30.0
+DELETE_TRIES: Final = 3
 EVERYBODY: Final = "User:ANONYMOUS"
 CLUSTER: Final = "kafka-cluster"
 """The name of the one resource that rules for the whole cluster are of."""
@@ -138,9 +139,27 @@ def delete_topic(region: KafkaAddress, topic: str) -> None:
 
 
 def delete_topics(region: KafkaAddress, topics: Sequence[str]) -> None:
-    """Delete topics with one request."""
-    admin = _admin(region)
-    _results(admin.delete_topics(list(topics)))
+    """Delete topics with one request; a connection that was lost on the way is no answer."""
+    left = list(topics)
+    for _ in range(DELETE_TRIES):
+        admin = _admin(region)
+        answers = admin.delete_topics(left)
+        left = [name for name in left if not _is_deleted(answers[name])]
+        if not left:
+            return
+    raise AssertionError(f"cannot be deleted: {left}")
+
+
+def _is_deleted(answer: "Future[object]") -> bool:
+    try:
+        answer.result(TIMEOUT_S)
+    except KafkaException as error:
+        code = cast("KafkaError", error.args[0]).code()
+        if code in {KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT}:
+            return False
+        if code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+    return True
 
 
 def delete_records(region: KafkaAddress, topic: str, partition: int, before: int) -> None:

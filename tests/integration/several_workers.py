@@ -21,6 +21,7 @@ __all__ = ["ANSWER_S", "CALM", "TASKS", "Answer", "Workers", "assert_nothing_los
 TASKS: Final = 3
 SPREAD_S: Final = 120.0
 CONFLICT: Final = 409
+NO_CONTENT: Final = 204
 CALM: Final = {
     "task.host.processes": "1",
     "{target}.session.timeout.ms": "10000",
@@ -112,11 +113,18 @@ class Workers:
     def stop_checkpoints(self, worker: Mirror) -> None:
         """Stop the checkpoint connector, whose task would be one more to share."""
 
-        def stopped() -> bool:
-            answer = self.ask(worker, "/stop", "PUT", connector="MirrorCheckpointConnector")
-            return answer[0] == 204
+        name = "MirrorCheckpointConnector"
 
-        until(stopped, SPREAD_S, "the end of checkpoints", alive=worker)
+        def asked() -> bool:
+            return self.ask(worker, "/stop", "PUT", connector=name)[0] == NO_CONTENT
+
+        def gone() -> bool:
+            answers = [self.ask(each, "/status", connector=name)[1] for each in self.running]
+            found = [cast("dict[str, object]", it) for it in answers if isinstance(it, dict)]
+            return len(found) == len(answers) and all(it.get("tasks") == [] for it in found)
+
+        until(asked, SPREAD_S, "the end of checkpoints", alive=worker)
+        until(gone, SPREAD_S, "the end of the checkpoint task", alive=worker)
 
     def patch(self, worker: Mirror, changes: Mapping[str, str | None]) -> int:
         """Change keys of the connector's config; return the status."""

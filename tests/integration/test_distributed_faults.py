@@ -48,6 +48,7 @@ def test_only_the_tasks_of_a_killed_worker_move_and_one_that_comes_back_stops_no
         victim = next(w for w in workers.running if (w is leader) == (killed == "the leader"))
         (lost,) = [task for task, owner in owners.items() if owner is victim]
         started = {worker.name: workers.starts(worker) for worker in workers.running}
+        stopped = {worker.name: workers.stops(worker) for worker in workers.running}
         workers.kill(victim)
         committed = committed_positions(flow, topic)
         resumed_s = workers.wait_for_copy_everywhere(topic)
@@ -55,12 +56,13 @@ def test_only_the_tasks_of_a_killed_worker_move_and_one_that_comes_back_stops_no
         now = workers.until_spread()
         assert now == owners | {lost: now[lost]}, "only the killed one's task moved"
         started[now[lost].name].append(lost)
-        assert_history(workers, started, {})
+        assert_history(workers, started, stopped)
         workers.start("again")
         last = workers.until_spread()
         (moved,) = [task for task in now if last[task] is not now[task]]
-        started["again"] = [moved]
-        assert_history(workers, started, {now[moved].name: [moved]})
+        started["again"], stopped["again"] = [moved], []
+        stopped[now[moved].name].append(moved)
+        assert_history(workers, started, stopped)
         workers.wait_for_copy_everywhere(topic)
         load.stop()
         for partition, steps in assert_nothing_lost(flow, topic, now[lost]).items():
@@ -120,4 +122,4 @@ def assert_history(
     assert {w.name: workers.starts(w) for w in running} == {
         w.name: started[w.name] for w in running
     }
-    assert {w.name: found for w in running if (found := workers.stops(w))} == stopped
+    assert {w.name: workers.stops(w) for w in running} == {w.name: stopped[w.name] for w in running}
