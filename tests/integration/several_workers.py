@@ -59,6 +59,12 @@ class Workers:
             worker.wait_for_log("rest listens", SPREAD_S)
         return new
 
+    def settle(self, *names: str) -> dict[int, Mirror]:
+        """Start processes that share the tasks of the source connector alone; return the owner of each."""
+        self.start(*names)
+        self.stop_checkpoints(self.running[0])
+        return self.until_spread()
+
     def kill(self, worker: Mirror) -> None:
         """SIGKILL one."""
         del self._running[worker.name]

@@ -41,8 +41,7 @@ def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: P
 
 def test_every_worker_takes_changes_for_the_leader_and_the_owners(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE), Workers(flow) as workers:
-        workers.start(*NAMES)
-        workers.until_spread()
+        workers.settle(*NAMES)
         for number, worker in enumerate(workers.running, 11):
             assert workers.ask(worker, "/pause", "PUT")[0] == 202
             workers.until_states("PAUSED")
@@ -66,8 +65,7 @@ def test_a_change_whose_leader_is_killed_is_made_whole_or_not_at_all(
     flow: Flow, topic: str
 ) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
-        workers.start(*NAMES)
-        workers.until_spread()
+        workers.settle(*NAMES)
         for tasks, accepted_first in (("6", True), ("4", False)):
             leader = workers.leader()
             asked = next(worker for worker in workers.running if worker is not leader)
@@ -99,8 +97,7 @@ def test_a_change_whose_leader_is_killed_is_made_whole_or_not_at_all(
 
 def test_a_change_during_a_rebalance_is_answered_409_or_made(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
-        workers.start(*NAMES)
-        workers.until_spread()
+        workers.settle(*NAMES)
         changes = Changes(workers)
         changes.make(3)
         assert changes.refused == []

@@ -12,7 +12,7 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.mirror_process import Flow, write_flow
 from tests.integration.several_workers import CALM, Workers, assert_nothing_lost
 from tests.integration.traffic import Load, assert_equal, committed_positions, wait_for_copy
 
@@ -42,7 +42,7 @@ def test_only_the_tasks_of_a_killed_worker_move_and_one_that_comes_back_stops_no
     killed: str, flow: Flow, topic: str
 ) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
-        owners = settled(workers)
+        owners = workers.settle(*NAMES)
         workers.wait_for_copy_everywhere(topic)
         leader = workers.leader()
         victim = next(w for w in workers.running if (w is leader) == (killed == "the leader"))
@@ -75,7 +75,7 @@ def test_a_frozen_worker_gives_its_task_up_and_comes_back_without_a_second_owner
     flow: Flow, topic: str
 ) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
-        owners = settled(workers)
+        owners = workers.settle(*NAMES)
         workers.wait_for_copy_everywhere(topic)
         frozen = next(worker for worker in workers.running if worker is not workers.leader())
         (lost,) = [task for task, owner in owners.items() if owner is frozen]
@@ -94,7 +94,7 @@ def test_a_frozen_worker_gives_its_task_up_and_comes_back_without_a_second_owner
 
 def test_a_rolling_restart_doubles_nothing(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
-        settled(workers)
+        workers.settle(*NAMES)
         for old in workers.running:
             workers.stop(old)
             workers.start(f"{old.name}-new")
@@ -105,13 +105,6 @@ def test_a_rolling_restart_doubles_nothing(flow: Flow, topic: str) -> None:
         complaints = {worker.name: worker.complaints() for worker in workers.running}
         assert not any(complaints.values()), complaints
         workers.stop()
-
-
-def settled(workers: Workers) -> dict[int, Mirror]:
-    """Start three workers and wait until they share the three tasks; return who runs which."""
-    workers.start(*NAMES)
-    workers.stop_checkpoints(workers.running[0])
-    return workers.until_spread()
 
 
 def assert_history(
