@@ -22,7 +22,7 @@ from mm2py.embedded.region import Region, start_regions
 __all__ = ["Scene", "play"]
 
 ADDRESSES: Final = "localhost:9092", "localhost:9093"
-"""What stands for the two clusters in the files of the examples."""
+"""Placeholders of the two clusters in the files of the examples."""
 
 PATIENCE_S: Final = 90.0
 STOP_S: Final = 30.0

@@ -34,6 +34,9 @@ _MAP_LOOK_S: Final = 0.25
 FINDING: Final = "offset syncs"
 BACK_FINDING: Final = "offset map of the flow back"
 
+_Beyond = dict[TopicPartition, tuple[int, int]]
+"""How far a map went when an offset was beyond it, and from which source offset on that matters."""
+
 
 @final
 class OffsetTranslator:
@@ -64,10 +67,8 @@ class OffsetTranslator:
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
         self._is_read = self._has_map = False
-        self._waiting: dict[
-            TopicPartition, int
-        ] = {}  # how far the map went when an offset was beyond it
-        self._held_back: dict[TopicPartition, int] = {}  # the same of the map of the flow back
+        self._waiting: _Beyond = {}
+        self._held_back: _Beyond = {}  # the same of the map of the flow back
 
     @property
     def is_ready(self) -> bool:
@@ -102,7 +103,7 @@ class OffsetTranslator:
             return None
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             # It has read every copy of the target's own records; the next one is behind what that flow covers.
-            self._held_back[source] = index.covered
+            self._held_back[source] = index.covered, 0
             return min(found, index.covered)
         return min(found, own.offset)
 
@@ -112,7 +113,7 @@ class OffsetTranslator:
             return None, False
         index = self._map.index_of(source)
         if index is None:
-            self._waiting[source] = -1
+            self._waiting[source] = -1, -1
             return None, False
         try:
             found = await self._map.to_target(source, offset)
@@ -121,7 +122,7 @@ class OffsetTranslator:
             return None, False
         if found is None or found.place is not Place.NOT_YET_COPIED:
             return (None, False) if found is None or found.offset < 0 else (found.offset, True)
-        self._waiting[source] = index.covered
+        self._waiting[source] = index.covered, index.covered
         # The group has read all that the map knows of.
         return index.pages[-1].target_end, False
 
@@ -159,13 +160,7 @@ class OffsetTranslator:
                 self._has_map = True
         self._moved |= dict.fromkeys(self._map.partitions(), 0)
         self._on_moved()
-        while True:
-            await self._clock.sleep(_MAP_LOOK_S)
-            for source, covered in tuple(self._waiting.items()):
-                index = self._map.index_of(source)
-                if index is not None and index.covered > covered:
-                    del self._waiting[source]
-                    self._note_moved(source, covered)
+        await self._watch(self._map, self._waiting)
 
     async def _follow_back(self) -> None:
         """Use the map of the flow back; until it is known whether there is one, nothing is translated."""
@@ -187,13 +182,17 @@ class OffsetTranslator:
                 self._has_back = True
         self._report_back(None)
         self._note_back(back)
+        await self._watch(back, self._held_back)
+
+    async def _watch(self, exact: ExactMap, beyond: _Beyond) -> None:
+        """Note when a map reaches offsets that were beyond it."""
         while True:
             await self._clock.sleep(_MAP_LOOK_S)
-            for source, covered in tuple(self._held_back.items()):
-                index = back.index_of(source)
+            for source, (covered, lowest) in tuple(beyond.items()):
+                index = exact.index_of(source)
                 if index is not None and index.covered > covered:
-                    del self._held_back[source]
-                    self._note_moved(source, 0)
+                    del beyond[source]
+                    self._note_moved(source, lowest)
 
     def _note_back(self, back: ExactMap) -> None:
         self._knows_back = True

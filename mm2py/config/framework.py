@@ -291,7 +291,7 @@ class SourceFrameworkConfig(FrameworkConfig):
 
 
 class LossPolicies(ConfigModel):
-    """What happens to a partition when records were lost or it cannot go on; read by the worker of a source task."""
+    """What happens to a partition that lost records or cannot be copied; read by the worker of a source task."""
 
     gap_policy: Annotated[
         str,

@@ -194,7 +194,7 @@ class OffsetMapReader:
             if page is not None:
                 self._pages.put(ref, page)
                 continue
-            # It was replaced since: what is new tells by what.
+            # It was replaced since: the records behind it name its successor.
             tries += 1
             if tries > READ_TRIES:
                 raise ProtocolError(

@@ -169,7 +169,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _key_reads(module: _Module, constants: Mapping[str, str]) -> Iterator[KeyRead]:
-    """Yield the reads of a module; a name stands for any text that is assigned to it in the module."""
+    """Yield the reads of a module; a name means any text that is assigned to it in the module."""
     patterns = {name: {text} for name, text in constants.items()}
     for node in module.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

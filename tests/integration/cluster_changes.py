@@ -179,7 +179,7 @@ def permit_writing(region: KafkaAddress, topic: str) -> None:
 
 
 def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:
-    """Take Write on one transactional id from everybody; it can still be described."""
+    """Take Write on one transactional id from all principals; it can still be described."""
     _forbid(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
 
 

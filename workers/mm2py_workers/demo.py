@@ -40,7 +40,7 @@ LOG_FILE: Final = Path(".mm2py") / "demo.log"
 CATCH_UP_S: Final = 45.0
 VERIFY_TIMEOUT_S: Final = 180.0
 MORE_S: Final = 1.0
-"""How long the producers go on behind the consumers."""
+"""How long the producers continue behind the consumers."""
 LIVE_EVERY_S: Final = 0.5
 PLAIN_EVERY_S: Final = 2.0
 

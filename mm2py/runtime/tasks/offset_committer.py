@@ -130,7 +130,7 @@ class OffsetCommitter:
                 async with asyncio.timeout(self._timeout_s):
                     # What was acknowledged by now is in the maps: a position is taken after its runs were noted.
                     await self._maps.write()
-                    if new or self._timeout_s is None:  # a transaction ends with its positions
+                    if new:
                         await self._store.set(new)
                 written = True
             except (Mm2pyError, TimeoutError) as error:

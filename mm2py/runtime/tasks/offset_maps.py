@@ -85,7 +85,7 @@ class TaskOffsetMaps:
     def resume(self, partition: TopicPartition, position: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): behind what the map knows.
 
-        A position that is not the one that the map was written with was set by somebody: it is followed.
+        A position that is not the one that the map was written with was set by another program or an operator: it is followed.
         """
         found = self.of(partition)
         known, found.position = found.position, position

@@ -49,7 +49,7 @@ async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffse
 
 
 class BrokenMaps:
-    """A store that refuses writes until it is told to take them."""
+    """A store that refuses writes until its error is cleared."""
 
     topic = "maps"
 
