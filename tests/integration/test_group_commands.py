@@ -59,6 +59,10 @@ def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: Cr
     client = producer(region_a, transactional_id=name)
     client.init_transactions(60)
     write_one(client, name, [ABORTED] * 10, commit=False)  # five of them in partition 0
+    # The coordinator answers before it writes the markers, and the records below could overtake them.
+    reader, markers_end = consumer(region_a, "reads-end"), RECORDS + 5 + 1
+    until(lambda: reader.get_watermark_offsets(Where(name, 0))[1] == markers_end, 60, "the marker")
+    reader.close()
     write(region_a, name, records(RECORDS, 10))
     return name
 

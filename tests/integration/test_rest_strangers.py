@@ -25,8 +25,10 @@ START_S: Final = 90.0
 STRANGERS: Final = 200
 BODY_BYTES: Final = 15 * 1024 * 1024
 DESCRIPTORS: Final = 160
-GROWTH_BYTES: Final = 20 * 1024 * 1024
-ANSWER_S: Final = 10.0
+GROWTH_BYTES: Final = 64 * 1024 * 1024
+"""A worker that has just started grows by itself; the bodies of one kind are 180 MiB."""
+
+ANSWER_S: Final = 30.0
 FLOOD_S: Final = 8.0
 JAVA: Final = (
     "X-Connect-Authorization: eA==\r\nX-Connect-Request-Signature-Algorithm: HmacSHA256\r\n"
