@@ -4,18 +4,16 @@ Flow: ``CONSUMER_GROUPS`` or ``SHARE_GROUPS`` -> ``GroupAdmin``. Consumer groups
 groups (KIP-932) have start offsets, which the broker keeps in ``__share_group_state``.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, final
 
-from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.share_positions import ShareSource, share_positions
 from mm2py.errors import UnsupportedVersionError
 from mm2py.protocol.call import Call
 from mm2py.protocol.group_messages import group_offsets, list_groups, offset_fetch
 from mm2py.protocol.groups import (
-    FetchedOffset,
     FetchedOffsets,
     ListedGroup,
     ListedGroups,
@@ -26,12 +24,8 @@ from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.share_offsets import (
     ALTER_KEY,
     DESCRIBE_KEY,
-    ShareOffset,
-    ShareOffsets,
     alter_share_offsets,
-    describe_share_offsets,
 )
-from mm2py.types import LATEST, TopicPartition
 
 __all__ = ["CONSUMER_GROUPS", "SHARE_GROUPS", "SHARE_TYPE", "GroupRequests"]
 
@@ -127,59 +121,12 @@ class _ShareGroups:
     async def offsets(
         self, cluster: Cluster, connection: BrokerConnection, groups: Sequence[str]
     ) -> Mapping[str, FetchedOffsets]:
-        """Return where the groups continue: at their start offsets, or at the end where all before it is delivered.
-
-        A broker stores the new start offset with the acknowledgement behind it, so a group that has read everything is
-        shown where it was before its last ones, with a lag of 0. The end that counts was listed before that lag: all
-        records below it are delivered.
-        """
-        found = await _described(connection, groups)
-        starts = {
-            TopicPartition(it.topic, it.partition): it.start
-            for answer in found.values()
-            for it in answer.offsets
-            if it.start >= 0 and it.lag == 0 and not it.error_code
-        }
-        listed = await Admin(cluster).list_offsets(dict.fromkeys(starts, LATEST)) if starts else {}
-        ends = {tp: it.offset for tp, it in listed.items() if it.error is None}
-        behind = [
-            name
-            for name, it in found.items()
-            if any(_end_of(e, ends) > e.start for e in it.offsets)
-        ]
-        found |= await _described(connection, behind)
-        return {
-            name: FetchedOffsets(it.error_code, tuple(_fetched(each, ends) for each in it.offsets))
-            for name, it in found.items()
-        }
+        return await share_positions(ShareSource(cluster, connection), groups)
 
     def write(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
     ) -> Call[tuple[PartitionOutcome, ...]]:
         return alter_share_offsets(group_id, offsets)
-
-
-async def _described(
-    connection: BrokerConnection, groups: Sequence[str]
-) -> dict[str, ShareOffsets]:
-    # Brokers of 4.3 take 2 to 7 s for a request of ten or more groups, 1 ms each for requests of one.
-    calls = (connection.call(describe_share_offsets([group])) for group in groups)
-    found: dict[str, ShareOffsets] = {}
-    for answer in await asyncio.gather(*calls):
-        found |= answer
-    return found
-
-
-def _end_of(offset: ShareOffset, ends: Mapping[TopicPartition, int]) -> int:
-    """Return the end of a partition of which all is delivered, else -1."""
-    if offset.start < 0 or offset.lag != 0 or offset.error_code:
-        return -1
-    return ends.get(TopicPartition(offset.topic, offset.partition), -1)
-
-
-def _fetched(offset: ShareOffset, ends: Mapping[TopicPartition, int]) -> FetchedOffset:
-    at = max(offset.start, _end_of(offset, ends))
-    return FetchedOffset(offset.topic, offset.partition, at, -1, "", offset.error_code)
 
 
 CONSUMER_GROUPS: Final[GroupRequests] = _ConsumerGroups()
