@@ -46,7 +46,7 @@ class GroupRequests(Protocol):
     per_request: int
     """Groups that ``offsets`` is given at most: one answer stays small, and the coordinator free for its members."""
 
-    def are_supported(self, connection: BrokerConnection) -> bool:
+    def are_supported(self, connection: BrokerConnection, /) -> bool:
         """Whether the cluster has such groups."""
         ...
 
@@ -59,7 +59,7 @@ class GroupRequests(Protocol):
         ...
 
     async def offsets(
-        self, cluster: Cluster, connection: BrokerConnection, groups: Sequence[str]
+        self, cluster: Cluster, connection: BrokerConnection, groups: Sequence[str], /
     ) -> Mapping[str, FetchedOffsets]:
         """Return the offsets of groups, ``connection`` being that to their coordinator."""
         ...

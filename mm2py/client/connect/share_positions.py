@@ -44,7 +44,7 @@ async def share_positions(
     """Return where groups of one coordinator continue; ``RetriableError`` where a broker does not answer."""
     found = dict(await source.describe(groups))
     done = {_partition(it) for answer in found.values() for it in answer.offsets if _is_done(it)}
-    ends = await source.ends(done) if done else {}
+    ends: Mapping[TopicPartition, int] = await source.ends(done) if done else {}
     again = [
         name
         for name, answer in found.items()
