@@ -5,16 +5,19 @@ The share consumers are those of librdkafka, and Java's kafka-share-groups reads
 
 import asyncio
 import json
+import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, cast
 from urllib.parse import quote
 
 import pytest
-from confluent_kafka import Producer, ShareConsumer
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from confluent_kafka.admin._acl import AclOperation
 from typer.testing import CliRunner
 
@@ -35,8 +38,12 @@ from tests.integration.test_group_commands import commit_at, offset_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+log = logging.getLogger(__name__)
+
 SYNC: Final = {"{source}->{target}.sync.group.offsets.enabled": "true"}
 RECORDS: Final = 100
+DELIVERIES: Final = 5
+"""``group.share.delivery.count.limit`` of a broker that does not set it."""
 
 
 class Shares:
@@ -54,6 +61,7 @@ class Shares:
             }
         )
         self._consumer.subscribe([topic])
+        self.released = Counter[int]()
 
     def read(self, wanted: int) -> list[int]:
         """Return the numbers in at least so many records; all are acknowledged, and the broker has stored that."""
@@ -65,11 +73,18 @@ class Shares:
             self.commit()
         return found
 
-    def take(self) -> list[int]:
-        """Return the numbers of the next records, each acknowledged; the broker has that with ``commit``."""
+    def take(self, *, leave: float = 0.0) -> list[int]:
+        """Return the numbers of the next records, each acknowledged; the broker has that with ``commit``.
+
+        That part of them which ``leave`` says is given back instead.
+        """
         found: list[int] = []
         for message in self._consumer.poll(1.0) or ():
             assert message.error() is None
+            if random.random() < leave:
+                self.released[int(message.value() or b"-1")] += 1
+                self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
+                continue
             found.append(int(message.value() or b"-1"))
             self._consumer.acknowledge(message)
         return found
@@ -242,6 +257,52 @@ class Busy:
                 self._acknowledged += 1
             member.commit()
         member.close()
+
+
+def test_groups_that_move_under_load_skip_nothing(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    """Members stop at any moment, some records acknowledged and some not: what was not is delivered on the target."""
+    topic, chance = unique("orders"), random.Random(3)
+    create_topic(region_a, topic, 1)
+    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC)
+    with Mirror(flow.file) as worker:
+        written, reread = 0, list[int]()
+        for _ in range(3):
+            group, done = unique("shares"), set[int]()
+            member = Shares(region_a, topic, group)
+            for _ in range(chance.randint(3, 12)):
+                produce(region_a, topic, written, 40)
+                written += 40
+                done.update(member.take(leave=chance.random() / 2))
+                member.commit()
+            # A record that was given back so often is archived by the broker.
+            done |= {it for it, times in member.released.items() if times >= DELIVERIES}
+            member.close()
+            until(
+                partial(start_offsets, region_b, group),
+                90,
+                "a start offset on the target",
+                alive=worker,
+            )
+            moved = Shares(region_b, flow.remote(topic), group)
+            delivered: set[int] = set()
+            deadline = time.monotonic() + 40
+            while missing := set(range(written)) - done - delivered:
+                assert time.monotonic() < deadline, (
+                    f"{sorted(missing)} of {written} are skipped; given back: {member.released}, start offsets"
+                    f" {start_offsets(region_a, group)}, {start_offsets(region_b, group)}, delivered {min(delivered, default=-1)}"
+                )
+                delivered.update(moved.take())
+                moved.commit()
+            moved.close()
+            reread.append(len(delivered & done))
+        assert worker.stop() == 0
+    log.warning("records delivered again: %s of %d", reread, written)
 
 
 @pytest.fixture
