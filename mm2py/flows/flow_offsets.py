@@ -348,7 +348,7 @@ class FlowOffsets:
             return "sync.group.offsets.enabled is not set; checkpoints are written"
         if is_active:
             return "it has members on the target: its offsets there are its own"
-        return ""
+        return _ahead(parts)
 
     async def _checkpoints(
         self, groups: Collection[str]
@@ -383,6 +383,18 @@ async def _members(admin: Admin, group: str) -> int | None:
     except (RetriableError, ServerError):
         return None
     return len(described.members) if described.state not in {"", "Dead"} else None
+
+
+def _ahead(parts: Sequence[GroupPartitionView]) -> str:
+    """Return why a group whose offsets on the target are ahead of the source's stays there; empty where none is."""
+    it = next((it for it in parts if it.skips and it.committed_there is not None), None)
+    if it is None:
+        return ""
+    return (
+        f"its offset of {it.target_topic}-{it.partition} on the target is {it.committed_there}, ahead of {it.exact}, and"
+        " offsets there never go back: the source's was set back, or the copy was deleted. To follow the source, delete"
+        " the group on the target"
+    )
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

@@ -75,6 +75,7 @@ class LogReader:
         self._cluster, self._topic, self._clock = cluster, topic, clock
         self._admin = Admin(cluster)
         self._positions: dict[TopicPartition, int] = {}
+        self._topic_id: bytes | None = None
         self._backoff = Backoff(
             cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms
         )
@@ -117,6 +118,8 @@ class LogReader:
             partitions = await self._partitions()
             self._positions = await self._offsets(partitions, EARLIEST)
         ends = await self._offsets(self._positions, LATEST)
+        for tp in [tp for tp, end in ends.items() if self._positions[tp] > end]:
+            await self._reset(tp)
         while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
             before = [self._positions[tp] for tp in behind]
             try:
@@ -221,6 +224,10 @@ class LogReader:
         leaders: dict[int, list[TopicPartition]] = {}
         for tp in self._positions:
             leaders.setdefault((await self._cluster.leader(tp)).node_id, []).append(tp)
+        before, self._topic_id = self._topic_id, self._cluster.known_topic_id(self._topic)
+        if before not in (None, self._topic_id):  # deleted and created again: all of it is new
+            for tp in tuple(self._positions):
+                await self._reset(tp)
         polls = [
             asyncio.create_task(self._follow_node(node_id, partitions, handle, backoff))
             for node_id, partitions in leaders.items()
@@ -408,7 +415,7 @@ class LogReader:
         self._progress()
 
     async def _reset(self, tp: TopicPartition) -> None:
-        """Go to the log start: cleanup or truncation overtook us (auto.offset.reset=earliest)."""
+        """Go to the log start: cleanup, truncation or a new topic overtook us (auto.offset.reset=earliest)."""
         old = self._positions[tp]
         self._move(tp, (await self._offsets((tp,), EARLIEST))[tp])
         log.warning(

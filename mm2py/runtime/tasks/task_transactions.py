@@ -307,6 +307,11 @@ class TransactionMaps(MapStore):
         """Name of the topic, empty where maps are not kept."""
         return self._maps.topic
 
+    @property
+    def topics_lost(self) -> int:
+        """As of the maps that are read."""
+        return self._maps.topics_lost
+
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest committed page of each partition that has a map."""
         return await self._maps.load(partitions)

@@ -236,11 +236,25 @@ class WorkerTask:
 
     async def _start(self) -> bool:
         patience = Patience(self._clock, self._settings.target_name, self._stop)
-        start = self._sender.start if self._transactions is None else self._transactions.start
+        start = self._sender.start if self._transactions is None else self._start_transactions
         if not await self._patiently(start, patience):
             return False
         patience = Patience(self._clock, "the task's start", self._stop)
         return await self._patiently(self._task.start, patience)
+
+    async def _start_transactions(self) -> None:
+        """Start them, or stop waiting: fencing waits for the herder, which may wait for the end of this task."""
+        assert self._transactions is not None
+        starting = asyncio.create_task(self._transactions.start(), name="start of transactions")
+        stopped = asyncio.create_task(self._stop.wait(), name="stop of a task")
+        try:
+            await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+        finally:
+            starting.cancel()
+            stopped.cancel()
+            await asyncio.gather(starting, stopped, return_exceptions=True)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[None]], patience: Patience) -> bool:
         while not self._stop.is_set():
