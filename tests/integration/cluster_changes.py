@@ -26,6 +26,7 @@ __all__ = [
     "delete_topic",
     "delete_topics",
     "forbid_creating",
+    "forbid_reading",
     "forbid_transactions",
     "forbid_writing",
     "grow",
@@ -33,6 +34,7 @@ __all__ = [
     "leader_of",
     "leaders_of",
     "permit_creating",
+    "permit_reading",
     "permit_transactions",
     "permit_writing",
     "replicas_of",
@@ -176,6 +178,16 @@ def forbid_writing(region: KafkaAddress, topic: str) -> None:
 def permit_writing(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_writing``."""
     _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
+
+
+def forbid_reading(region: KafkaAddress, topic: str) -> None:
+    """Deny all principals Read on one topic; it can still be described."""
+    _forbid(region, ResourceType.TOPIC, topic, AclOperation.READ)
+
+
+def permit_reading(region: KafkaAddress, topic: str) -> None:
+    """Undo ``forbid_reading``."""
+    _permit(region, ResourceType.TOPIC, topic, AclOperation.READ)
 
 
 def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:

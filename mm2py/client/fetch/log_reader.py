@@ -24,7 +24,13 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from mm2py.protocol.error_codes import NONE, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, server_error
+from mm2py.protocol.error_codes import (
+    NONE,
+    OFFSET_NOT_AVAILABLE,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    server_error,
+)
 from mm2py.protocol.fetch import (
     FETCH_KEY,
     FetchedPartition,
@@ -65,13 +71,21 @@ class LogReader:
     """All partitions of one topic, read over the cluster's connections.
 
     With ``waits_for_transactions`` its end is behind transactions that are open: one of them may hide what another
-    producer has committed behind it, and our own commit is answered before its marker is written.
+    producer has committed behind it, and our own commit is answered before its marker is written. Without
+    ``waits_for_topic`` a topic that is not there is an error at once: nothing creates it, perhaps.
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, *, clock: Clock, waits_for_transactions: bool = False
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        clock: Clock,
+        waits_for_transactions: bool = False,
+        waits_for_topic: bool = True,
     ) -> None:
         self._read_committed_ends = not waits_for_transactions
+        self._waits_for_topic = waits_for_topic
         self._cluster, self._topic, self._clock = cluster, topic, clock
         self._admin = Admin(cluster)
         self._positions: dict[TopicPartition, int] = {}
@@ -175,7 +189,8 @@ class LogReader:
                 return [TopicPartition(self._topic, p.partition) for p in found[0].partitions]
             code = found[0].error_code if found else 3
             error = server_error(code, f"topic {self._topic}")
-            if not isinstance(error, RetriableError):
+            missing = code == UNKNOWN_TOPIC_OR_PARTITION and not self._waits_for_topic
+            if missing or not isinstance(error, RetriableError):
                 raise error
             await self._pause(error)
 

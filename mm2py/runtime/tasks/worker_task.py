@@ -21,7 +21,7 @@ from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMoved
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.herder.patience import Patience
+from mm2py.runtime.herder.patience import Patience, or_stop
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
@@ -245,16 +245,7 @@ class WorkerTask:
     async def _start_transactions(self) -> None:
         """Start them, or stop waiting: fencing waits for the herder, which may wait for the end of this task."""
         assert self._transactions is not None
-        starting = asyncio.create_task(self._transactions.start(), name="start of transactions")
-        stopped = asyncio.create_task(self._stop.wait(), name="stop of a task")
-        try:
-            await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-        finally:
-            starting.cancel()
-            stopped.cancel()
-            await asyncio.gather(starting, stopped, return_exceptions=True)
+        await or_stop(self._transactions.start(), self._stop)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[None]], patience: Patience) -> bool:
         while not self._stop.is_set():
