@@ -94,6 +94,8 @@ class RecordWriter:
         self._permit, self._term = permit, permit.term
         self._end_watch = permit.watch(self._permit_changed)
         self._unanswered: dict[TopicPartition, deque[Post]] = {}
+        self.stalled: dict[TopicPartition, Exception] = {}
+        """Partitions that are refused but tried again, with the cause."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._starting = asyncio.Lock()
@@ -198,6 +200,10 @@ class RecordWriter:
             refused.answer(error)
 
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
+        if error is None:
+            self.stalled.pop(target, None)
+            return
+        self.stalled[target] = error
         if isinstance(error, FatalServerError):
             asyncio.get_running_loop().call_soon(self._refuse, target, error.code)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from mm2py.api.context import PartitionState
@@ -140,6 +141,7 @@ class WorkerTask:
                 lambda: bool(committer.pending or context.maps.changed) and permit.valid,
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
+                report=partial(context.report_finding, "offset commits"),
             )
         context.listen(self)
 
