@@ -22,9 +22,14 @@ from typing import Final, final
 
 from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
-from mm2py.errors import Mm2pyError, ServerError
+from mm2py.errors import FatalServerError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
-from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
+from mm2py.protocol.error_codes import (
+    GROUP_ID_NOT_FOUND,
+    NON_EMPTY_GROUP,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
@@ -137,7 +142,7 @@ class GroupSync:
         for group in groups:
             answer, wanted = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
-                self._refused(group, str(answer))  # (2)
+                self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
             elif offsets := offsets_to_sync(wanted, answer):
                 due.append((group, offsets))
             else:
@@ -150,7 +155,7 @@ class GroupSync:
         try:
             answers = await self._target.commit(group, offsets)
         except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
-            self._refused(group, str(error))
+            self._refused(group, f"{error}{_remedy(error)}")
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
         codes = {error.code for error in refused.values()}
@@ -186,10 +191,7 @@ class GroupSync:
         text = ""
         if refused:
             group, cause = next(iter(refused.items()))
-            text = (
-                f"{len(refused)} {self._what}s are not synced, such as {group!r}: {cause}; grant the mirror's"
-                " principal READ on the groups and on the copies of the target"
-            )
+            text = f"{len(refused)} {self._what}s are not synced, such as {group!r}: {cause}"
         self._context.report_finding(f"{self._what}s not synced", text, count=len(refused))
 
 
@@ -201,4 +203,16 @@ def _some(names: Sequence[str]) -> str:
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:
     tp, error = next(iter(refused.items()))
     more = f" and {len(refused) - 1} partitions more" if len(refused) > 1 else ""
-    return f"{tp}{more}: {error}"
+    return f"{tp}{more}: {error}{_remedy(error)}"
+
+
+def _remedy(error: Mm2pyError) -> str:
+    if not isinstance(error, ServerError):
+        return ""
+    if error.code == UNKNOWN_TOPIC_OR_PARTITION:
+        return (
+            "; the copy is not on the target: it is created when its topic is found at the source"
+        )
+    if isinstance(error, FatalServerError):
+        return "; grant the mirror's principal READ on the groups and on the copies of the target"
+    return ""

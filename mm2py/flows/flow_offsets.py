@@ -351,12 +351,12 @@ class FlowOffsets:
             return "it has no offset in a topic of the flow"
         problem = self._switched_off(is_share=_is_share(mine))
         if problem or theirs is None:
-            return problem
+            return problem or _ahead(parts)
         if _is_share(mine) != _is_share(theirs):
             return f"the target has a {theirs.group_type} group of this name"
-        return (
-            "" if theirs.is_idle else "it has members on the target: its offsets there are its own"
-        )
+        if not theirs.is_idle:
+            return "it has members on the target: its offsets there are its own"
+        return _ahead(parts)
 
     def _switched_off(self, *, is_share: bool) -> str:
         if not self._has_checkpoints:
@@ -438,6 +438,18 @@ async def _members(admin: Admin, group: str) -> int | None:
     except (RetriableError, ServerError):
         return None
     return len(described.members) if described.state not in {"", "Dead"} else None
+
+
+def _ahead(parts: Sequence[GroupPartitionView]) -> str:
+    """Return why a group whose offsets on the target are ahead of the source's stays there; empty where none is."""
+    it = next((it for it in parts if it.skips and it.committed_there is not None), None)
+    if it is None:
+        return ""
+    return (
+        f"its offset of {it.target_topic}-{it.partition} on the target is {it.committed_there}, ahead of {it.exact}, and"
+        " offsets there never go back: the source's was set back, or the copy was deleted. To follow the source, delete"
+        " the group on the target"
+    )
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

@@ -27,6 +27,7 @@ __all__ = [
     "delete_topics",
     "forbid_creating",
     "forbid_group",
+    "forbid_reading",
     "forbid_transactions",
     "forbid_writing",
     "grow",
@@ -35,6 +36,7 @@ __all__ = [
     "leaders_of",
     "permit_creating",
     "permit_group",
+    "permit_reading",
     "permit_transactions",
     "permit_writing",
     "replicas_of",
@@ -188,6 +190,16 @@ def forbid_writing(region: KafkaAddress, topic: str) -> None:
 def permit_writing(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_writing``."""
     _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
+
+
+def forbid_reading(region: KafkaAddress, topic: str) -> None:
+    """Deny all principals Read on one topic; it can still be described."""
+    _forbid(region, ResourceType.TOPIC, topic, AclOperation.READ)
+
+
+def permit_reading(region: KafkaAddress, topic: str) -> None:
+    """Undo ``forbid_reading``."""
+    _permit(region, ResourceType.TOPIC, topic, AclOperation.READ)
 
 
 def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:
