@@ -49,6 +49,7 @@ __all__ = [
     "Recognised",
     "not_identical",
     "writer_at",
+    "writer_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -291,7 +292,11 @@ async def writer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Writer
         RetriableError: the log cannot be read now.
         FatalServerError: it may not be read, or has not this offset any more.
     """
-    fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
+    return writer_of(await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES), offset)
+
+
+def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
+    """Return who wrote the batch that has an offset; None where it was compacted away."""
     view = memoryview(fetched.records or b"")
     at = 0
     while len(view) - at >= HEADER_BYTES:
