@@ -16,8 +16,9 @@ from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_map import (
     Mark,
     Page,
+    PageHead,
     Segment,
-    decode_page,
+    decode_head,
     decode_page_key,
 )
 from mm2py.protocol.records import Record
@@ -74,7 +75,7 @@ class PageRef(NamedTuple):
     target_first: int
     target_end: int
     cut: int
-    """Lowest source offset that a cut in this page ended, ``_NO_LIMIT`` for none."""
+    """Lowest source offset that a cut in this page ended, -1 for none."""
 
 
 class PageMissingError(LookupError):
@@ -107,12 +108,14 @@ class PartitionIndex:
             self.pages
         )
 
-    def put(self, page: Page, position: int) -> None:
+    def put(self, number: int, head: PageHead, position: int) -> PageRef:
         """Take a page from ``position`` of the topic; it ends all with higher numbers."""
-        self.drop(page.number)
-        self.pages.append(_ref(page, position))
-        self.covered = page.covered
-        self.source_id, self.target_id = page.source_id, page.target_id
+        self.drop(number)
+        ref = PageRef(number, position, *head.span)
+        self.pages.append(ref)
+        self.covered = head.covered
+        self.source_id, self.target_id = head.source_id, head.target_id
+        return ref
 
     def drop(self, number: int) -> None:
         """Forget the pages from ``number`` on."""
@@ -129,7 +132,8 @@ class PartitionIndex:
         limit = _NO_LIMIT
         for ref in reversed(self.pages):
             limits.append(limit)
-            limit = min(limit, ref.cut)
+            if ref.cut >= 0:
+                limit = min(limit, ref.cut)
         limits.reverse()
         return limits
 
@@ -148,11 +152,11 @@ class MapIndex:
         self.strange = 0
         """Records of versions that this program does not know, or damaged ones."""
 
-    def take(self, record: Record) -> tuple[TopicPartition, Page] | None:
+    def take(self, record: Record) -> tuple[TopicPartition, PageRef] | None:
         """Take the next record of the topic and return its page; one that cannot be read is counted only."""
         try:
             partition, number = decode_page_key(record.key)
-            page = decode_page(number, record.value) if record.value is not None else None
+            head = decode_head(record.value) if record.value is not None else None
         except ProtocolError as error:
             self.strange += 1
             log.debug(
@@ -160,13 +164,15 @@ class MapIndex:
             )
             return None
         index = self.partitions.get(partition)
+        if head is None:
+            if index is not None:
+                index.forget(number)
+                if not index.pages:
+                    del self.partitions[partition]
+            return None
         if index is None:
             index = self.partitions[partition] = PartitionIndex()
-        if page is None:
-            index.forget(number)
-            return None
-        index.put(page, record.offset)
-        return partition, page
+        return partition, index.put(number, head, record.offset)
 
     def of(self, partition: TopicPartition) -> PartitionIndex | None:
         """Return the map of a source partition; None where there is none that can be used."""
@@ -311,21 +317,6 @@ def _valid(segments: tuple[Segment, ...], limit: int) -> "list[tuple[Segment, in
             found.append((segment, min(segment.source_end, limit)))
     found.reverse()
     return found
-
-
-def _ref(page: Page, position: int) -> PageRef:
-    segments = page.segments
-    spans = [it for it in segments if it.mark is not Mark.SOURCE_CUT]
-    cuts = (it.source for it in segments if it.mark is Mark.SOURCE_CUT)
-    return PageRef(
-        page.number,
-        position,
-        min((it.source for it in spans), default=_NO_LIMIT),
-        max((it.source_end for it in spans), default=-1),
-        segments[0].target if segments else 0,
-        segments[-1].target_end if segments else 0,
-        min(cuts, default=_NO_LIMIT),
-    )
 
 
 def _target_first(ref: PageRef) -> int:

@@ -1,7 +1,8 @@
 """The exact offset map of one source partition: where each of its records is on the target (docs/formats.md).
 
 Flow: acknowledged runs and losses, in the order of the target's log -> ``PartitionMap`` -> ``Page`` per 256 segments ->
-``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page`` -> ``mm2py.mirror.offset_lookup``. No I/O.
+``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page``, or ``decode_head`` alone, which has the offsets
+that the page speaks of -> ``mm2py.mirror.offset_lookup``. No I/O.
 
 Invariants, tests of the same names:
 
@@ -30,9 +31,12 @@ __all__ = [
     "PAGE_SEGMENTS",
     "Mark",
     "Page",
+    "PageHead",
     "PartitionMap",
     "Segment",
+    "Span",
     "TargetLoss",
+    "decode_head",
     "decode_page",
     "decode_page_key",
     "encode_page",
@@ -47,6 +51,7 @@ PAGE_SEGMENTS: Final = 256
 _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
 _MARK_BITS: Final = 3
+_HEAD_NUMBERS: Final = 10
 _SLOW: Final = -2
 """As the next source offset: no run continues the last one, because a mark waits for its place."""
 
@@ -94,6 +99,30 @@ class Segment(NamedTuple):
         return self.target + self.records if self.mark is Mark.COPIED else self.target
 
 
+class Span(NamedTuple):
+    """The offsets that a page speaks of; source offsets are -1 where it has none."""
+
+    source_first: int
+    source_end: int
+    target_first: int
+    target_end: int
+    cut: int
+    """Lowest source offset from which on the page has a cut, -1 for none."""
+
+
+class PageHead(NamedTuple):
+    """A page without its segments."""
+
+    source_id: bytes
+    target_id: bytes
+    covered: int
+    position: int
+    epoch: int
+    producer_id: int
+    producer_from: int
+    span: Span
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Up to ``PAGE_SEGMENTS`` segments of a partition's map, in the order of the target's log.
@@ -113,6 +142,13 @@ class Page:
     producer_id: int
     producer_from: int
     segments: tuple[Segment, ...]
+
+    @property
+    def head(self) -> PageHead:
+        """Everything but the segments, and the offsets that they speak of."""
+        ids = self.source_id, self.target_id
+        state = self.covered, self.position, self.epoch, self.producer_id, self.producer_from
+        return PageHead(*ids, *state, _span(self.segments))
 
 
 class TargetLoss(NamedTuple):
@@ -413,6 +449,18 @@ class PartitionMap:
         self._segments = segments
 
 
+def _span(segments: Sequence[Segment]) -> Span:
+    cuts = [it.source for it in segments if it.mark is Mark.SOURCE_CUT]
+    others = [it for it in segments if it.mark is not Mark.SOURCE_CUT]
+    return Span(
+        min((it.source for it in others), default=-1),
+        max((it.source_end for it in others), default=-1),
+        segments[0].target if segments else 0,
+        segments[-1].target_end if segments else 0,
+        min(cuts, default=-1),
+    )
+
+
 def _append_lost(segments: list[Segment], first: int, end: int, target: int) -> None:
     """Add a stretch that the target lost; what lies between it and the one before it had no record."""
     if segments and segments[-1].mark is Mark.TARGET_LOST and segments[-1].source_end <= first:
@@ -459,6 +507,12 @@ def encode_page(page: Page) -> bytes:
     out += varint(page.epoch)
     out += varint(page.producer_id)
     out += varint(page.producer_from)
+    span = _span(page.segments)
+    out += varint(span.source_first)
+    out += varint(span.source_end - span.source_first)
+    out += varint(span.target_first)
+    out += varint(span.target_end - span.target_first)
+    out += varint(span.cut)
     out += varint(len(page.segments))
     source_end = target_end = 0
     for segment in page.segments:
@@ -470,39 +524,61 @@ def encode_page(page: Page) -> bytes:
     return bytes(out)
 
 
+def decode_head(value: bytes) -> PageHead:
+    """Read the value of a page up to its segments.
+
+    Raises:
+        ProtocolError: it is damaged, or of a version that this program does not know.
+    """
+    return _read_head(value)[0]
+
+
 def decode_page(number: int, value: bytes) -> Page:
     """Read the value of page ``number``; what follows the segments is ignored.
 
     Raises:
         ProtocolError: it is damaged, or of a version that this program does not know.
     """
-    if not value or value[0] != MAP_VERSION:
-        raise ProtocolError("no page of version 1 of the offset map")
-    at = 1 + 2 * _ID_BYTES
+    head, at = _read_head(value)
     segments: list[Segment] = []
     try:
-        covered, at = read_varint(value, at)
-        position, at = read_varint(value, at)
-        epoch, at = read_varint(value, at)
-        producer_id, at = read_varint(value, at)
-        producer_from, at = read_varint(value, at)
         count, at = read_varint(value, at)
         source_end = target_end = 0
         for _ in range(count):
-            head, at = read_varint(value, at)
+            offset, at = read_varint(value, at)
             records, at = read_varint(value, at)
             shift, at = read_varint(value, at)
-            mark = Mark(head & ((1 << _MARK_BITS) - 1))
-            segment = Segment(source_end + (head >> _MARK_BITS), records, target_end + shift, mark)
+            mark = Mark(offset & ((1 << _MARK_BITS) - 1))
+            segment = Segment(
+                source_end + (offset >> _MARK_BITS), records, target_end + shift, mark
+            )
             source_end, target_end = segment.source_end, segment.target_end
             segments.append(segment)
     except (IndexError, ValueError) as cause:
         raise ProtocolError(f"damaged page of the offset map: {cause}") from None
-    if not _is_sound(segments, covered):
+    page = Page(number, *head[:-1], tuple(segments))
+    if not _is_sound(segments, head.covered) or _span(segments) != head.span:
         raise ProtocolError("damaged page of the offset map: its offsets are impossible")
+    return page
+
+
+def _read_head(value: bytes) -> tuple[PageHead, int]:
+    """Return a page's head, and where its segments begin."""
+    if not value or value[0] != MAP_VERSION:
+        raise ProtocolError("no page of version 1 of the offset map")
+    at = 1 + 2 * _ID_BYTES
+    numbers: list[int] = []
+    try:
+        for _ in range(_HEAD_NUMBERS):
+            number, at = read_varint(value, at)
+            numbers.append(number)
+    except (IndexError, ValueError) as cause:
+        raise ProtocolError(f"damaged page of the offset map: {cause}") from None
+    source_first, sources, target_first, targets, cut = numbers[5:]
+    span = Span(source_first, source_first + sources, target_first, target_first + targets, cut)
     ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
-    state = covered, position, epoch, producer_id, producer_from
-    return Page(number, *ids, *state, tuple(segments))
+    covered, position, epoch, producer_id, producer_from = numbers[:5]
+    return PageHead(*ids, covered, position, epoch, producer_id, producer_from, span), at
 
 
 def _is_sound(segments: Sequence[Segment], covered: int) -> bool:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, final
 
+from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import MapIndex, PageRef
 from mm2py.mirror.offset_map import Page, decode_page, encode_page, encode_page_key
 from mm2py.protocol.records import Record
@@ -123,9 +124,16 @@ class OffsetMapStore:
         await self._table.read_to_end(READ_S)
         found: dict[TopicPartition, Page] = {}
         for partition in partitions:
-            if self.index.of(partition) is not None:
-                number, value = self._newest[partition]
-                found[partition] = decode_page(number, value)
+            if self.index.of(partition) is None:
+                continue
+            try:
+                found[partition] = decode_page(*self._newest[partition])
+            except ProtocolError as error:
+                log.warning(
+                    "offset map of a partition is damaged, it begins anew partition=%s cause=%s",
+                    partition,
+                    error,
+                )
         return found
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
@@ -144,5 +152,5 @@ class OffsetMapStore:
         taken = self.index.take(record)
         if taken is None or record.value is None:
             return
-        partition, page = taken
-        self._newest[partition] = (page.number, bytes(record.value))
+        partition, ref = taken
+        self._newest[partition] = ref.number, bytes(record.value)

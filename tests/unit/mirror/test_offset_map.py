@@ -122,7 +122,7 @@ def look(partition_map: PartitionMap) -> tuple[PartitionIndex, Mapping[int, Page
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition_map.take():
         pages[page.number] = page
-        index.put(page, 100 + page.number)
+        index.put(page.number, page.head, 100 + page.number)
     return index, pages
 
 
@@ -252,12 +252,12 @@ def test_another_incarnation_begins_a_map_of_its_own() -> None:
         partition.add(2 * at, 1, at)
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition.take():
-        index.put(page, page.number)
+        index.put(page.number, page.head, page.number)
     partition.note(None, under_way=2)
     partition.add(600, 3, 300)  # the third one is the first of the new topic
     partition.identify(NEW)
     for page in partition.take():
-        index.put(page, page.number)
+        index.put(page.number, page.head, page.number)
         pages[page.number] = page
     assert [it.number for it in index.pages] == [0]
     assert index.source_id == NEW
