@@ -41,6 +41,8 @@ _PLACES: Final = {
     Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a transaction marker,"
     " aborted data, or before the first copy); the next record is at the offset given",
     Place.LOST: "the record was lost (mm2py ledger names the range); the next one is at the offset given",
+    Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does not hold it any more;"
+    " the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
     Place.UNKNOWN: "it was passed without this map: another program copied it, or its position was set by hand",
 }
@@ -51,7 +53,8 @@ _NO_MAP: Final = "nothing of this partition was copied with an exact map"
 class TranslationView:
     """Where an offset is on the other cluster.
 
-    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``not-yet-copied``, ``unknown`` or ``no-map``;
+    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``expired``,
+    ``not-yet-copied``, ``unknown`` or ``no-map``;
     ``to_offset`` is where a consumer continues there, null where that is not known.
     """
 

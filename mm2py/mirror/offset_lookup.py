@@ -7,7 +7,7 @@ asked for with ``PageMissingError``.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, final
@@ -17,6 +17,7 @@ from mm2py.mirror.offset_map import (
     Mark,
     Page,
     PageHead,
+    PageRef,
     Segment,
     decode_head,
     decode_page_key,
@@ -27,7 +28,6 @@ from mm2py.types import TopicPartition
 __all__ = [
     "MapIndex",
     "PageMissingError",
-    "PageRef",
     "PartitionIndex",
     "Place",
     "Translation",
@@ -52,6 +52,8 @@ class Place(StrEnum):
     another writer's record."""
     LOST = "lost"
     """The source lost it before or after it was copied, or the target lost the copy."""
+    EXPIRED = "expired"
+    """Gone from both logs since, by retention or deletion; whether there was a record, the map does not hold any more."""
     NOT_YET_COPIED = "not-yet-copied"
     """Behind the end of the map."""
     UNKNOWN = "unknown"
@@ -63,19 +65,6 @@ class Translation(NamedTuple):
 
     place: Place
     offset: int
-
-
-class PageRef(NamedTuple):
-    """What is kept of a page: where it is in the topic, and the offsets that it speaks of."""
-
-    number: int
-    position: int
-    source_first: int
-    source_end: int
-    target_first: int
-    target_end: int
-    cut: int
-    """Lowest source offset that a cut in this page ended, -1 for none."""
 
 
 class PageMissingError(LookupError):
@@ -123,8 +112,17 @@ class PartitionIndex:
             self.pages.pop()
 
     def forget(self, number: int) -> None:
-        """Forget one page: the target has deleted what it speaks of."""
-        self.pages = [ref for ref in self.pages if ref.number != number]
+        """Forget one page, which has expired."""
+        if self.pages and self.pages[0].number == number:
+            del self.pages[0]
+        else:
+            self.pages = [ref for ref in self.pages if ref.number != number]
+
+    def is_expired(self, source_offset: int) -> bool:
+        """Whether a source offset is below everything that pages speak of, and pages before those have expired."""
+        if not self.pages[0].number:
+            return False
+        return all(source_offset < ref.source_first for ref in self.pages if ref.source_first >= 0)
 
     def limits(self) -> list[int]:
         """Return for each page the source offset from which on its copies are of a history that was cut."""
@@ -163,16 +161,23 @@ class MapIndex:
                 "record of the offset map is ignored offset=%d cause=%s", record.offset, error
             )
             return None
-        index = self.partitions.get(partition)
         if head is None:
-            if index is not None:
-                index.forget(number)
-                if not index.pages:
-                    del self.partitions[partition]
+            self.forget(partition, (number,))
             return None
+        index = self.partitions.get(partition)
         if index is None:
             index = self.partitions[partition] = PartitionIndex()
         return partition, index.put(number, head, record.offset)
+
+    def forget(self, partition: TopicPartition, numbers: Iterable[int]) -> None:
+        """Forget pages that were removed from the topic, oldest first."""
+        index = self.partitions.get(partition)
+        if index is None:
+            return
+        for number in numbers:
+            index.forget(number)
+        if not index.pages:
+            del self.partitions[partition]
 
     def of(self, partition: TopicPartition) -> PartitionIndex | None:
         """Return the map of a source partition; None where there is none that can be used."""
@@ -238,9 +243,7 @@ def _place(index: PartitionIndex, wanted: int, search: _Search) -> Place:
     if search.mark is not None:
         return Place.LOST
     if search.target >= 0 or wanted < index.covered:
-        first = index.pages[0]
-        # The map's first pages are dropped when the target has deleted what they speak of.
-        return Place.LOST if first.number and wanted < first.source_first else Place.NEVER_EXISTED
+        return Place.EXPIRED if index.is_expired(wanted) else Place.NEVER_EXISTED
     return Place.AT_END if wanted == index.covered else Place.NOT_YET_COPIED
 
 
@@ -275,7 +278,10 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
             if segment.target_end <= target_offset:
                 unknown = False
                 continue
-            return _copy_at(segment, limit, target_offset, unknown=unknown)
+            found = _copy_at(segment, limit, target_offset, unknown=unknown)
+            if refs[0].number and target_offset < refs[0].target_first:
+                return Translation(Place.EXPIRED, found.offset)
+            return found
     if target_offset > end:
         return Translation(Place.NOT_YET_COPIED, -1)
     if unknown:

@@ -12,6 +12,8 @@ Invariants, tests of the same names:
 3. A run that continues the one before it on both sides grows it: a dense partition is one run.
 4. A page that is full never changes, except when the target lost what it holds.
 5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed.
+6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of
+   higher source offsets, so an offset below them all is known to be expired.
 """
 
 from collections import deque
@@ -32,6 +34,7 @@ __all__ = [
     "Mark",
     "Page",
     "PageHead",
+    "PageRef",
     "PartitionMap",
     "Segment",
     "Span",
@@ -110,6 +113,18 @@ class Span(NamedTuple):
     """Lowest source offset from which on the page has a cut, -1 for none."""
 
 
+class PageRef(NamedTuple):
+    """What is kept of a page: where it is in the topic (-1: written since), and its ``Span``."""
+
+    number: int
+    position: int
+    source_first: int
+    source_end: int
+    target_first: int
+    target_end: int
+    cut: int
+
+
 class PageHead(NamedTuple):
     """A page without its segments."""
 
@@ -166,15 +181,17 @@ class PartitionMap:
 
     Args:
         page: the newest page of the topic; None begins a map.
+        older: the pages before it.
     """
 
     __slots__ = (
-        "_changed", "_covered", "_next_source", "_next_target", "_number", "_pending", "_records", "_segments",
-        "_source", "_target", "cut_below", "epoch", "position", "producer_from", "producer_id", "source_id",
-        "target_id",
+        "_changed", "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
+        "_segments", "_source", "_target", "cut_below", "epoch", "position", "producer_from", "producer_id",
+        "source_id", "target_id",
     )  # fmt: skip
 
-    def __init__(self, page: Page | None = None) -> None:
+    def __init__(self, page: Page | None = None, older: Sequence[PageRef] = ()) -> None:
+        self._older: list[PageRef] = list(older)
         self.source_id = page.source_id if page is not None else NO_TOPIC_ID
         self.target_id = page.target_id if page is not None else NO_TOPIC_ID
         self._number = page.number if page is not None else 0
@@ -236,6 +253,36 @@ class PartitionMap:
     def changed(self) -> bool:
         """Whether ``take`` would return anything."""
         return self._changed
+
+    @property
+    def has_older_pages(self) -> bool:
+        """Whether there is any page that may expire."""
+        return bool(self._older)
+
+    def expired(self, source_start: int, target_start: int) -> list[int]:
+        """Return the pages that nothing can ask for any more, oldest first, given where both logs begin (6)."""
+        if self.cut_below >= 0:
+            return []
+        lowest = self._source if self._records else -1
+        for segment in self._segments:
+            if segment.mark is not Mark.SOURCE_CUT and not 0 <= lowest <= segment.source:
+                lowest = segment.source
+        found: list[int] = []
+        for ref in reversed(self._older):
+            below = source_start if lowest < 0 else min(source_start, lowest)
+            if ref.source_end <= below and ref.target_end <= target_start:
+                found.append(ref.number)
+            else:
+                found.clear()
+            if ref.source_first >= 0 and not 0 <= lowest <= ref.source_first:
+                lowest = ref.source_first
+        found.reverse()
+        return found
+
+    def forget(self, number: int) -> None:
+        """Older pages up to this one are not in the topic any more; none of them, where the map began anew meanwhile."""
+        if number < self._number:
+            self._older = [ref for ref in self._older if ref.number > number]
 
     # ---- what happens
 
@@ -321,6 +368,7 @@ class PartitionMap:
         at, self.cut_below = self.cut_below, -1
         behind = self._drain()
         self._number = page.number if page is not None else 0
+        self._older = [ref for ref in self._older if ref.number < self._number]
         self._segments = list(page.segments) if page is not None else []
         self._next_target = self._segments[-1].target_end if self._segments else -1
         loss = self.lose_target(at)
@@ -351,6 +399,7 @@ class PartitionMap:
             del segments[:PAGE_SEGMENTS]
             if not segments:
                 break
+            self._older.append(PageRef(self._number, -1, *_span(pages[-1].segments)))
             self._number += 1
         self._reopen(list(pages[-1].segments))
         return pages
@@ -423,7 +472,7 @@ class PartitionMap:
 
     def _restart(self) -> None:
         self._records = self._covered = self._number = 0
-        self._segments = []
+        self._segments, self._older = [], []
         self._next_source, self._next_target, self.cut_below = _SLOW, -1, -1
         self.source_id = NO_TOPIC_ID
 

@@ -18,14 +18,13 @@ from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import (
     MapIndex,
     PageMissingError,
-    PageRef,
     Pages,
     PartitionIndex,
     Translation,
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.types import TopicPartition
 

@@ -8,9 +8,10 @@ opening.py finds leaders and log ends, recovery.py pauses, reads the target's lo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Final, final
 
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
@@ -232,6 +233,10 @@ class Sender:
         Without a permit it does not wait: nothing moves, and no position may be written either.
         """
         return await set_within(self._idle, timeout_s) and self.buffered_bytes == 0
+
+    async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where logs of the target begin, as ``Admin.log_starts``."""
+        return await Admin(self._cluster).log_starts(targets)
 
     def drop_unopened(self) -> None:
         """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.
