@@ -137,6 +137,8 @@ class LaneResume:
                 lane.target,
                 tail.recognised,
             )
+        for producer_id, (first, last) in tail.others.items():
+            await self._owner.name_writer(lane.target, producer_id, first, last)
         writer = tail.writers.get(self._copied.producer(lane.source).producer_id)
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
