@@ -4,6 +4,7 @@ Flow: resolved config of the checkpoint (else source) connector -> one connectio
 committed offsets of both sides, checkpoints, the exact map -> views. Reads only; works on any worker.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -46,6 +47,10 @@ _PLACES: Final = {
     Place.NOT_YET_COPIED: "it is not copied yet",
     Place.UNKNOWN: "it was passed without this map: another program copied it, or its position was set by hand",
 }
+GROUPS_AT_ONCE: Final = 50
+"""Between two pauses for the other work of the loop."""
+NOT_COPIED: Final = TopicPartition("", -1)
+
 _NO_MAP: Final = "nothing of this partition was copied with an exact map"
 
 
@@ -134,6 +139,7 @@ class FlowOffsets:
         self._target = _cluster(config, "target", flow.target, clock)
         self._map = OffsetMapReader(self._target, flow.source, clock=clock)
         self._has_map = False
+        self._copies: dict[TopicPartition, TopicPartition] = {}
 
     async def __aenter__(self) -> Self:
         """Reach the target and read its map's index; ``RetriableError`` while it is away."""
@@ -244,16 +250,21 @@ class FlowOffsets:
         """
         await self._source.connect()
         source, target = GroupAdmin(self._source), GroupAdmin(self._target)
-        listed, there = await source.list_groups(), await target.list_groups()
+        listed, there = await asyncio.gather(source.list_groups(), target.list_groups())
         chosen = sorted(
             it
             for it in listed.groups
             if (self._group_filter.should_replicate_group(it) if names is None else it in names)
         )[:most]
-        at_source, at_target = await source.committed(chosen), await target.committed(chosen)
-        checkpoints = await self._checkpoints(frozenset(chosen))
+        at_source, at_target, checkpoints = await asyncio.gather(
+            source.committed(chosen),
+            target.committed(chosen),
+            self._checkpoints(frozenset(chosen)),
+        )
         views: list[GroupView] = []
-        for group in chosen:
+        for number, group in enumerate(chosen):
+            if not number % GROUPS_AT_ONCE:
+                await asyncio.sleep(0)
             mine, theirs = at_source.get(group, {}), at_target.get(group, {})
             if isinstance(mine, Mm2pyError):
                 views.append(self._view(group, listed, there, (), f"cannot be read: {mine}"))
@@ -287,9 +298,12 @@ class FlowOffsets:
     ) -> tuple[GroupPartitionView, ...]:
         views: list[GroupPartitionView] = []
         for source, offset in sorted(mine.items()):
-            if not self._topics.should_replicate_topic(source.topic):
+            copy = self._copies.get(source)
+            if copy is None:
+                chosen = self._topics.should_replicate_topic(source.topic)
+                copy = self._copies[source] = self._copy(source) if chosen else NOT_COPIED
+            if copy is NOT_COPIED:
                 continue
-            copy = self._copy(source)
             found = await self._look(source, offset.offset, TO_TARGET)
             exact = None if found is None or found.offset < 0 else found.offset
             checkpoint = None if (it := checkpoints.get(copy)) is None else it.downstream

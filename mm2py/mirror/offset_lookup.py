@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final, NamedTuple, final
 
 from mm2py.errors import ProtocolError
@@ -79,13 +80,21 @@ Pages = Callable[[PageRef], Page]
 """Returns a page, or raises ``PageMissingError``."""
 
 
+class _Order(NamedTuple):
+    """Whether the source offsets of pages rise from page to page, and the limit of each."""
+
+    ascends: bool
+    limits: list[int]
+
+
 @final
 class PartitionIndex:
     """The pages of one partition's map, in the order of the target's log."""
 
-    __slots__ = ("covered", "pages", "source_id", "target_id")
+    __slots__ = ("_order", "covered", "pages", "source_id", "target_id")
 
     def __init__(self) -> None:
+        self._order: _Order | None = None
         self.pages: list[PageRef] = []
         self.covered = 0
         self.source_id = self.target_id = b""
@@ -100,6 +109,7 @@ class PartitionIndex:
     def put(self, number: int, head: PageHead, position: int) -> PageRef:
         """Take a page from ``position`` of the topic; it ends all with higher numbers."""
         self.drop(number)
+        self._order = None
         ref = PageRef(number, position, *head.span)
         self.pages.append(ref)
         self.covered = head.covered
@@ -113,6 +123,7 @@ class PartitionIndex:
 
     def forget(self, number: int) -> None:
         """Forget one page, which has expired."""
+        self._order = None
         if self.pages and self.pages[0].number == number:
             del self.pages[0]
         else:
@@ -126,14 +137,33 @@ class PartitionIndex:
 
     def limits(self) -> list[int]:
         """Return for each page the source offset from which on its copies are of a history that was cut."""
-        limits: list[int] = []
-        limit = _NO_LIMIT
-        for ref in reversed(self.pages):
-            limits.append(limit)
-            if ref.cut >= 0:
-                limit = min(limit, ref.cut)
-        limits.reverse()
-        return limits
+        return self._ordered().limits
+
+    def reached(self, wanted: int) -> list[int]:
+        """Return the pages that speak of a source offset or of later ones, those that may have the lowest first."""
+        ascends, limits = self._ordered()
+        if ascends:
+            return list(range(bisect_right(self.pages, wanted, key=_end_of), len(self.pages)))
+        found = [
+            (max(wanted, ref.source_first), at)
+            for at, ref in enumerate(self.pages)
+            if min(ref.source_end, limits[at]) > wanted
+        ]
+        return [at for _, at in sorted(found)]
+
+    def _ordered(self) -> "_Order":
+        if self._order is None:
+            limits: list[int] = []
+            limit, later, ascends = _NO_LIMIT, _NO_LIMIT, True
+            for ref in reversed(self.pages):
+                limits.append(limit)
+                if ref.cut >= 0:
+                    limit = min(limit, ref.cut)
+                ascends = ascends and ref.cut < 0 <= ref.source_first and ref.source_end <= later
+                later = ref.source_first
+            limits.reverse()
+            self._order = _Order(ascends, limits)
+        return self._order
 
     def page_of_target(self, target: int) -> PageRef:
         """Return the last page that begins below a target offset, else the first page."""
@@ -200,8 +230,9 @@ class _Search:
 
     def look(self, page: Page, limit: int) -> None:
         """Look through a page; of two copies the one that is later in the map wins."""
-        for segment, end in _valid(page.segments, limit):
-            first, wanted = segment.source, self.wanted
+        wanted, segments = self.wanted, _valid(page, limit, self.wanted)
+        for segment, end in segments:
+            first = segment.source
             if end <= max(first, wanted):
                 continue
             if segment.mark is not Mark.COPIED:
@@ -212,6 +243,8 @@ class _Search:
             if source < self.source or (source == self.source and page.number >= self.page):
                 self.source, self.target = source, segment.target + source - first
                 self.page = page.number
+            if page.ascends:
+                return  # what follows is higher
 
 
 def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Translation:
@@ -222,14 +255,8 @@ def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Transl
     """
     wanted, search = source_offset, _Search(source_offset)
     limits = index.limits()
-    reached = [
-        (max(wanted, ref.source_first), at)
-        for at, ref in enumerate(index.pages)
-        if min(ref.source_end, limits[at]) > wanted
-    ]
-    # Those that may have the lowest offset first.
-    for lowest, at in sorted(reached):
-        if lowest > search.source:
+    for at in index.reached(wanted):
+        if max(wanted, index.pages[at].source_first) > search.source:
             break
         search.look(pages(index.pages[at]), limits[at])
     if search.source == wanted:
@@ -270,7 +297,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
     at = max(0, bisect_right(refs, target_offset, key=_target_first) - 1)
     unknown = False
     for number in range(at, len(refs)):
-        for segment, limit in _valid(pages(refs[number]).segments, limits[number]):
+        for segment, limit in _valid(pages(refs[number]), limits[number]):
             if segment.mark is Mark.UNKNOWN and segment.target <= target_offset:
                 unknown = True
             if segment.mark is not Mark.COPIED:
@@ -304,7 +331,7 @@ def _copy_at(segment: Segment, limit: int, target_offset: int, *, unknown: bool)
 def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
     """Return the source offset behind the newest copy."""
     for at in range(len(index.pages) - 1, -1, -1):
-        for segment, limit in reversed(list(_valid(pages(index.pages[at]).segments, limits[at]))):
+        for segment, limit in reversed(list(_valid(pages(index.pages[at]), limits[at]))):
             if segment.mark is Mark.COPIED:
                 return min(segment.source_end, limit)
     return index.covered
@@ -313,16 +340,29 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 # ---- both
 
 
-def _valid(segments: tuple[Segment, ...], limit: int) -> "list[tuple[Segment, int]]":
-    """Return segments with the source offset that ends each: its own end, or a later cut before it."""
+def _valid(page: Page, limit: int, wanted: int = -1) -> "Iterable[tuple[Segment, int]]":
+    """Return segments with the source offset that ends each: its own end, or a later cut before it.
+
+    Those that end at ``wanted`` or before it may be left out.
+    """
+    if page.ascends:
+        first = bisect_right(page.segments, wanted, key=_end_of)
+        return (
+            (segment, min(segment.source_end, limit))
+            for segment in islice(page.segments, first, None)
+        )
     found: list[tuple[Segment, int]] = []
-    for segment in reversed(segments):
+    for segment in reversed(page.segments):
         if segment.mark is Mark.SOURCE_CUT:
             limit = min(limit, segment.source)
         else:
             found.append((segment, min(segment.source_end, limit)))
     found.reverse()
     return found
+
+
+def _end_of(part: PageRef | Segment) -> int:
+    return part.source_end
 
 
 def _target_first(ref: PageRef) -> int:

@@ -18,7 +18,7 @@ Invariants, tests of the same names:
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct, error
 from typing import Final, NamedTuple, final
@@ -157,6 +157,8 @@ class Page:
     producer_id: int
     producer_from: int
     segments: tuple[Segment, ...]
+    ascends: bool = field(default=False, compare=False)
+    """Known, of a page that was read, not to fall back to lower source offsets and to have no cut: most pages."""
 
     @property
     def head(self) -> PageHead:
@@ -592,7 +594,7 @@ def decode_page(number: int, value: bytes) -> Page:
     segments: list[Segment] = []
     try:
         count, at = read_varint(value, at)
-        source_end = target_end = 0
+        source_end, target_end, ascends = 0, 0, True
         for _ in range(count):
             offset, at = read_varint(value, at)
             records, at = read_varint(value, at)
@@ -602,10 +604,11 @@ def decode_page(number: int, value: bytes) -> Page:
                 source_end + (offset >> _MARK_BITS), records, target_end + shift, mark
             )
             source_end, target_end = segment.source_end, segment.target_end
+            ascends = ascends and offset >= 0 and mark is not Mark.SOURCE_CUT
             segments.append(segment)
     except (IndexError, ValueError) as cause:
         raise ProtocolError(f"damaged page of the offset map: {cause}") from None
-    page = Page(number, *head[:-1], tuple(segments))
+    page = Page(number, *head[:-1], tuple(segments), ascends)
     if not _is_sound(segments, head.covered) or _span(segments) != head.span:
         raise ProtocolError("damaged page of the offset map: its offsets are impossible")
     return page
