@@ -100,7 +100,9 @@ class MapPruning:
 
     async def _sweep(self, most: int) -> int:
         others = self._maps.of_other_tasks()
-        starts = await self._starts(others) if others else {}
+        if not others:
+            return 0
+        starts = await self._starts(others)
         absent = frozenset(it for it, both in starts.items() if both == (NO_LOG, NO_LOG))
         gone, self._absent = absent & self._absent, absent
         if not gone or not self._permit.valid:
