@@ -1,12 +1,13 @@
 """Writes translated offsets of groups to the target (``sync.group.offsets.enabled``).
 
 Flow: ``want`` (groups with a new checkpoint) -> offsets of the group on the target -> ``offsets_to_sync`` -> OffsetCommit
-without a member. Besides, some groups in turn: their offsets expire there while nothing changes at the source.
+without a member, or AlterShareGroupOffsets. Besides, some groups in turn: their offsets expire there, or are deleted, while
+nothing changes at the source.
 
 Invariants (tests of the same names):
 
-1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID), whatever was
-   known before.
+1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID, for share groups
+   NON_EMPTY_GROUP), whatever was known before.
 2. Nothing is written for a group whose offsets on the target are not known.
 3. An offset on the target never goes back.
 4. Metadata of the commit at the source are kept.
@@ -23,7 +24,7 @@ from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
-from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
+from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
@@ -44,6 +45,8 @@ IN_TURN_S: Final = 10.0
 IN_TURN: Final = 200
 AGAIN_S: Final = 10.0
 """After a refusal: a group that is in use, a topic that is not there yet."""
+
+_IN_USE: Final = frozenset({UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP})
 
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
@@ -69,6 +72,7 @@ class GroupSync:
         checkpoints: of the task, by group; read anew in each round.
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
+        what: the kind of groups, for findings and logs.
     """
 
     def __init__(
@@ -78,13 +82,15 @@ class GroupSync:
         *,
         context: TaskContext,
         may_write: Callable[[], bool],
+        what: str = "group",
     ) -> None:
+        self._what = what
         self._target, self._checkpoints = target, checkpoints
         self._context, self._clock, self._may_write = context, context.clock, may_write
         self._wanted: dict[str, None] = {}
         self._again: dict[str, float] = {}  # refused groups, and when to try them again
         self._in_use: set[str] = set()
-        self._refusals = ChangeLog(log, "group offsets are not synced", key="group")
+        self._refusals = ChangeLog(log, f"{what} offsets are not synced", key="group")
         self._turns: list[str] = []
         self._turn_due = self._clock.monotonic() + IN_TURN_S
         self._wake = asyncio.Event()
@@ -147,9 +153,12 @@ class GroupSync:
             self._refused(group, str(error))
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
-        if any(error.code == UNKNOWN_MEMBER_ID for error in refused.values()):
+        codes = {error.code for error in refused.values()}
+        if codes & _IN_USE:
             self._in_use.add(group)  # (1)
             self._refused(group, "it is in use on the target")
+        elif GROUP_ID_NOT_FOUND in codes:
+            self._refused(group, "a group of another type has this name on the target")
         elif refused:
             self._refused(group, _cause(refused))
         else:
@@ -167,7 +176,7 @@ class GroupSync:
     def _report(self) -> None:
         used = sorted(self._in_use)
         self._context.report_finding(
-            "groups in use on the target",
+            f"{self._what}s in use on the target",
             f"{_some(used)}: their offsets there are left alone while they have members"
             * bool(used),
             count=len(used),
@@ -178,10 +187,10 @@ class GroupSync:
         if refused:
             group, cause = next(iter(refused.items()))
             text = (
-                f"{len(refused)} groups are not synced, such as {group!r}: {cause}; grant the mirror's"
+                f"{len(refused)} {self._what}s are not synced, such as {group!r}: {cause}; grant the mirror's"
                 " principal READ on the groups and on the copies of the target"
             )
-        self._context.report_finding("groups not synced", text, count=len(refused))
+        self._context.report_finding(f"{self._what}s not synced", text, count=len(refused))
 
 
 def _some(names: Sequence[str]) -> str:

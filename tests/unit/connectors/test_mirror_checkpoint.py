@@ -308,7 +308,7 @@ async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
         del region.at_source.errors["g1"]
         assert [it.group for it in await bench.polled(3)] == ["g1"]
         assert bench.context.findings == {}
-    assert caplog.text.count("group is not checkpointed group=g1 cause=") == 1
+    assert caplog.text.count("group offsets cannot be read group=g1 cause=") == 1
 
 
 async def test_topics_that_are_not_chosen_and_offsets_before_all_syncs_have_no_checkpoint() -> None:

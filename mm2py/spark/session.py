@@ -1,0 +1,274 @@
+"""A Spark session, and lanes on it: one job, one task per lane, one small answer from each.
+
+Flow: ``open_session`` -> ``run_lanes`` -> one task per lane calls a function of ours -> answers in the order of the lanes.
+Only plans go out and only statistics come back: no record passes the JVM. Lanes are few and long, because a Python task
+costs 50 ms. What a lane has done is known from Kafka, never from Spark: a lane may run twice, also at the same time.
+
+pyspark is imported when a session is opened, so that nothing needs it before.
+"""
+
+import importlib
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from mm2py.embedded.java import find_java
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import SparkSession
+
+__all__ = ["LaneFunction", "OpenSession", "cancel_lanes", "open_session", "run_lanes"]
+
+LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
+"""What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
+
+TASK_ATTEMPTS: Final = 4
+"""How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
+
+REACH_S: Final = 5.0
+"""How long a master may take to accept a connection."""
+
+LOCAL_MEMORY: Final = "512m"
+"""Heap of a JVM in our own process tree: it schedules, and no record passes it."""
+
+_LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
+_ADDRESSED = re.compile(r"(spark|sc)://(?P<hosts>[^/;]+)")
+_DEFAULT_PORTS: Final = {"spark": 7077, "sc": 15002}
+_REMEDY: Final = "pip install 'mm2py[spark]'"
+
+
+@final
+class OpenSession:
+    """A session, and whether it was opened here; only then ``close`` stops it."""
+
+    def __init__(self, spark: "SparkSession", *, owned: bool) -> None:
+        self.spark = spark
+        self.owned = owned
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does not disclose it."""
+        return 2 if _is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
+
+    def close(self) -> None:
+        """Stop the session if it was opened here."""
+        if self.owned:
+            self.spark.stop()
+
+    def __enter__(self) -> "OpenSession":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def open_session(
+    master: str = "", *, name: str = "mm2py", settings: Mapping[str, str] | None = None
+) -> OpenSession:
+    """Open a session on ``master``; without one use the session that exists, else all cores of this machine.
+
+    Blocks for about five seconds where a JVM is started. ``settings`` are Spark properties for a session that is opened here.
+
+    Raises:
+        ConfigError: pyspark or Java is missing, or the session that exists runs on another master.
+        ConnectionFailedError: the master does not accept connections.
+    """
+    _require_pyspark()
+    from pyspark.sql import SparkSession
+
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        _check_same_master(existing, master)
+        return OpenSession(existing, owned=False)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    builder = SparkSession.builder.appName(name)
+    wanted = _with_attempts(master or ("" if submitted else "local[*]"))
+    if not wanted.startswith("sc://") and "SPARK_REMOTE" not in os.environ:
+        _prepare_jvm(wanted)
+    _check_reachable(wanted)
+    options = dict(settings or {})
+    if wanted.startswith("sc://"):
+        builder = builder.remote(wanted)
+    elif wanted:
+        builder = builder.master(wanted).config("spark.ui.showConsoleProgress", "false")
+        if wanted.startswith("local"):
+            options = {
+                "spark.driver.memory": LOCAL_MEMORY,
+                "spark.driver.host": "127.0.0.1",
+            } | options
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        raise FatalError(
+            f"Spark cannot be started on {wanted or 'the submitted master'}: {_first_line(error)}"
+        ) from error
+    if not _is_connect(spark):
+        spark.sparkContext.setLogLevel("ERROR")
+    return OpenSession(spark, owned=not submitted)
+
+
+def run_lanes(
+    spark: "SparkSession",
+    function: LaneFunction,
+    lanes: Sequence[Mapping[str, object]],
+    *,
+    tag: str,
+    description: str,
+) -> list[dict[str, object]]:
+    """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
+
+    Blocks until all are done. A lane whose worker dies is run again, so ``function`` must be able to continue its own
+    work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
+
+    Raises:
+        FatalError: a lane raised in each of its attempts, the job was cancelled, or Spark itself failed.
+    """
+    if not lanes:
+        return []
+    work = _lane_work(function, [json.dumps(lane) for lane in lanes])
+    with _named_job(spark, tag, description):
+        frame = spark.range(0, len(lanes), 1, len(lanes)).mapInArrow(
+            work, "lane long, answer string"
+        )
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            raise FatalError(f"{description} failed: {_cause_of(error)}") from error
+    answers = {int(row["lane"]): str(row["answer"]) for row in rows}
+    return [dict(json.loads(answers[number])) for number in range(len(lanes))]
+
+
+def cancel_lanes(spark: "SparkSession", tag: str) -> None:
+    """Cancel the job of that tag: its workers are killed two seconds later, without a chance to clean up."""
+    if _is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def _lane_work(
+    function: LaneFunction, lanes: Sequence[str]
+) -> "Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]]":
+    def work(batches: "Iterator[RecordBatch]") -> "Iterator[RecordBatch]":
+        from pyarrow import RecordBatch
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                assert isinstance(number, int)
+                answer = json.dumps(function(json.loads(lanes[number])))
+                yield RecordBatch.from_pydict({"lane": [number], "answer": [answer]})
+
+    return work
+
+
+@contextmanager
+def _named_job(spark: "SparkSession", tag: str, description: str) -> Iterator[None]:
+    """Tag and describe the jobs of this thread."""
+    if _is_connect(spark):
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    context = spark.sparkContext
+    context.addJobTag(tag)
+    context.setJobDescription(description)
+    try:
+        yield
+    finally:
+        context.removeJobTag(tag)
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type] # removes it
+
+
+def _is_connect(spark: "SparkSession") -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+# ---- before a session is there
+
+
+def _require_pyspark() -> None:
+    for module in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"Spark is not installed: {error}", remedy=_REMEDY) from error
+
+
+def _check_same_master(spark: "SparkSession", master: str) -> None:
+    if not master:
+        return
+    running = "Spark Connect" if _is_connect(spark) else spark.sparkContext.master
+    if running not in (master, _with_attempts(master)):
+        raise ConfigError(
+            f"--master {master}: this process has a session on {running}",
+            remedy="leave --master out to use that session, or stop it first",
+        )
+
+
+def _with_attempts(master: str) -> str:
+    """Return the master, with attempts for one that runs in this process tree: ``local[2]`` runs each task once."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return master
+    cores, attempts = found.groups()
+    return f"local[{cores or 1},{attempts or TASK_ATTEMPTS}]"
+
+
+def _prepare_jvm(master: str) -> None:
+    """Set what Spark's launcher reads from the environment."""
+    java = find_java()
+    os.environ.setdefault("JAVA_HOME", str(java.executable.resolve().parent.parent))
+    if master.startswith("local"):
+        # Without it workers are the first python3 on PATH; a cluster's workers have their own.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # its web page, too
+
+
+def _check_reachable(master: str) -> None:
+    """Refuse at once: Spark itself tries for a minute and then ends with a stack trace."""
+    found = _ADDRESSED.match(master)
+    if found is None:
+        return
+    causes: list[str] = []
+    for address in found["hosts"].split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
+        try:
+            number = int(port or _DEFAULT_PORTS[found[1]])
+            socket.create_connection((host, number), timeout=REACH_S).close()
+        except (OSError, ValueError) as error:
+            causes.append(f"{address}: {error}")
+        else:
+            return
+    raise ConnectionFailedError(
+        f"Spark master {master} does not accept connections ({'; '.join(causes)})",
+        remedy="start it, or name another one with --master; --master 'local[*]' uses this machine",
+    )
+
+
+# ---- errors
+
+
+def _cause_of(error: Exception) -> str:
+    """Return what a lane raised: the last line of its Python traceback, or else the first line of Spark's message."""
+    text = str(error)
+    if "No module named 'mm2py" in text:
+        return "mm2py is not installed where Spark runs tasks; ship it with --archives, or install it there"
+    inner = re.findall(
+        r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): .+$", text, re.MULTILINE
+    )
+    return str(inner[-1]) if inner else _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

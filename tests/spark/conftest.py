@@ -1,0 +1,16 @@
+"""One Spark session for all tests of this folder, small, closed at the end."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mm2py.spark.session import OpenSession, open_session
+
+
+@pytest.fixture(scope="session")
+def lanes_session() -> Iterator[OpenSession]:
+    """A session on this machine with two slots and four attempts."""
+    with open_session(
+        "local[2]", name="mm2py-tests", settings={"spark.ui.enabled": "false"}
+    ) as opened:
+        yield opened

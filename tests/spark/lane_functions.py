@@ -1,0 +1,33 @@
+"""What lanes of the tests run: importable, so that a worker finds them."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def double(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Return twice the number."""
+    return {"twice": 2 * int(str(lane["number"])), "process": os.getpid()}
+
+
+def die_once(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Kill the own worker at the first attempt."""
+    mark = Path(str(lane["mark"]))
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"attempt": "second"}
+
+
+def fail(_lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Raise."""
+    raise ValueError("lane is wrong")
+
+
+def until_killed(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Run until the job is cancelled."""
+    Path(str(lane["mark"])).touch()
+    time.sleep(120)
+    return {}

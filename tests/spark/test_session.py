@@ -1,0 +1,112 @@
+"""Sessions and lanes: one task per lane, retried when its worker dies, cancelled by tag; errors name what to do."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
+from mm2py.testing.waiting import eventually
+from tests.spark import lane_functions
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+
+def test_answers_come_in_the_order_of_the_lanes(lanes_session: OpenSession) -> None:
+    lanes = [{"number": number} for number in range(5)]
+    answers = run_lanes(
+        lanes_session.spark, lane_functions.double, lanes, tag="double", description="doubles"
+    )
+    assert [answer["twice"] for answer in answers] == [0, 2, 4, 6, 8]
+
+
+def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
+    assert run_lanes(lanes_session.spark, lane_functions.double, [], tag="t", description="d") == []
+
+
+def test_a_lane_is_run_again_when_its_worker_is_killed(
+    lanes_session: OpenSession, tmp_path: Path
+) -> None:
+    answers = run_lanes(
+        lanes_session.spark,
+        lane_functions.die_once,
+        [{"mark": str(tmp_path / "died")}],
+        tag="die",
+        description="dies once",
+    )
+    assert answers == [{"attempt": "second"}]
+
+
+def test_an_error_of_a_lane_is_named(lanes_session: OpenSession) -> None:
+    with pytest.raises(FatalError, match="the job failed: ValueError: lane is wrong"):
+        run_lanes(lanes_session.spark, lane_functions.fail, [{}], tag="f", description="the job")
+
+
+async def test_a_job_is_cancelled_by_its_tag(lanes_session: OpenSession, tmp_path: Path) -> None:
+    mark = tmp_path / "runs"
+    job = asyncio.create_task(
+        asyncio.to_thread(
+            run_lanes,
+            lanes_session.spark,
+            lane_functions.until_killed,
+            [{"mark": str(mark)}],
+            tag="long",
+            description="long",
+        )
+    )
+    await eventually(mark.exists)
+    cancel_lanes(lanes_session.spark, "long")
+    with pytest.raises(FatalError, match="long failed"):
+        await job
+
+
+def test_the_session_that_exists_is_used_and_stays_open(lanes_session: OpenSession) -> None:
+    with open_session() as second:
+        assert second.spark is lanes_session.spark
+    assert lanes_session.slots == 2
+
+
+def test_another_master_than_that_of_the_session_is_refused(lanes_session: OpenSession) -> None:
+    assert lanes_session.owned
+    with pytest.raises(ConfigError, match=r"--master local\[7\].*local\[2,4\]"):
+        open_session("local[7]")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ConfigError, match=r"Spark is not installed.*mm2py\[spark\]"):
+        open_session()
+
+
+async def test_no_java_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    code = "from mm2py.spark.session import open_session; open_session('local[1]')"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        env={"PATH": str(tmp_path), "MM2PY_JAVA": str(tmp_path / "java")},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert b"ConfigError: no Java 17 or newer" in errors
+
+
+@pytest.mark.parametrize("scheme", ["spark", "sc"])
+async def test_a_master_that_does_not_run_is_named(scheme: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    code = (
+        f"from mm2py.spark.session import open_session; open_session('{scheme}://127.0.0.1:{port}')"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    assert (
+        f"Spark master {scheme}://127.0.0.1:{port} does not accept connections".encode() in errors
+    )
+    assert ConnectionFailedError.__name__.encode() in errors

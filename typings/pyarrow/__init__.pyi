@@ -1,0 +1,13 @@
+"""The part of pyarrow that mm2py.spark uses."""
+
+from collections.abc import Mapping, Sequence
+
+class Array:
+    def to_pylist(self) -> list[object]: ...
+
+class RecordBatch:
+    @property
+    def num_rows(self) -> int: ...
+    def column(self, i: int | str) -> Array: ...
+    @staticmethod
+    def from_pydict(mapping: Mapping[str, Sequence[object]]) -> RecordBatch: ...
