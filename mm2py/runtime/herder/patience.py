@@ -20,6 +20,7 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 LOG_EVERY_S: Final = 10.0
 
+
 async def attempt(
     what: str,
     work: Callable[[], Awaitable[None]],
