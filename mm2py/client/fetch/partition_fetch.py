@@ -20,7 +20,7 @@ from mm2py.protocol.fetch import (
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.types import TopicPartition
 
-__all__ = ["READ_COMMITTED", "fetch_partition", "isolation_of"]
+__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "fetch_partition", "isolation_of"]
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
