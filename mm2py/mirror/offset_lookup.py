@@ -32,6 +32,7 @@ __all__ = [
     "Translation",
     "to_source",
     "to_target",
+    "valid_segments",
 ]
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ class _Search:
 
     def look(self, page: Page, limit: int) -> None:
         """Look through a page; of two copies the one that is later in the map wins."""
-        for segment, end in _valid(page.segments, limit):
+        for segment, end in valid_segments(page.segments, limit):
             first, wanted = segment.source, self.wanted
             if end <= max(first, wanted):
                 continue
@@ -261,7 +262,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
     at = max(0, bisect_right(refs, target_offset, key=_target_first) - 1)
     unknown = False
     for number in range(at, len(refs)):
-        for segment, limit in _valid(pages(refs[number]).segments, limits[number]):
+        for segment, limit in valid_segments(pages(refs[number]).segments, limits[number]):
             if segment.mark is Mark.UNKNOWN and segment.target <= target_offset:
                 unknown = True
             if segment.mark is not Mark.COPIED:
@@ -292,7 +293,9 @@ def _copy_at(segment: Segment, limit: int, target_offset: int, *, unknown: bool)
 def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
     """Return the source offset behind the newest copy."""
     for at in range(len(index.pages) - 1, -1, -1):
-        for segment, limit in reversed(list(_valid(pages(index.pages[at]).segments, limits[at]))):
+        for segment, limit in reversed(
+            list(valid_segments(pages(index.pages[at]).segments, limits[at]))
+        ):
             if segment.mark is Mark.COPIED:
                 return min(segment.source_end, limit)
     return index.covered
@@ -301,7 +304,9 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 # ---- both
 
 
-def _valid(segments: tuple[Segment, ...], limit: int) -> "list[tuple[Segment, int]]":
+def valid_segments(
+    segments: tuple[Segment, ...], limit: int = _NO_LIMIT
+) -> "list[tuple[Segment, int]]":
     """Return segments with the source offset that ends each: its own end, or a later cut before it."""
     found: list[tuple[Segment, int]] = []
     for segment in reversed(segments):
