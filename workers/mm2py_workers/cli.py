@@ -149,6 +149,81 @@ def verify(
     end_with(run, debug=debug)
 
 
+class ShapeOption(StrEnum):
+    """What a row of an archive is."""
+
+    BATCHES = "batches"
+    RECORDS = "records"
+
+
+FlowName = Annotated[str, typer.Option("--flow", metavar="A->B", help="which flow")]
+
+
+@app.command(
+    epilog=examples(
+        "mm2py archive mm2.properties --flow 'A->B' --topics 'orders.*' --to /backup",
+        "mm2py archive mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
+    )
+)
+def archive(
+    file: FileArgument,
+    flow: FlowName,
+    to: Annotated[
+        str, typer.Option(metavar="DIR", help="folder, or a path of pyarrow.fs or fsspec")
+    ],
+    topics: TopicsOption = None,
+    shape: Annotated[
+        ShapeOption, typer.Option(help="batches can be restored, records can be queried")
+    ] = ShapeOption.BATCHES,
+    master: MasterOption = "",
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."""
+
+    def run() -> int:
+        from mm2py_workers.archive_commands import run_archive
+
+        return run_archive(
+            file, flow, topics=topics, folder=to, shape=shape.value, master=master, output=output
+        )
+
+    end_with(run, debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "mm2py restore mm2.properties --flow 'A->B' --from /backup",
+        "mm2py restore mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
+    )
+)
+def restore(
+    file: FileArgument,
+    flow: FlowName,
+    source: Annotated[str, typer.Option("--from", metavar="DIR", help="as --to of mm2py archive")],
+    topics: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="archived topics; default: all")
+    ] = None,
+    rename: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX=REPLACEMENT", help="other names than the flow's copies have"),
+    ] = None,
+    master: MasterOption = "",
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Restore an archive into the flow's target, on Spark; run again it continues where the log ends."""
+
+    def run() -> int:
+        from mm2py_workers.archive_commands import run_restore
+
+        return run_restore(
+            file, flow, topics=topics, folder=source, rename=rename, master=master, output=output
+        )
+
+    end_with(run, debug=debug)
+
+
 @app.command()
 def demo(
     seconds: Annotated[
