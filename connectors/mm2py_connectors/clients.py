@@ -225,9 +225,8 @@ class SourceReader(Protocol):
         """Return what has arrived."""
         ...
 
-    @property
-    def answered(self) -> int:
-        """Partitions that were answered for so far: without a new one no position and no end has changed."""
+    def take_answered(self) -> set[TopicPartition]:
+        """Return the partitions that were answered for since the last call: only their positions and ends changed."""
         ...
 
     def position(self, tp: TopicPartition) -> int:

@@ -69,6 +69,7 @@ class OffsetTranslator:
         self._is_read = self._has_map = False
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
+        self._asked_beyond = asyncio.Event()
 
     @property
     def is_ready(self) -> bool:
@@ -103,7 +104,7 @@ class OffsetTranslator:
             return None
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             # It has read every copy of the target's own records; the next one is behind what that flow covers.
-            self._held_back[source] = index.covered, 0
+            self._note_beyond(self._held_back, source, index.covered, 0)
             return min(found, index.covered)
         return min(found, own.offset)
 
@@ -113,7 +114,7 @@ class OffsetTranslator:
             return None, False
         index = self._map.index_of(source)
         if index is None:
-            self._waiting[source] = -1, -1
+            self._note_beyond(self._waiting, source, -1, -1)
             return None, False
         try:
             found = await self._map.to_target(source, offset)
@@ -122,7 +123,7 @@ class OffsetTranslator:
             return None, False
         if found is None or found.place is not Place.NOT_YET_COPIED:
             return (None, False) if found is None or found.offset < 0 else (found.offset, True)
-        self._waiting[source] = index.covered, index.covered
+        self._note_beyond(self._waiting, source, index.covered, index.covered)
         # The group has read all that the map knows of.
         return index.pages[-1].target_end, False
 
@@ -187,12 +188,21 @@ class OffsetTranslator:
     async def _watch(self, exact: ExactMap, beyond: _Beyond) -> None:
         """Note when a map reaches offsets that were beyond it."""
         while True:
+            if not beyond:
+                self._asked_beyond.clear()
+                await self._asked_beyond.wait()
             await self._clock.sleep(_MAP_LOOK_S)
             for source, (covered, lowest) in tuple(beyond.items()):
                 index = exact.index_of(source)
                 if index is not None and index.covered > covered:
                     del beyond[source]
                     self._note_moved(source, lowest)
+
+    def _note_beyond(
+        self, beyond: _Beyond, source: TopicPartition, covered: int, lowest: int
+    ) -> None:
+        beyond[source] = covered, lowest
+        self._asked_beyond.set()
 
     def _note_back(self, back: ExactMap) -> None:
         self._knows_back = True

@@ -54,10 +54,8 @@ class OpenSession:
 
     @property
     def slots(self) -> int:
-        """How many tasks run at the same time; a guess of 2 where the server does not disclose it."""
-        if _is_connect(self.spark):
-            return int(self.spark.conf.get("spark.default.parallelism", "2") or 2)
-        return self.spark.sparkContext.defaultParallelism
+        """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does not disclose it."""
+        return 2 if _is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
 
     def close(self) -> None:
         """Stop the session if it was opened here."""
