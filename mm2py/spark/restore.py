@@ -40,7 +40,7 @@ from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.compare import CompareRules, compare
 from mm2py.spark.dealing import deal
 from mm2py.spark.flow_sides import FlowSides
-from mm2py.spark.log_entries import LogSide, OffsetRange
+from mm2py.spark.log_entries import LogSide, OffsetRange, entries_of
 from mm2py.spark.reading import connected
 from mm2py.spark.session import OpenSession, run_lanes
 from mm2py.types import TopicPartition
@@ -61,6 +61,7 @@ class _Part(NamedTuple):
     partition: int
     target_topic: str
     records: int
+    topic_id: str
 
     @property
     def source(self) -> TopicPartition:
@@ -157,7 +158,8 @@ async def _plan(
         numbers = sorted(int(it.removeprefix("partition=")) for it in folders)
         for number in numbers:
             chain = chain_of(store, TopicPartition(topic.topic, number))
-            parts.append(_Part(topic.topic, number, target, sum(it.records for it in chain)))
+            records = sum(it.records for it in chain)
+            parts.append(_Part(topic.topic, number, target, records, topic.topic_id))
         partitions = max([topic.partitions, *(number + 1 for number in numbers)])
         configs = {key: text for key, text in topic.configs.items() if key in _KEPT_CONFIGS}
         wanted.append(NewTopic(target, partitions, -1, configs | _KEEP_ALL))
@@ -199,7 +201,7 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     store, properties = ArchiveStore(str(lane["path"])), cast("Mapping[str, str]", lane["target"])
     answers: list[dict[str, object]] = []
     async with connected(properties, alias=str(lane["alias"])) as target:
-        for row in cast("Sequence[tuple[str, int, str, int]]", lane["partitions"]):
+        for row in cast("Sequence[tuple[str, int, str, int, str]]", lane["partitions"]):
             restore = _PartitionRestore(store, target, properties, _Part(*row))
             answers.append(await restore.run())
     return {"partitions": answers}
@@ -240,6 +242,9 @@ class _PartitionRestore:
             "restored_records": restored,
             "target_from": ends.start,
             "target_to": self._acknowledged,
+            "source_to": self._chain[-1].end,
+            "source_topic_id": part.topic_id,
+            "source_runs": self._runs(),
             "lost_in_archive": sum(it.first - it.begins for it in self._chain),
         }
 
@@ -313,6 +318,18 @@ class _PartitionRestore:
         if self._error is not None:
             raise self._error
 
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return the source offsets of what was restored, as stretches of (first, count): it lies without holes."""
+        runs: list[tuple[int, int]] = []
+        for manifest in self._chain:
+            for batch in archived_batches(self._store, manifest):
+                for first, count in _offsets_of(batch, manifest.first):
+                    if runs and sum(runs[-1]) == first:
+                        runs[-1] = runs[-1][0], runs[-1][1] + count
+                    else:
+                        runs.append((first, count))
+        return runs
+
     def _batches_from(self, following: int) -> Iterator[list[RecordBatch]]:
         manifests = (it for it in self._chain if it.end > following)
         for manifest in manifests:
@@ -339,6 +356,13 @@ class _PartitionRestore:
     def _failed(self, _source: TopicPartition, _target: TopicPartition, error: Exception) -> None:
         self._error = self._error or error
         self._moved.set()
+
+
+def _offsets_of(batch: LogBatch, wanted: int) -> list[tuple[int, int]]:
+    if batch.is_dense:
+        first = max(batch.base_offset, wanted)
+        return [(first, batch.last_offset + 1 - first)]
+    return [(it.offset, 1) for it in entries_of(batch) if it.offset >= wanted]
 
 
 def _sendable(batch: LogBatch, wanted: int, manifest: FileManifest) -> list[RecordBatch]:
@@ -377,13 +401,15 @@ class _Copies:
     def __init__(self, end: int, producer_id: int) -> None:
         self._end, self._producer_id = end, producer_id
 
-    def target_end(self, _source: TopicPartition, _topic_id: bytes, /) -> int:
+    def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return where the log ended when it was compared."""
+        del source, topic_id
         return self._end
 
-    def producer(self, _source: TopicPartition, /) -> KeptProducer:
+    def producer(self, source: TopicPartition) -> KeptProducer:
         """Return the producer of the last batch there; -1 for an empty log."""
+        del source
         return KeptProducer(self._producer_id, -1)
 
-    async def begin(self, ends: Mapping[TopicPartition, LogEnd], /) -> None:
+    async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Nothing is kept: the log itself is."""

@@ -50,12 +50,13 @@ def check_report(text: str) -> dict[str, object]:
     report = cast("dict[str, object]", found)
     signature, key = report.pop(_SIGNATURE), _key()
     expected = {"algorithm": _algorithm(key), "value": _value(report, key)}
-    if not isinstance(signature, dict) or signature.get("algorithm") != expected["algorithm"]:
+    given = cast("dict[str, object]", signature) if isinstance(signature, dict) else {}
+    if given.get("algorithm") != expected["algorithm"]:
         raise ConfigError(
             f"the report is signed in another way than {expected['algorithm']}",
             remedy=f"{KEY_FILE} names the file with the key of a report that was signed with one",
         )
-    value = str(cast("dict[str, object]", signature).get("value"))
+    value = str(given.get("value"))
     if not hmac.compare_digest(value.encode(), expected["value"].encode()):
         raise ConfigError("the report was changed after it was signed, or signed with another key")
     return report

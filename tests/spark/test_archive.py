@@ -1,5 +1,6 @@
 """Archive and restore on real brokers: what is restored equals what was archived, byte for byte and in order, also after kills."""
 
+import asyncio
 import json
 import os
 import signal
@@ -20,10 +21,11 @@ from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.restore import Rename, restore_flow
 from mm2py.spark.session import OpenSession
 from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.restored_positions import hand_over
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import Flow, write_flow
+from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.small_disk import fill, small_disk
-from tests.integration.traffic import YEAR_MS, Sent, assert_equal, ends, read, write
+from tests.integration.traffic import YEAR_MS, Sent, assert_equal, ends, read, wait_for_copy, write
 from tests.integration.transactions import write_mixed
 from tests.spark.test_verify import differences_of, report_of
 
@@ -107,6 +109,36 @@ print(json.dumps(run_lane(json.loads(sys.argv[1]))))
 """
 
 
+def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("chained")
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, {"{source}.consumer.isolation.level": "read_committed"}
+    )
+    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})  # the last one stays empty
+    write_mixed(region_a, topic, 20, 10)
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    report = restored(lanes_session, flow, tmp_path / "archive")
+    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
+    assert asyncio.run(hand_over(sides, report)) == []
+    assert len(asyncio.run(hand_over(sides, report))) == 2  # they have positions now
+    write_mixed(region_a, topic, 20, 10, turn=1)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        truth, copy = wait_for_copy(mirror, flow, topic, committed=True)
+        assert mirror.stop() == 0
+    assert_equal(truth, copy)
+    proof = report_of(lanes_session, flow, topic)
+    assert differences_of(proof) == []
+    assert proof["checked_records"] == sum(len(log.records) for log in truth.values())
+
+
 def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_twice(
     lanes_session: OpenSession,
     region_a: KafkaAddress,
@@ -125,7 +157,7 @@ def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_tw
         "target": {"bootstrap.servers": region_b.bootstrap_servers},
         "alias": "b",
         "path": report["path"],
-        "partitions": [[topic, 0, flow.remote(topic), 40_000]],
+        "partitions": [[topic, 0, flow.remote(topic), 40_000, "00" * 16]],
     }
     command = [sys.executable, "-c", _LANE, json.dumps(lane)]
     killed = 0

@@ -3,6 +3,7 @@
 Flow: file -> ``mm2py.spark.archive`` or ``mm2py.spark.restore`` -> report as JSON or a table on standard output.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from mm2py.config.java_regex import PatternList
 from mm2py.spark.session import open_session
 from mm2py_workers.bulk_flow import flow_sides, needs_spark
 from mm2py_workers.output import OK, Column, Output, Printer, count_of, rows_of, say, size_text
+from mm2py_workers.restored_positions import hand_over
 
 __all__ = ["run_archive", "run_restore"]
 
@@ -90,7 +92,14 @@ def run_restore(
     report = restore_flow(
         sides, archive_root(folder, sides), Rename(rename), chosen, partial(open_session, master)
     )
-    _print(report, Printer(output), _RESTORED, "the archive has no records of these topics")
+    for line in asyncio.run(hand_over(sides, report)):
+        say(line)
+    _print(
+        _without_runs(report),
+        Printer(output),
+        _RESTORED,
+        "the archive has no records of these topics",
+    )
     for row in rows_of(report, "partitions"):
         if count_of(row, "lost_in_archive"):
             say(
@@ -101,6 +110,15 @@ def run_restore(
         f"restored {records:,} records; topics that were made here keep all records (retention.ms=-1)"
     )
     return OK
+
+
+def _without_runs(report: Mapping[str, object]) -> dict[str, object]:
+    hidden = ("source_runs", "source_topic_id")
+    partitions = [
+        {key: it for key, it in row.items() if key not in hidden}
+        for row in rows_of(report, "partitions")
+    ]
+    return {**report, "partitions": partitions}
 
 
 def _print(

@@ -3,7 +3,7 @@
 Flow: file + ``--flow`` + ``--topics`` -> ``FlowSides``: both clusters' properties with placeholders resolved, names of copies.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,7 @@ def flow_sides(path: Path, flow: str, topics: str | None) -> FlowSides:
 
 
 @contextmanager
-def needs_spark() -> Iterator[None]:
+def needs_spark() -> Generator[None]:
     """Import what the extra brings.
 
     Raises:
