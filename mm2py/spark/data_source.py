@@ -227,7 +227,7 @@ class Mm2pyDataSource(DataSource):
         return Mm2pyReader(ReadOptions(_plain(self.options)))
 
     def streamReader(self, schema: "StructType") -> "Mm2pyStreamReader":  # noqa: N802 - Spark's name
-        """Return what reads on and on."""
+        """Return what reads micro-batches."""
         return Mm2pyStreamReader(ReadOptions(_plain(self.options)))
 
 

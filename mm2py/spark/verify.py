@@ -11,6 +11,7 @@ from typing import Final, cast, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.range_reader import RangeReader, log_ends
+from mm2py.errors import FatalError, PartitionError
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.spark.compare import CompareRules, Comparison, Difference, Gone, Kind, compare
 from mm2py.spark.dealing import deal
@@ -32,6 +33,11 @@ _ALL: Final = 100_000
 
 _LANES_PER_SLOT: Final = 2
 
+_GONE: Final = "gone"
+"""In the answer about a partition: what was deleted while it was compared."""
+
+_TRIES: Final = 3
+
 Lane = Mapping[str, object]
 
 
@@ -44,17 +50,36 @@ def verify_flow(
         Mm2pyError: a cluster cannot be asked or read, or Spark failed.
     """
     plan = asyncio.run(_plan(flow))
-    answers: list[dict[str, object]] = []
     if tier == 0:
-        answers = [_by_the_map(it) for it in plan.partitions]
-    elif plan.partitions:
+        return _report(flow, tier, plan, [_by_the_map(it) for it in plan.partitions])
+    answers: list[dict[str, object]] = []
+    waiting = plan.partitions
+    if waiting:
         with open_spark() as opened:
-            dealt = deal(plan.partitions, opened.slots * _LANES_PER_SLOT, lambda it: it.offsets)
-            lanes = [_lane(flow, tier, it) for it in dealt]
-            name = f"verify {flow.flow}"
-            for answer in run_lanes(opened.spark, run_lane, lanes, tag=name, description=name):
-                answers += cast("list[dict[str, object]]", answer["partitions"])
+            for last in (*[False] * (_TRIES - 1), True):
+                found = _compare_all(opened, flow, tier, waiting)
+                answers += (it for it in found if _GONE not in it)
+                gone = {(it["topic"], it["partition"]): it[_GONE] for it in found if _GONE in it}
+                if not gone:
+                    break
+                if last:
+                    raise FatalError(
+                        f"records are deleted faster than compared: {min(map(str, gone.values()))}"
+                    )
+                # Retention was ahead of us: what is left is compared.
+                again = asyncio.run(_plan(flow)).partitions
+                waiting = [it for it in again if (it.topic, it.partition) in gone]
     return _report(flow, tier, plan, answers)
+
+
+def _compare_all(
+    opened: OpenSession, flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]
+) -> list[dict[str, object]]:
+    dealt = deal(partitions, opened.slots * _LANES_PER_SLOT, lambda it: it.offsets)
+    lanes = [_lane(flow, tier, it) for it in dealt]
+    name = f"verify {flow.flow}"
+    found = run_lanes(opened.spark, run_lane, lanes, tag=name, description=name)
+    return [it for answer in found for it in cast("list[dict[str, object]]", answer["partitions"])]
 
 
 async def _plan(flow: FlowSides) -> VerifyPlan:
@@ -107,7 +132,11 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
             plan = PartitionPlan.from_json(found)
             ours = _Log(source, plan.source, read_committed=bool(lane["read_committed"]))
             theirs = _Log(target, plan.target, read_committed=True)
-            answers.append(await _compare(plan, int(str(lane["tier"])), ours, theirs))
+            try:
+                answers.append(await _compare(plan, int(str(lane["tier"])), ours, theirs))
+            except PartitionError as error:
+                place = {"topic": plan.topic, "partition": plan.partition}
+                answers.append({**place, _GONE: str(error)})
     return {"partitions": answers}
 
 

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError
-from mm2py.spark.session import OpenSession
+from mm2py.protocol.messages import delete_records
+from mm2py.spark.reading import ask_cluster
+from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py.spark.verify import verify_flow
 from mm2py.spark.verify_report import KEY_FILE, check_report, sign_report
+from mm2py.types import TopicPartition
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.verify_command import NOT_EQUAL
 from tests.integration.conftest import CreateTopic
@@ -166,6 +170,43 @@ def test_compaction_of_either_side_is_no_difference_and_a_lost_key_is(
     write(region_b, flow.remote(topic), tail)
     (found,) = differences_of(report_of(lanes_session, flow, topic))
     assert found[1] == ("missing" if compacted == "target" else "extra")
+
+
+def test_what_retention_deletes_meanwhile_is_planned_again(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = unique("deleted")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
+        create_topic(region, name, config={"retention.ms": "-1"})
+        write(region, name, records(100))
+    copy = TopicPartition(flow.remote(topic), 0)
+    target = {"bootstrap.servers": region_b.bootstrap_servers}
+    runs: list[int] = []
+
+    def run_after_deletion(
+        spark: SparkSession,
+        function: LaneFunction,
+        lanes: Sequence[Mapping[str, object]],
+        *,
+        tag: str,
+        description: str,
+    ) -> list[dict[str, object]]:
+        if not runs:
+            ask_cluster(target, lambda it: it.call_leader(copy, delete_records({copy: 40})))
+        runs.append(len(lanes))
+        return run_lanes(spark, function, lanes, tag=tag, description=description)
+
+    monkeypatch.setattr("mm2py.spark.verify.run_lanes", run_after_deletion)
+    report = report_of(lanes_session, flow, topic)
+    assert differences_of(report) == []
+    assert (report["checked_records"], len(runs)) == (60, 2)
 
 
 def test_the_command_prints_a_signed_report_and_ends_with_4_if_not_equal(

@@ -94,4 +94,5 @@ def test_a_plan_is_the_same_behind_json() -> None:
 def test_the_largest_partitions_are_dealt_first() -> None:
     assert deal([1, 9, 5, 4], 2, lambda it: it) == [[9, 1], [5, 4]]
     assert deal([0, 0, 0], 2, lambda it: it) == [[0, 0], [0]]
-    assert deal([], 4, lambda it: it) == []
+    nothing: list[int] = []
+    assert deal(nothing, 4, lambda it: it) == []
