@@ -3,13 +3,15 @@
 import asyncio
 import math
 import time
-from typing import Final, Protocol, final
+from collections.abc import Coroutine
+from typing import Final, Literal, Protocol, TypeVar, final
 
 __all__ = [
     "SLACK_S",
     "SYSTEM_CLOCK",
     "Clock",
     "SystemClock",
+    "or_stop",
     "set_within",
     "tick",
     "until_tick_s",
@@ -28,6 +30,8 @@ SLACK_S: Final = 0.25
 
 _LONG_S: Final = 0.5
 _ROUNDING_S: Final = 0.01
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -113,3 +117,18 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
         sleeper.cancel()
         stopper.cancel()
     return stop.is_set()
+
+
+async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:
+    """Wait for ``work``; None, and it is cancelled, when ``stop`` is set first."""
+    running = asyncio.ensure_future(work)
+    stopper = asyncio.ensure_future(stop.wait())
+    waits: set[asyncio.Future[T] | asyncio.Future[Literal[True]]] = {running, stopper}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return running.result() if running.done() else None
+    finally:
+        stopper.cancel()
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})

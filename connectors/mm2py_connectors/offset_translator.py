@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_MS: Final = 1_000
 _LONGEST_RETRY_MS: Final = 60_000
-_MAP_RETRY_S: Final = 10.0
+_MAP_RETRY_MS: Final = 10_000
+"""At most so long a map that appears later is not seen: one is made with the first start of its flow."""
 _MAP_LOOK_S: Final = 0.25
 """How often the map is looked at for partitions with offsets that were not copied when they were translated."""
 FINDING: Final = "offset syncs"
@@ -150,12 +151,13 @@ class OffsetTranslator:
 
     async def _follow_map(self) -> None:
         """Use the map as soon as it is there, and note when it reaches offsets that were beyond it."""
+        backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_map:
             try:
                 await self._map.read_to_end()
             except Mm2pyError as error:
                 log.debug("there is no offset map yet: %s", error)
-                await self._clock.sleep(_MAP_RETRY_S)
+                await self._clock.sleep(backoff.next_s())
             else:
                 self._map.follow()
                 self._has_map = True
@@ -168,6 +170,7 @@ class OffsetTranslator:
         back = self._back
         if back is None:
             return
+        backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_back:
             try:
                 await back.read_to_end()
@@ -177,7 +180,7 @@ class OffsetTranslator:
                     self._note_back(back)  # no flow back yet, or one that is not ours
                 else:
                     self._report_back(error)
-                await self._clock.sleep(_MAP_RETRY_S)
+                await self._clock.sleep(backoff.next_s())
             else:
                 back.follow()
                 self._has_back = True
