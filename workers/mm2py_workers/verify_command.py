@@ -15,9 +15,9 @@ from mm2py.spark.session import open_session
 from mm2py.spark.verify import verify_flow
 from mm2py.spark.verify_report import check_report, sign_report
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import OK, UNHEALTHY, Column, Output, Printer, Row, rows_of, say
+from mm2py_workers.output import OK, UNHEALTHY, Column, Output, Printer, Row, count_of, rows_of, say
 
-__all__ = ["NOT_EQUAL", "check_file", "run_verify"]
+__all__ = ["NOT_EQUAL", "check_file", "exit_code", "run_verify"]
 
 NOT_EQUAL: Final = 4
 """Verified, and not equal."""
@@ -59,10 +59,19 @@ def run_verify(
     _print(report, Printer(output))
     for line in cast("list[str]", report["not_compared"]):
         say(f"not compared: {line}")
-    if not report["partitions"]:
-        say("nothing was compared")
+    return exit_code(report)
+
+
+def exit_code(report: Mapping[str, object]) -> int:
+    """Return how the command ends; a flow that has copied nothing of what there is does not pass."""
+    if not report["equal"]:
+        return NOT_EQUAL
+    partitions = rows_of(report, "partitions")
+    waiting = sum(count_of(row, "not_copied_offsets") or 0 for row in partitions)
+    if not partitions or (waiting and not report["checked_records"]):
+        say(f"nothing was compared: {waiting:,} source offsets are not copied")
         return UNHEALTHY
-    return OK if report["equal"] else NOT_EQUAL
+    return OK
 
 
 def check_file(path: Path, output: Output) -> int:
