@@ -34,6 +34,7 @@ __all__ = [
     "Translation",
     "to_source",
     "to_target",
+    "valid_segments",
 ]
 
 log = logging.getLogger(__name__)
@@ -341,18 +342,22 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 
 
 def _valid(page: Page, limit: int, wanted: int = -1) -> "Iterable[tuple[Segment, int]]":
-    """Return segments with the source offset that ends each: its own end, or a later cut before it.
-
-    Those that end at ``wanted`` or before it may be left out.
-    """
+    """Return segments as ``valid_segments``; those that end at ``wanted`` or before it may be left out."""
     if page.ascends:
         first = bisect_right(page.segments, wanted, key=_end_of)
         return (
             (segment, min(segment.source_end, limit))
             for segment in islice(page.segments, first, None)
         )
+    return valid_segments(page.segments, limit)
+
+
+def valid_segments(
+    segments: tuple[Segment, ...], limit: int = _NO_LIMIT
+) -> "list[tuple[Segment, int]]":
+    """Return segments with the source offset that ends each: its own end, or a later cut before it."""
     found: list[tuple[Segment, int]] = []
-    for segment in reversed(page.segments):
+    for segment in reversed(segments):
         if segment.mark is Mark.SOURCE_CUT:
             limit = min(limit, segment.source)
         else:

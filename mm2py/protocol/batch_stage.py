@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from mm2py.errors import ProtocolError
+from mm2py.protocol.abort_filter import AbortFilter
 from mm2py.protocol.kernel import native
 from mm2py.protocol.legacy import legacy_to_v2
 from mm2py.protocol.record_batch import (
@@ -30,7 +31,7 @@ from mm2py.protocol.record_batch import (
     RecordBatch,
     crc32c,
 )
-from mm2py.protocol.record_bytes import MAX_INT64, damaged, read_varint, walk
+from mm2py.protocol.record_bytes import MAX_INT64
 from mm2py.protocol.splice import merge, rewrite
 
 __all__ = [
@@ -52,9 +53,6 @@ Made = TypeVar("Made")
 _LOG_OVERHEAD: Final = 12
 _MIN_LENGTH: Final = HEADER_BYTES - _LOG_OVERHEAD
 _SPECIAL: Final = LOG_APPEND_FLAG | CONTROL_FLAG
-_MARKER: Final = Struct(">hh")  # version, type
-_ABORT: Final = 0
-
 _ATTRIBUTES: Final = Struct(">h")
 _FRONT: Final = Struct(">qii")  # baseOffset, batchLength, partitionLeaderEpoch
 _PRODUCER: Final = Struct(">qhi")
@@ -141,30 +139,6 @@ class StageResult:
         self.looped: list[memoryview] = []
         self.unknown: frozenset[int] = frozenset()
         self.problem: StageProblem | None = None
-
-
-@final
-class _AbortFilter:
-    """Which producers are inside an aborted transaction, while walking in offset order."""
-
-    __slots__ = ("_inside", "_waiting")
-
-    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
-        self._waiting = sorted(aborted, key=lambda pair: pair[1], reverse=True)
-        self._inside: set[int] = set()
-
-    def enter(self, last_offset: int) -> None:
-        """Start the aborted spans that begin up to ``last_offset``."""
-        waiting = self._waiting
-        while waiting and waiting[-1][1] <= last_offset:
-            self._inside.add(waiting.pop()[0])
-
-    def covers(self, producer_id: int) -> bool:
-        return producer_id in self._inside
-
-    def leave(self, producer_id: int) -> None:
-        """End the span at its abort marker; markers match by producer id only (KIP-890)."""
-        self._inside.discard(producer_id)
 
 
 def classify(
@@ -345,7 +319,7 @@ class _Walk:
         self._wanted = wanted_offset
         self._lease = lease
         self._aborted = aborted
-        self._aborts = _AbortFilter(aborted) if aborted else None
+        self._aborts = AbortFilter(aborted) if aborted else None
         self._origins = origins
 
     def step(self, record_set: memoryview, position: int, floor: int) -> tuple[int, int] | None:
@@ -418,8 +392,8 @@ class _Walk:
         if aborts is not None:
             aborts.enter(last)
         if attributes & CONTROL_FLAG:
-            if aborts is not None and count and _marker_type(view, count) == _ABORT:
-                aborts.leave(producer)
+            if aborts is not None and count:
+                aborts.passed_marker(view, producer, count)
             return DropReason.CONTROL
         if count == 0:
             return DropReason.EMPTY
@@ -520,20 +494,6 @@ def _unknown_producers(
         position = end
     known = found if origins is None else found & (origins.passing | origins.looping)
     return frozenset(found - known)
-
-
-def _marker_type(view: memoryview, count: int) -> int:
-    """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed."""
-    payload = view[HEADER_BYTES:]
-    record = walk(payload, count)[0]
-    try:
-        size, position = read_varint(payload, record.start)
-    except IndexError:
-        raise damaged("a control record ends before its key") from None
-    if not _MARKER.size <= size <= record.end - position:
-        raise damaged(f"a control record has a key of {size} bytes")
-    kind: int = _MARKER.unpack_from(payload, position)[1]
-    return kind
 
 
 def plain_sign(

@@ -30,6 +30,7 @@ __all__ = [
     "Header",
     "NewRecord",
     "Record",
+    "decode_batch",
     "decode_batches",
     "encode_batch",
     "record_keys",
@@ -119,7 +120,7 @@ def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
         if view[position + 16] < 2:
             converted, position = legacy_to_v2(view, position)
             for batch in converted:
-                yield _decode(memoryview(batch.data), batch.runs)
+                yield decode_batch(memoryview(batch.data), batch.runs)
             continue
         size = int.from_bytes(view[position + 8 : position + 12]) + _LOG_OVERHEAD
         if size < HEADER_BYTES or view[position + 16] > 2:
@@ -129,7 +130,7 @@ def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
         batch_view = view[position : position + size]
         if not crc_matches(batch_view):
             raise damaged(f"wrong CRC at offset {int.from_bytes(batch_view[:8])}")
-        yield _decode(batch_view)
+        yield decode_batch(batch_view)
         position += size
 
 
@@ -152,7 +153,14 @@ def record_keys(data: Bytes) -> list[tuple[int, bytes | None]]:
         raise damaged("a record ends before its key") from None
 
 
-def _decode(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> DecodedBatch:
+def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> DecodedBatch:
+    """Return one whole v2 batch with its records; its CRC is not looked at.
+
+    ``runs`` are the offsets of a batch that was converted from an old format, as (first, count).
+
+    Raises:
+        ProtocolError: a record is damaged.
+    """
     (base, _, epoch, _, _, attributes, last_delta, first_stamp, max_stamp, *producer, count) = (
         HEADER.unpack_from(view)
     )

@@ -69,7 +69,9 @@ def test_every_module_says_what_it_offers() -> None:
             if isinstance(target, ast.Name)
         }
         if path.name == "__init__.py":
-            if any(not isinstance(node, ast.Expr) for node in tree.body):
+            # ``from mm2py.spark import Mm2pyDataSource`` is what Spark's users write.
+            offers = shown(path) == "mm2py/spark/__init__.py"
+            if not offers and any(not isinstance(node, ast.Expr) for node in tree.body):
                 silent.append(f"{shown(path)} holds more than a docstring")
         elif path.name != "__main__.py" and "__all__" not in names:
             silent.append(f"{shown(path)} has no __all__")

@@ -15,7 +15,7 @@ import typer
 from mm2py_workers.flow_changes import flow_app
 from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
-from mm2py_workers.output import DebugOption, end_with, examples
+from mm2py_workers.output import DebugOption, Output, OutputOption, end_with, examples
 from mm2py_workers.topic_command import show_topics
 
 __all__ = ["app", "main"]
@@ -45,6 +45,12 @@ class LedgerOutput(StrEnum):
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="mm2.properties")]
+TopicsOption = Annotated[
+    str | None, typer.Option(metavar="REGEX", help="topics in place of those of the file")
+]
+MasterOption = Annotated[
+    str, typer.Option(help="Spark master; without it the session that exists, else all cores here")
+]
 
 
 class Shell(StrEnum):
@@ -100,6 +106,122 @@ def ledger(
         return show_ledger(file, flow, topic=topic, as_json=output is LedgerOutput.JSON)
 
     end_with(show, debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "mm2py verify mm2.properties --flow 'A->B'",
+        "mm2py verify mm2.properties --flow 'A->B' --topics orders --tier 3 -o json > report.json",
+        "mm2py verify mm2.properties --check report.json",
+    )
+)
+def verify(
+    file: FileArgument,
+    flow: Annotated[str | None, typer.Option(metavar="A->B", help="which flow")] = None,
+    topics: TopicsOption = None,
+    tier: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=3,
+            help="0 ends only, 1 batches by their bytes, 2 every record and digests, 3 also all differences",
+        ),
+    ] = 1,
+    check: Annotated[
+        Path | None, typer.Option(metavar="REPORT", help="only check a report that was kept")
+    ] = None,
+    master: MasterOption = "",
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Compare what a flow has copied with its source, record by record, on Spark.
+
+    Ends with 0 if all is equal, 4 if not, 3 if nothing could be compared.
+    """
+
+    def run() -> int:
+        from mm2py_workers.verify_command import check_file, run_verify
+
+        if check is not None:
+            return check_file(check, output)
+        return run_verify(file, flow, topics=topics, tier=tier, master=master, output=output)
+
+    end_with(run, debug=debug)
+
+
+class ShapeOption(StrEnum):
+    """What a row of an archive is."""
+
+    BATCHES = "batches"
+    RECORDS = "records"
+
+
+FlowName = Annotated[str, typer.Option("--flow", metavar="A->B", help="which flow")]
+
+
+@app.command(
+    epilog=examples(
+        "mm2py archive mm2.properties --flow 'A->B' --topics 'orders.*' --to /backup",
+        "mm2py archive mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
+    )
+)
+def archive(
+    file: FileArgument,
+    flow: FlowName,
+    to: Annotated[
+        str, typer.Option(metavar="DIR", help="folder, or a path of pyarrow.fs or fsspec")
+    ],
+    topics: TopicsOption = None,
+    shape: Annotated[
+        ShapeOption, typer.Option(help="batches can be restored, records can be queried")
+    ] = ShapeOption.BATCHES,
+    master: MasterOption = "",
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."""
+
+    def run() -> int:
+        from mm2py_workers.archive_commands import run_archive
+
+        return run_archive(
+            file, flow, topics=topics, folder=to, shape=shape.value, master=master, output=output
+        )
+
+    end_with(run, debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "mm2py restore mm2.properties --flow 'A->B' --from /backup",
+        "mm2py restore mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
+    )
+)
+def restore(
+    file: FileArgument,
+    flow: FlowName,
+    source: Annotated[str, typer.Option("--from", metavar="DIR", help="as --to of mm2py archive")],
+    topics: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="archived topics; default: all")
+    ] = None,
+    rename: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX=REPLACEMENT", help="other names than the flow's copies have"),
+    ] = None,
+    master: MasterOption = "",
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Restore an archive into the flow's target, on Spark; run again it continues where the log ends."""
+
+    def run() -> int:
+        from mm2py_workers.archive_commands import run_restore
+
+        return run_restore(
+            file, flow, topics=topics, folder=source, rename=rename, master=master, output=output
+        )
+
+    end_with(run, debug=debug)
 
 
 @app.command()

@@ -1,0 +1,61 @@
+"""Which batches of a log belong to aborted transactions, while it is walked in offset order.
+
+Flow: the aborted list of a Fetch answer under read_committed -> ``AbortFilter`` -> ``enter`` and ``covers`` per batch,
+``passed_marker`` per transaction marker. No I/O.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, final
+
+from mm2py.protocol.record_batch import HEADER_BYTES
+from mm2py.protocol.record_bytes import damaged, read_varint, walk
+
+__all__ = ["AbortFilter"]
+
+_MARKER: Final = Struct(">hh")  # version, type
+_ABORT: Final = 0
+
+
+@final
+class AbortFilter:
+    """The producers that are inside an aborted transaction; ``aborted`` is (producer id, first offset)."""
+
+    __slots__ = ("_inside", "_waiting")
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._waiting = sorted(aborted, key=lambda pair: pair[1], reverse=True)
+        self._inside: set[int] = set()
+
+    def enter(self, last_offset: int) -> None:
+        """Start the aborted spans that begin up to ``last_offset``."""
+        waiting = self._waiting
+        while waiting and waiting[-1][1] <= last_offset:
+            self._inside.add(waiting.pop()[0])
+
+    def covers(self, producer_id: int) -> bool:
+        """Whether what a producer writes here was aborted."""
+        return producer_id in self._inside
+
+    def passed_marker(self, view: memoryview, producer_id: int, count: int) -> None:
+        """End the span of a producer at its abort marker; markers match by producer id only (KIP-890).
+
+        Raises:
+            ProtocolError: the marker is damaged.
+        """
+        if _marker_type(view, count) == _ABORT:
+            self._inside.discard(producer_id)
+
+
+def _marker_type(view: memoryview, count: int) -> int:
+    """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed."""
+    payload = view[HEADER_BYTES:]
+    record = walk(payload, count)[0]
+    try:
+        size, position = read_varint(payload, record.start)
+    except IndexError:
+        raise damaged("a control record ends before its key") from None
+    if not _MARKER.size <= size <= record.end - position:
+        raise damaged(f"a control record has a key of {size} bytes")
+    kind: int = _MARKER.unpack_from(payload, position)[1]
+    return kind

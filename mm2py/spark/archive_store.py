@@ -1,0 +1,144 @@
+"""Where an archive lies: a local folder, or any path that pyarrow.fs or fsspec reaches.
+
+Flow: path -> ``ArchiveStore`` -> whole files, written once, never changed. ``put_if_absent`` publishes: of two writers of a name one
+wins. On a local folder that is exact; other stores are asked before and read back after, which finds two writers unless they
+are at it in the same instant. A file that is not published is an orphan, and harmless.
+"""
+
+import importlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar, cast, final
+
+from pyarrow import fs
+
+from mm2py.errors import ConfigError, FatalError
+
+__all__ = ["ArchiveStore"]
+
+
+T = TypeVar("T")
+
+
+class _UrlToFs(Protocol):
+    def __call__(self, url: str, /) -> tuple[object, str]: ...
+
+
+@final
+class ArchiveStore:
+    """The files below one path; names are relative to it, with ``/``.
+
+    Raises:
+        ConfigError: no file system is known for the path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._system, self._root = _open(path)
+
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self._system, fs.LocalFileSystem)
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            FatalError: it is not there, or cannot be read.
+        """
+        try:
+            with self._system.open_input_stream(self._at(name)) as stream:
+                return stream.read()
+        except OSError as error:
+            raise FatalError(f"archive file {name} below {self.path}: {error}") from error
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file; returns when it is durable, as far as the store allows that.
+
+        Raises:
+            FatalError: it cannot be written; a full disk, for one.
+        """
+        self._guarded(name, lambda: self._write(name, data))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Publish a file unless there is one of that name; False if there is.
+
+        Raises:
+            FatalError: it cannot be written.
+        """
+        return self._guarded(name, lambda: self._put(name, data))
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files and folders in a folder, sorted; none if it does not exist."""
+        selector = fs.FileSelector(self._at(folder), allow_not_found=True)
+        return sorted(it.base_name for it in self._system.get_file_info(selector))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        folder, _, base = name.rpartition("/")
+        return base in self.names(folder)
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        self._system.delete_file(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _guarded(self, name: str, work: Callable[[], T]) -> T:
+        try:
+            self._system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
+            return work()
+        except OSError as error:
+            raise FatalError(
+                f"archive file {name} cannot be written below {self.path}: {error}",
+                remedy="what was published before is complete; make room and run the same command again",
+            ) from error
+
+    def _write(self, name: str, data: bytes) -> None:
+        if not self._is_local:
+            with self._system.open_output_stream(self._at(name)) as stream:
+                stream.write(data)
+            return
+        place = Path(self._at(name))
+        try:
+            with place.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            place.unlink(missing_ok=True)
+            raise
+
+    def _put(self, name: str, data: bytes) -> bool:
+        if self._is_local:
+            temporary = f"{name}.{secrets.token_hex(4)}.tmp"
+            self._write(temporary, data)
+            try:
+                os.link(self._at(temporary), self._at(name))
+            except FileExistsError:
+                return False
+            finally:
+                Path(self._at(temporary)).unlink()
+            return True
+        if self.exists(name):
+            return False
+        self._write(name, data)
+        return self.read(name) == data
+
+
+def _open(path: str) -> tuple[fs.FileSystem, str]:
+    if "://" not in path:
+        return fs.LocalFileSystem(), str(Path(path).absolute())
+    try:
+        system, root = fs.FileSystem.from_uri(path)
+    except (ValueError, OSError) as error:
+        try:
+            url_to_fs = cast("_UrlToFs", importlib.import_module("fsspec.core").url_to_fs)
+            found, root = url_to_fs(path)
+        except (ImportError, ValueError, OSError) as other:
+            raise ConfigError(f"{path}: {error}; with fsspec: {other}") from other
+        system = fs.PyFileSystem(fs.FSSpecHandler(found))
+    return system, root.rstrip("/")

@@ -1,0 +1,258 @@
+"""Comparing a partition with its copy: the invariants of ``mm2py.spark.compare`` and of ``mm2py.spark.digests``, by their names."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2py.protocol.log_batches import LogBatch, log_batch
+from mm2py.protocol.record_batch import Codec, crc32c
+from mm2py.protocol.records import Header, NewRecord, encode_batch
+from mm2py.spark.compare import CompareRules, Comparison, Difference, Kind, compare, resync_point
+from mm2py.spark.digests import SequenceDigest, record_hash
+from mm2py.spark.log_entries import LogSide, OffsetRange
+from tests.property.effort import examples
+
+relaxed = settings(max_examples=examples(60), deadline=None)
+ALL: Final = OffsetRange(0, 2**62)
+
+
+class Rec(NamedTuple):
+    """A record and its offset."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = 1_000
+    headers: tuple[Header, ...] = ()
+
+
+def batch_of(records: Sequence[Rec], codec: Codec) -> LogBatch:
+    """One batch; holes between the offsets are kept by a batch per dense stretch, see ``batches``."""
+    data = encode_batch(
+        [NewRecord(it.key, it.value, it.headers, it.timestamp) for it in records], codec
+    )
+    struct.pack_into(">q", data, 0, records[0].offset)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return log_batch(memoryview(data))
+
+
+def batches(
+    records: Sequence[Rec], sizes: Sequence[int], codec: Codec = Codec.NONE
+) -> list[LogBatch]:
+    found: list[LogBatch] = []
+    waiting: list[Rec] = []
+    cut, turn = sizes[0], 0
+    for record in records:
+        if waiting and (record.offset != waiting[-1].offset + 1 or len(waiting) >= cut):
+            found.append(batch_of(waiting, codec))
+            waiting, turn = [], turn + 1
+            cut = sizes[turn % len(sizes)]
+        waiting.append(record)
+    return [*found, batch_of(waiting, codec)] if waiting else found
+
+
+def side(found: Sequence[LogBatch], *, digests: bool = False) -> LogSide:
+    async def pieces() -> AsyncIterator[tuple[OffsetRange, Sequence[LogBatch]]]:
+        for batch in found:
+            yield ALL, [batch]
+
+    return LogSide(pieces(), digests=digests)
+
+
+def renumbered(records: Sequence[Rec], base: int = 0) -> list[Rec]:
+    return [it._replace(offset=base + at) for at, it in enumerate(records)]
+
+
+def log_of(count: int) -> list[Rec]:
+    return [Rec(n, b"k%d" % (n % 50), b"v%d" % n, 1_000 + n) for n in range(count)]
+
+
+async def differences(
+    ours: Sequence[Rec],
+    theirs: Sequence[Rec],
+    *,
+    sizes: tuple[Sequence[int], Sequence[int]] = ((100,), (100,)),
+    rules: CompareRules | None = None,
+) -> Comparison:
+    covered = CompareRules(covered=2**62) if rules is None else rules
+    return await compare(side(batches(ours, sizes[0])), side(batches(theirs, sizes[1])), covered)
+
+
+sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+codecs = st.sampled_from([Codec.NONE, Codec.LZ4])
+
+
+@relaxed
+@given(st.integers(0, 300), sizes, sizes, codecs, codecs, st.booleans(), st.integers(0, 3))
+def test_1_equal_records_give_no_difference_whatever_their_batches_are(
+    count: int, one: list[int], other: list[int], codec: Codec, other_codec: Codec, digests: bool, shift: int
+) -> None:  # fmt: skip
+    log = log_of(count)
+    ours = side(batches(log, one, codec), digests=digests)
+    theirs = side(batches(renumbered(log, shift), other, other_codec), digests=digests)
+    found = asyncio.run(compare(ours, theirs, CompareRules(covered=count)))
+    assert found == Comparison(count)
+    assert ours.digest == theirs.digest
+
+
+@pytest.mark.parametrize("at", [0, 57, 100, 199, 990])
+async def test_2_each_kind_of_change_is_named_by_its_offsets(at: int) -> None:
+    log = log_of(1_000)
+    one = log[at]
+    changes = {
+        "value": [*log[:at], one._replace(value=b"V"), *log[at + 1 :]],
+        "key": [*log[:at], one._replace(key=b"K"), *log[at + 1 :]],
+        "headers": [*log[:at], one._replace(headers=((b"h", None),)), *log[at + 1 :]],
+        "timestamp": [*log[:at], one._replace(timestamp=5), *log[at + 1 :]],
+    }
+    for field, changed in changes.items():
+        found = await differences(log, changed)
+        assert found.differences == [Difference(Kind.ALTERED, at, at, (field,))]
+        assert found.matched == 999
+    dropped = await differences(log, renumbered(log[:at] + log[at + 1 :]))
+    assert dropped.differences == [Difference(Kind.MISSING, at, -1)]
+    extra = Rec(0, b"x", b"foreign", 77)
+    added = await differences(log, renumbered([*log[:at], extra, *log[at:]]))
+    assert added.differences == [Difference(Kind.EXTRA, -1, at)]
+    swapped = renumbered([*log[:at], log[at + 1], log[at], *log[at + 2 :]])
+    found = await differences(log, swapped)
+    assert {it.kind for it in found.differences} == {Kind.REORDERED}
+    assert [(it.source_offset, it.target_offset) for it in found.differences] == [
+        (at, at + 1),
+        (at + 1, at),
+    ]
+
+
+async def test_2_changes_far_apart_are_all_named_and_the_extra_record_at_the_end_too() -> None:
+    log = log_of(20_000)
+    changed = [
+        *log[:5_000],
+        *log[5_001:9_000],
+        log[9_000]._replace(value=b"x"),
+        *log[9_001:],
+        Rec(0, None, b"e"),
+    ]
+    moved = changed[:12_000] + changed[12_001:17_000] + [changed[12_000]] + changed[17_000:]
+    found = await differences(log, renumbered(moved), rules=CompareRules(covered=20_000))
+    assert found.differences == [
+        Difference(Kind.MISSING, 5_000, -1),
+        Difference(Kind.ALTERED, 9_000, 8_999, ("value",)),
+        Difference(Kind.REORDERED, 12_001, 16_999),
+        Difference(Kind.EXTRA, -1, 19_999),
+    ]
+
+
+@relaxed
+@given(st.data())
+def test_2_each_record_that_is_on_one_side_alone_is_in_a_difference(
+    data: st.DataObject,
+) -> None:
+    log = log_of(data.draw(st.integers(1, 200)))
+    dropped = data.draw(st.sets(st.integers(0, len(log) - 1)))
+    added = data.draw(st.lists(st.integers(0, len(log)), max_size=5))
+    changed = [it for it in log if it.offset not in dropped]
+    for number, place in enumerate(sorted(added, reverse=True)):
+        changed.insert(min(place, len(changed)), Rec(0, None, b"extra %d" % number, 1))
+    cuts = data.draw(sizes), data.draw(sizes)
+    copy = renumbered(changed)
+    found = asyncio.run(differences(log, copy, sizes=cuts))
+    ours = {it.source_offset for it in found.differences}
+    theirs = {it.target_offset for it in found.differences}
+    assert dropped == ours - {-1}
+    extra = {it.offset for it in copy if (it.value or b"").startswith(b"extra")}
+    assert extra == theirs - {-1}
+    assert found.matched == len(log) - len(dropped)
+
+
+@relaxed
+@given(st.data())
+def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject) -> None:
+    log = [Rec(n, b"k%d" % (n % 7), b"v%d" % n) for n in range(data.draw(st.integers(1, 120)))]
+    newest = {it.key: it.offset for it in log}
+    gone = data.draw(st.sets(st.sampled_from([it.offset for it in log])))
+    kept = [it for it in log if it.offset not in gone or newest[it.key] == it.offset]
+    rules = CompareRules(covered=len(log), target_compacts=True, expected=lambda offset: offset)
+    found = asyncio.run(differences(log, kept, rules=rules))
+    assert not found.differences
+    there = {it.key: it.offset for it in kept}
+    for key, it in found.gone_on_target.items():
+        assert there[key] >= it.position or there[key] > it.offset
+    back = CompareRules(covered=len(log), source_compacts=True, expected=lambda offset: offset)
+    assert not asyncio.run(differences(kept, log, rules=back)).differences
+
+
+async def test_3_an_altered_record_of_a_compacted_topic_is_named() -> None:
+    log = [Rec(n, b"k%d" % n, b"v%d" % n) for n in range(100)]
+    kept = [it for it in log if it.offset % 3]
+    kept[10] = kept[10]._replace(value=b"x")
+    rules = CompareRules(covered=100, target_compacts=True, expected=lambda offset: offset)
+    found = await differences(log, kept, rules=rules)
+    at = kept[10].offset
+    assert found.differences == [Difference(Kind.ALTERED, at, at, ("value",))]
+
+
+@pytest.mark.parametrize("covered", [700, None])
+async def test_4_records_that_are_not_copied_yet_are_no_difference(covered: int | None) -> None:
+    log = log_of(1_000)
+    found = await differences(log, log[:700], rules=CompareRules(covered=covered))
+    assert not found.differences
+    assert (found.matched, found.behind) == (700, 700)
+    extra = renumbered([*log[:700], Rec(0, None, b"extra", 3)])
+    found = await differences(log, extra, rules=CompareRules(covered=covered))
+    assert found.differences == [Difference(Kind.EXTRA, -1, 700)]
+    assert found.behind == 700
+
+
+async def test_a_copy_that_differs_everywhere_ends_the_comparison() -> None:
+    log = log_of(3_000)
+    other = [it._replace(value=b"other %d" % it.offset) for it in log]
+    found = await differences(log, other, rules=CompareRules(covered=3_000, most=500))
+    assert not found.complete
+    assert len(found.differences) >= 500
+
+
+def test_the_nearest_point_wins() -> None:
+    assert resync_point("abcdefghij", "xabcdefghi", 3) == (0, 1)
+    assert resync_point("abc", "xyz", 1) is None
+
+
+hashes = st.lists(st.integers(0, 2**128 - 1), max_size=20)
+
+
+def digest_of(values: Sequence[int]) -> SequenceDigest:
+    found = SequenceDigest()
+    for value in values:
+        found = found.add(value)
+    return found
+
+
+@relaxed
+@given(hashes, hashes, hashes)
+def test_digests_1_joining_is_associative_and_2_cuts_do_not_count(
+    one: list[int], two: list[int], three: list[int]
+) -> None:
+    a, b, c = digest_of(one), digest_of(two), digest_of(three)
+    assert (a + b) + c == a + (b + c) == digest_of(one + two + three)
+    assert a + SequenceDigest() == a == SequenceDigest() + a
+    assert SequenceDigest.parse(str(a)) == a
+
+
+@relaxed
+@given(st.lists(st.binary(max_size=5), min_size=2, max_size=20, unique=True), st.data())
+def test_digests_3_a_changed_missing_added_or_moved_record_changes_it(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    values = [record_hash(1, body) for body in bodies]
+    at = data.draw(st.integers(0, len(values) - 2))
+    others = [
+        values[:at] + values[at + 1 :],
+        [*values, values[at]],
+        [*values[:at], values[at + 1], values[at], *values[at + 2 :]],
+        [*values[:at], record_hash(2, bodies[at]), *values[at + 1 :]],
+    ]
+    assert all(digest_of(other) != digest_of(values) for other in others)

@@ -1,0 +1,306 @@
+"""Archive and restore on real brokers: what is restored equals what was archived, byte for byte and in order, also after kills."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mm2py.config.java_regex import PatternList
+from mm2py.embedded.region import KafkaAddress
+from mm2py.errors import ConfigError, FatalError, PartitionError
+from mm2py.spark.archive import archive_flow, archive_root
+from mm2py.spark.archive_format import FileManifest, Shape
+from mm2py.spark.archive_store import ArchiveStore
+from mm2py.spark.restore import Rename, restore_flow
+from mm2py.spark.session import OpenSession
+from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.restored_positions import hand_over
+from tests.integration.conftest import CreateTopic
+from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.small_disk import fill, small_disk
+from tests.integration.traffic import YEAR_MS, Sent, assert_equal, ends, read, wait_for_copy, write
+from tests.integration.transactions import write_mixed
+from tests.spark.test_verify import differences_of, report_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
+
+Unique = Callable[[str], str]
+OLD_MS: Final = 1_700_000_000_000 - YEAR_MS
+
+
+def old_records(count: int, partition: int, turn: int = 0) -> list[Sent]:
+    return [
+        Sent(
+            partition,
+            None if n % 11 == 0 else b"%d %d %d" % (turn, partition, n) + b"." * 80,
+            None if n % 7 == 0 else b"k%d" % (n % 50),
+            [("h", b"%d" % n)] if n % 3 else (),
+            OLD_MS + n,
+        )
+        for n in range(count)
+    ]
+
+
+def archived(
+    session: OpenSession, flow: Flow, topics: str, folder: Path, shape: Shape = Shape.BATCHES
+) -> dict[str, object]:
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    sides = flow_sides(flow.file, name, topics)
+    return archive_flow(sides, str(folder), shape, lambda: OpenSession(session.spark, owned=False))
+
+
+def restored(
+    session: OpenSession, flow: Flow, folder: Path, *, topics: str = ".*", rename: str | None = None
+) -> dict[str, object]:
+    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
+    return restore_flow(
+        sides,
+        archive_root(str(folder), sides),
+        Rename(rename),
+        PatternList.of(topics).matches,
+        lambda: OpenSession(session.spark, owned=False),
+    )
+
+
+def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("kept")
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, {"{source}.consumer.isolation.level": "read_committed"}
+    )
+    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})
+    for turn in range(2):
+        write(region_a, topic, [*old_records(4_000, 0, turn), *old_records(500, 1, turn)])
+        write_mixed(region_a, topic, 10, 10, turn=turn)
+        report = archived(lanes_session, flow, topic, tmp_path / "archive")
+        assert report["records"] == 4_570
+        assert archived(lanes_session, flow, topic, tmp_path / "archive")["records"] == 0
+        back = restored(lanes_session, flow, tmp_path / "archive")
+        assert back["restored_records"] == 4_570
+        assert back["records"] == 4_570 * (turn + 1)
+        assert restored(lanes_session, flow, tmp_path / "archive")["restored_records"] == 0
+        proof = report_of(lanes_session, flow, topic, 2)
+        assert differences_of(proof) == []
+        assert proof["checked_records"] == 4_570 * (turn + 1)
+    assert_equal(read(region_a, topic, committed=True), read(region_b, flow.remote(topic)))
+    other = unique("again")
+    rename = f"({topic})={other}.$1"
+    assert restored(lanes_session, flow, tmp_path / "archive", rename=rename)["records"] == 9_140
+    assert_equal(read(region_a, topic, committed=True), read(region_b, f"{other}.{topic}"))
+
+
+_LANE: Final = """
+import json, sys
+from mm2py.spark.restore import run_lane
+print(json.dumps(run_lane(json.loads(sys.argv[1]))))
+"""
+
+
+def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("chained")
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, {"{source}.consumer.isolation.level": "read_committed"}
+    )
+    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})  # the last one stays empty
+    write_mixed(region_a, topic, 20, 10)
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    report = restored(lanes_session, flow, tmp_path / "archive")
+    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
+    assert asyncio.run(hand_over(sides, report)) == []
+    assert len(asyncio.run(hand_over(sides, report))) == 2  # they have positions now
+    write_mixed(region_a, topic, 20, 10, turn=1)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        truth, copy = wait_for_copy(mirror, flow, topic, committed=True)
+        assert mirror.stop() == 0
+    assert_equal(truth, copy)
+    proof = report_of(lanes_session, flow, topic)
+    assert differences_of(proof) == []
+    assert proof["checked_records"] == sum(len(log.records) for log in truth.values())
+
+
+def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_twice(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("killed")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
+        create_topic(region, name, config={"retention.ms": "-1"})
+    write(region_a, topic, old_records(40_000, 0), batch_size=2_000)
+    report = archived(lanes_session, flow, topic, tmp_path / "archive")
+    lane = {
+        "target": {"bootstrap.servers": region_b.bootstrap_servers},
+        "alias": "b",
+        "path": report["path"],
+        "partitions": [[topic, 0, flow.remote(topic), 40_000, "00" * 16]],
+    }
+    command = [sys.executable, "-c", _LANE, json.dumps(lane)]
+    killed = 0
+    for _ in range(5):
+        before = ends(region_b, flow.remote(topic))
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+            while running.poll() is None and ends(region_b, flow.remote(topic)) == before:
+                pass
+            killed += running.poll() is None
+            running.send_signal(signal.SIGKILL)
+    last = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert last.returncode == 0, last.stderr
+    (answer,) = json.loads(last.stdout)["partitions"]
+    assert (answer["records"], answer["target_to"]) == (40_000, 40_000)
+    assert killed
+    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+
+
+def test_a_target_with_other_records_is_refused_with_the_numbers(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("foreign")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic)
+    create_topic(region_b, flow.remote(topic))
+    write(region_a, topic, [Sent(0, b"%d" % n) for n in range(100)])
+    archived(lanes_session, flow, topic, tmp_path)
+    write(region_b, flow.remote(topic), [Sent(0, b"foreign")])
+    with pytest.raises(FatalError, match=f"{topic}-0: .* has offsets 0 to 1 and has other records"):
+        restored(lanes_session, flow, tmp_path)
+    assert ends(region_b, flow.remote(topic)) == {0: 1}
+    with pytest.raises(ConfigError, match="has none of the topics"):
+        restored(lanes_session, flow, tmp_path, topics="other")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "chain"])
+def test_a_file_or_manifest_that_does_not_match_sends_nothing(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    damage: str,
+) -> None:
+    topic = unique("damaged")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic)
+    for turn in range(3):
+        write(region_a, topic, [Sent(0, b"%d %d" % (turn, n)) for n in range(100)])
+        archived(lanes_session, flow, topic, tmp_path)
+    folder = (
+        tmp_path / f"{flow.source_alias}-{flow.target_alias}" / f"topic={topic}" / "partition=0"
+    )
+    first, second, _ = sorted(folder.glob("*.json"))
+    file = folder / FileManifest.parse(first.read_bytes(), "").file
+    data = bytearray(file.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+    elif damage == "cut":
+        del data[-100:]
+    else:
+        second.unlink()
+    file.write_bytes(data)
+    cause = "expected 100" if damage == "chain" else "with digest"
+    with pytest.raises((FatalError, PartitionError), match=cause) as raised:
+        restored(lanes_session, flow, tmp_path)
+    assert f"{topic}-0" in str(raised.value)
+    assert ends(region_b, flow.remote(topic)) in ({}, {0: 0})
+
+
+def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("rows")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic)
+    write(
+        region_a, topic, [Sent(0, b"%d" % n, b"k", [("h", b"x")], OLD_MS + n) for n in range(1_000)]
+    )
+    report = archived(lanes_session, flow, topic, tmp_path, Shape.RECORDS)
+    rows = lanes_session.spark.read.parquet(f"{report['path']}/topic={topic}/partition=0/*.parquet")
+    assert rows.count() == 1_000
+    assert [row["value"] for row in rows.where("offset = 7").collect()] == [b"7"]
+    with pytest.raises(ConfigError, match="shape records"):
+        restored(lanes_session, flow, tmp_path)
+    with pytest.raises(ConfigError, match="shape=records"):
+        archived(lanes_session, flow, topic, tmp_path)
+
+
+def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("full")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic)
+    with small_disk(tmp_path) as disk:
+        write(region_a, topic, [Sent(0, b"%d" % n) for n in range(1_000)])
+        assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
+        write(region_a, topic, [Sent(0, os.urandom(2_000)) for _ in range(1_000)])
+        fill(disk / "ballast")
+        with pytest.raises(FatalError, match="cannot be written"):
+            archived(lanes_session, flow, topic, disk)
+        (disk / "ballast").unlink()
+        assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
+        assert restored(lanes_session, flow, disk)["records"] == 2_000
+    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+
+
+def test_one_of_two_writers_of_a_manifest_wins(tmp_path: Path) -> None:
+    store = ArchiveStore(str(tmp_path / "a"))
+    assert store.put_if_absent("x/1.json", b"one")
+    assert not store.put_if_absent("x/1.json", b"two")
+    assert store.read("x/1.json") == b"one"
+    assert store.names("x") == ["1.json"]
+
+
+def test_a_path_of_another_file_system_is_written_and_read_the_same(tmp_path: Path) -> None:
+    store = ArchiveStore(f"file://{tmp_path}/b")
+    store.write("t/f.parquet", b"data")
+    assert store.read("t/f.parquet") == b"data"
+    with pytest.raises(ConfigError, match="nosuch"):
+        ArchiveStore("nosuch://bucket/x")
+    with pytest.raises(FatalError, match="absent"):
+        store.read("absent")
+
+
+@pytest.mark.parametrize("text", ["a", "(=b", "a=", "a=$1"])
+def test_a_wrong_rename_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--rename"):
+        Rename(text)

@@ -1,0 +1,254 @@
+"""Verify on real brokers: each kind of difference is named by its offsets, and what is equal by right gives no false alarm."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mm2py.embedded.region import KafkaAddress
+from mm2py.errors import ConfigError
+from mm2py.protocol.messages import delete_records
+from mm2py.spark.reading import ask_cluster
+from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
+from mm2py.spark.verify import verify_flow
+from mm2py.spark.verify_report import KEY_FILE, check_report, sign_report
+from mm2py.types import TopicPartition
+from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.verify_command import NOT_EQUAL
+from tests.integration.conftest import CreateTopic
+from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
+from tests.integration.transactions import write_mixed
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
+
+COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
+Unique = Callable[[str], str]
+START_MS: Final = 1_700_000_000_000
+
+
+def report_of(session: OpenSession, flow: Flow, topics: str, tier: int = 1) -> dict[str, object]:
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    sides = flow_sides(flow.file, name, topics)
+    return verify_flow(sides, tier, lambda: OpenSession(session.spark, owned=False))
+
+
+def differences_of(report: Mapping[str, object]) -> list[tuple[object, ...]]:
+    rows = cast("Sequence[Mapping[str, object]]", report["differences"])
+    return [
+        (row["partition"], row["kind"], row["source_offset"], row["target_offset"]) for row in rows
+    ]
+
+
+def records(count: int, partition: int = 0) -> list[Sent]:
+    return [
+        Sent(partition, b"v%d" % n, b"k%d" % (n % 97), [("h", b"%d" % n)], START_MS + n)
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("tier", [1, 3])
+def test_every_kind_of_difference_is_named_by_its_offsets(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    tier: int,
+) -> None:
+    topic = unique("altered")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic, 2)
+    create_topic(region_b, flow.remote(topic), 2)
+    truth = records(20_000)
+    write(region_a, topic, [*truth, *records(5_000, 1)])
+    copy = list(truth)
+    copy[15_000] = copy[15_000]._replace(timestamp_ms=START_MS)
+    copy[13_000] = copy[13_000]._replace(headers=[("h", b"other")])
+    copy.insert(11_000, Sent(0, b"foreign", b"k", (), START_MS))
+    copy[9_000], copy[9_001] = copy[9_001], copy[9_000]
+    del copy[5_000]
+    copy[1_000] = copy[1_000]._replace(value=b"V1000")
+    write(region_b, flow.remote(topic), [*copy, *records(5_000, 1)])
+    report = report_of(lanes_session, flow, topic, tier)
+    assert differences_of(report) == [
+        (0, "altered", 1_000, 1_000),
+        (0, "missing", 5_000, None),
+        (0, "reordered", 9_000, 9_000),
+        (0, "reordered", 9_001, 8_999),
+        (0, "extra", None, 10_999),
+        (0, "altered", 13_000, 13_000),
+        (0, "altered", 15_000, 15_000),
+    ]
+    rows = cast("Sequence[Mapping[str, object]]", report["differences"])
+    assert [row.get("fields") for row in rows if row["kind"] == "altered"] == [
+        ["value"],
+        ["headers"],
+        ["timestamp"],
+    ]
+    assert report["equal"] is False
+    assert report["checked_records"] == 25_000 - 6
+    partitions = cast("Sequence[Mapping[str, object]]", report["partitions"])
+    assert partitions[1]["equal"] is True
+    if tier > 1:
+        one, other = cast("Sequence[Sequence[str]]", [it["digests"] for it in partitions])
+        assert one[0] != one[1]
+        assert other[0] == other[1]
+
+
+def test_what_a_mirror_copied_is_equal_under_load_with_transactions_merges_and_other_codecs(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic = unique("proved")
+    create_topic(region_a, topic, 2)
+    properties = {
+        "{source}.consumer.isolation.level": "read_committed",
+        "{target}.producer.compression.type": "lz4",
+    }
+    flow = write_flow(tmp_path, region_a, region_b, topic, properties)
+    write_mixed(region_a, topic, 30, 10)
+    write(region_a, topic, records(500), linger_ms=0)  # tiny batches, which are joined
+    with Mirror(flow.file) as mirror, Load(flow.source, topic, 2, rate=500) as load:
+        mirror.wait_ready()
+        wait_for_progress(mirror, flow, topic)
+        load.wait_acked(500)
+        for tier in (0, 1, 2):
+            report = report_of(lanes_session, flow, topic, tier)
+            assert report["differences"] == []
+            if tier:
+                assert int(str(report["checked_records"])) > 500
+        load.stop()
+        wait_for_copy(mirror, flow, topic, committed=True)
+        assert mirror.stop() == 0
+    last = report_of(lanes_session, flow, topic)
+    assert last["equal"] is True
+    assert not any(it["notes"] for it in cast("Sequence[Mapping[str, object]]", last["partitions"]))
+    # A record that another program wrote behind the copies.
+    write(region_b, flow.remote(topic), [Sent(1, b"foreign")])
+    (found,) = differences_of(report_of(lanes_session, flow, topic))
+    assert found[:3] == (1, "extra", None)
+
+
+@pytest.mark.parametrize("compacted", ["source", "target"])
+def test_compaction_of_either_side_is_no_difference_and_a_lost_key_is(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    compacted: str,
+) -> None:
+    topic = unique("compacted")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    everything = [Sent(0, b"%d" % n, b"k%d" % (n % 61), (), START_MS + n) for n in range(3_000)]
+    kept = [it for n, it in enumerate(everything) if n >= 2_900 or n % 3 == 0]
+    sides = (kept, everything) if compacted == "source" else (everything, kept)
+    for region, name, rows in (
+        (region_a, topic, sides[0]),
+        (region_b, flow.remote(topic), sides[1]),
+    ):
+        create_topic(region, name, config={"cleanup.policy": "compact"})
+        write(region, name, rows)
+    assert report_of(lanes_session, flow, topic)["equal"] is True
+    # A key that only one side has, and that nothing later excuses.
+    last = (flow.source, topic) if compacted == "target" else (flow.target, flow.remote(topic))
+    write(*last, [Sent(0, b"only here", b"a key")])
+    tail = [Sent(0, b"both %d" % n, b"tail", (), START_MS) for n in range(10)]
+    write(region_a, topic, tail)
+    write(region_b, flow.remote(topic), tail)
+    (found,) = differences_of(report_of(lanes_session, flow, topic))
+    assert found[1] == ("missing" if compacted == "target" else "extra")
+
+
+def test_what_retention_deletes_meanwhile_is_planned_again(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = unique("deleted")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
+        create_topic(region, name, config={"retention.ms": "-1"})
+        write(region, name, records(100))
+    copy = TopicPartition(flow.remote(topic), 0)
+    target = {"bootstrap.servers": region_b.bootstrap_servers}
+    runs: list[int] = []
+
+    def run_after_deletion(
+        spark: SparkSession,
+        function: LaneFunction,
+        lanes: Sequence[Mapping[str, object]],
+        *,
+        tag: str,
+        description: str,
+    ) -> list[dict[str, object]]:
+        if not runs:
+            ask_cluster(target, lambda it: it.call_leader(copy, delete_records({copy: 40})))
+        runs.append(len(lanes))
+        return run_lanes(spark, function, lanes, tag=tag, description=description)
+
+    monkeypatch.setattr("mm2py.spark.verify.run_lanes", run_after_deletion)
+    report = report_of(lanes_session, flow, topic)
+    assert differences_of(report) == []
+    assert (report["checked_records"], len(runs)) == (60, 2)
+
+
+def test_the_command_prints_a_signed_report_and_ends_with_4_if_not_equal(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = unique("command")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic)
+    create_topic(region_b, flow.remote(topic))
+    write(region_a, topic, records(100))
+    write(region_b, flow.remote(topic), records(99)[1:])
+    name = f"{flow.source_alias}->{flow.target_alias}"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [COMMAND, "verify", str(flow.file), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+    ended = run("--flow", name, "--master", "local[1]", "-o", "json")
+    assert ended.returncode == NOT_EQUAL, ended.stderr
+    report = json.loads(ended.stdout)
+    assert differences_of(report) == [(0, "missing", 0, None)]
+    assert report["partitions"][0]["not_copied_from"] == 99
+    kept = tmp_path / "report.json"
+    kept.write_text(ended.stdout)
+    assert run("--check", str(kept)).returncode == NOT_EQUAL
+    kept.write_text(ended.stdout.replace('"equal": false', '"equal": true'))
+    assert run("--check", str(kept)).returncode == 3
+    no_flow = run("--flow", f"{name}x")
+    assert no_flow.returncode == 2
+    assert "is no flow of" in no_flow.stderr
+    nothing = run("--flow", name, "--topics", "no-such-topic")
+    assert nothing.returncode == 1
+    assert "has none of the topics" in nothing.stderr
+    (tmp_path / "key").write_bytes(b"secret")
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+    signed = json.dumps(sign_report({"equal": True}))
+    assert check_report(signed) == {"equal": True}
+    monkeypatch.delenv(KEY_FILE)
+    with pytest.raises(ConfigError, match="signed in another way"):
+        check_report(signed)
