@@ -66,7 +66,7 @@ class TaskOffsetMaps:
         return bool(self._unwritten) or any(found.changed for found in self._maps.values())
 
     async def load(self, partitions: Collection[TopicPartition]) -> None:
-        """Continue where the stored maps end.
+        """Continue where the stored maps of these partitions end.
 
         Raises:
             RetriableError: they cannot be read now.
@@ -78,9 +78,11 @@ class TaskOffsetMaps:
             raise
         except Mm2pyError as error:
             self._note_refusal(error)
-        self._maps = {partition: PartitionMap(page) for partition, page in pages.items()}
-        self._unwritten = {}
-        self._astray.clear()
+        for partition in partitions:
+            self._maps.pop(partition, None)
+            self._unwritten.pop(partition, None)
+        self._maps |= {partition: PartitionMap(page) for partition, page in pages.items()}
+        self._astray.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): behind what the map knows.
