@@ -54,6 +54,11 @@ class JobState(StrEnum):
     """It ended before its time: another run continues it, or a cancel gives its partitions back."""
 
     @property
+    def is_copied(self) -> bool:
+        """Whether lanes are to work on it."""
+        return self in (JobState.RUNNING, JobState.PAUSED)
+
+    @property
     def is_over(self) -> bool:
         """Whether none of its partitions is kept from the live flow any more."""
         return self in (JobState.DONE, JobState.CANCELLED)
@@ -116,7 +121,7 @@ class Job:
 class Lease:
     """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
 
-    ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first.
+    ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first.
     """
 
     topic: str
@@ -128,6 +133,7 @@ class Lease:
     end: int
     position: int
     lane: int = -1
+    attempt: str = ""
     target_start: int = -1
     target_end: int = -1
     bytes: int = 0
