@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 refused by a check. With ``-o json`` th
 What a command needs is loaded when it runs.
 """
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -91,7 +90,7 @@ def plan(  # noqa: PLR0913 - one argument per option
         from mm2py_workers.backfill_runs import BackfillOrder, show_plan
 
         order = BackfillOrder(file, flow, topics, start, end, master, rate_limit)
-        return asyncio.run(show_plan(order, Printer(output)))
+        return show_plan(order, Printer(output))
 
     end_with(refusing(command), debug=debug)
 
@@ -131,7 +130,7 @@ def status(
     def command() -> int:
         from mm2py_workers.backfill_runs import show_status
 
-        return asyncio.run(show_status(file, flow, Printer(output)))
+        return show_status(file, flow, Printer(output))
 
     end_with(refusing(command), debug=debug)
 
@@ -142,7 +141,7 @@ def _wish(
     def command() -> int:
         from mm2py_workers.backfill_runs import make_wish
 
-        return asyncio.run(make_wish(file, flow, wanted(), Printer(output)))
+        return make_wish(file, flow, wanted(), Printer(output))
 
     end_with(refusing(command), debug=debug)
 

@@ -15,40 +15,37 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.definitions import parse_config
-from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
+from mm2py.mirror.backfills import Job, JobState, Wanted
 from mm2py.spark.backfill import (
     BackfillDriver,
     BackfillRefusedError,
     Request,
     driver_id,
-    report,
 )
 from mm2py.spark.plan import Plan
 from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
 from mm2py.spark.survey import Survey, parse_boundary
-from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_commands import REFUSED
 from mm2py_workers.backfill_flow import BackfillSession, flow_plan
 from mm2py_workers.backfill_lane import BackfillLane, run_backfill_lane
-from mm2py_workers.output import FAILED, OK, Column, Printer, say, size_text
+from mm2py_workers.backfill_views import (
+    partition_text,
+    print_nothing,
+    print_plan,
+    print_report,
+    show_progress,
+)
+from mm2py_workers.output import FAILED, OK, Printer, say
 from mm2py_workers.signals import StopSignal
 
 __all__ = ["BackfillOrder", "make_wish", "run_backfill", "show_plan", "show_status"]
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S: Final = 0.5
-LINES_S: Final = 10.0
-"""How often progress is a line where it goes to no terminal."""
-
-SHOWN_PARTITIONS: Final = 8
 STOP_WITHIN_S: Final = 40.0
 """How long lanes may take to stop in order before Spark cancels them."""
 
@@ -79,8 +76,12 @@ class BackfillOrder:
         )
 
 
-async def show_plan(order: BackfillOrder, printer: Printer) -> int:
+def show_plan(order: BackfillOrder, printer: Printer) -> int:
     """Print the plan; return the exit code."""
+    return asyncio.run(_show_plan(order, printer))
+
+
+async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
     _check(order)
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
@@ -88,7 +89,7 @@ async def show_plan(order: BackfillOrder, printer: Printer) -> int:
     lanes = int(found[1]) if found else len(os.sched_getaffinity(0))
     document = plan.document(lanes, order.rate_limit)
     if printer.is_table:
-        _print_plan(printer, plan, document)
+        print_plan(printer, plan, document)
     else:
         printer.document(document)
     return REFUSED if plan.refused else OK
@@ -102,21 +103,29 @@ def run_backfill(order: BackfillOrder, printer: Printer) -> int:
     return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
 
 
-async def show_status(file: Path, flow: str, printer: Printer) -> int:
+def show_status(file: Path, flow: str, printer: Printer) -> int:
     """Print the newest backfill; return the exit code."""
+    return asyncio.run(_show_status(file, flow, printer))
+
+
+async def _show_status(file: Path, flow: str, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
         if not await session.has_topic():
-            return _nothing(session, printer)
+            return print_nothing(str(session.name), printer)
         await session.open_topic()
         store = session.connections.store
         if store.job is None:
-            return _nothing(session, printer)
-        _print_report(printer, store.job, list(store.leases.values()))
+            return print_nothing(str(session.name), printer)
+        print_report(printer, store.job, list(store.leases.values()))
         return OK
 
 
-async def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
     """Pause, resume or cancel the newest backfill; return the exit code."""
+    return asyncio.run(_make_wish(file, flow, wanted, printer))
+
+
+async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
         if not await session.has_topic():
             raise BackfillRefusedError(f"there was no backfill of {session.name}")
@@ -131,7 +140,7 @@ async def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> 
                     await driver.cancel()
         await store.refresh()
         assert store.job is not None
-        _print_report(printer, store.job, list(store.leases.values()))
+        print_report(printer, store.job, list(store.leases.values()))
         return OK
 
 
@@ -194,7 +203,7 @@ class _Run:
             await asyncio.to_thread(opened.close)
         await session.connections.store.refresh()
         leases = list(session.connections.store.leases.values())
-        _print_report(self._printer, job, leases)
+        print_report(self._printer, job, leases)
         return OK if job.state is JobState.DONE else FAILED
 
     async def _drive(
@@ -204,7 +213,7 @@ class _Run:
             running = asyncio.create_task(driver.run(plan, request, lanes))
             stopping = asyncio.create_task(stop.wait())
             progress = asyncio.create_task(
-                _show_progress(self._session.connections.store, self._printer, self._clock)
+                show_progress(self._session.connections.store, self._printer, self._clock)
             )
             try:
                 await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -225,7 +234,7 @@ class _Run:
     def _refuse(self, plan: Plan) -> int:
         if self._printer.is_table:
             for it in plan.refused:
-                say(f"refused: {_shown(it.topic, it.partition)}: {it.reason}")
+                say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
         else:
             self._printer.document(
                 {"state": "REFUSED", "refused": [asdict(it) for it in plan.refused]}
@@ -295,135 +304,3 @@ def _check(order: BackfillOrder) -> None:
     """Refuse wrong arguments before anything is opened."""
     parse_boundary(order.start, "--from", "earliest")
     parse_boundary(order.end, "--to", "now")
-
-
-async def _show_progress(store: BackfillStore, printer: Printer, clock: Clock) -> None:
-    """Show bars on a terminal, lines elsewhere, on standard error."""
-    console = Console(stderr=True)
-    if not console.is_terminal or not printer.is_table:
-        while True:
-            await clock.sleep(LINES_S)
-            done, total = _sums(list(store.leases.values()))
-            say(f"backfill: {done:,} of {total:,} offsets")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        bars: dict[TopicPartition | None, TaskID] = {None: progress.add_task("all", rate="")}
-        before: tuple[float, int] | None = None
-        while True:
-            leases = list(store.leases.values())
-            done, total = _sums(leases)
-            size, now = sum(it.bytes for it in leases), clock.monotonic()
-            rate = "" if before is None else _rate_text(size - before[1], now - before[0])
-            progress.update(bars[None], completed=done, total=total, rate=rate)
-            before = before if before is not None and now - before[0] < 5 else (now, size)
-            _update_partitions(progress, bars, leases)
-            await clock.sleep(PROGRESS_S)
-
-
-def _update_partitions(
-    progress: Progress, bars: dict[TopicPartition | None, TaskID], leases: Sequence[Lease]
-) -> None:
-    running = [it for it in leases if it.state is LeaseState.COPYING][:SHOWN_PARTITIONS]
-    shown = {it.source for it in running}
-    for partition in [it for it in bars if it is not None and it not in shown]:
-        progress.remove_task(bars.pop(partition))
-    for lease in running:
-        if lease.source not in bars:
-            bars[lease.source] = progress.add_task(f"  {lease.source}", rate="")
-        progress.update(
-            bars[lease.source],
-            completed=lease.position - lease.start,
-            total=lease.end - lease.start,
-            rate=lease.cause[:60],
-        )
-
-
-def _sums(leases: Sequence[Lease]) -> tuple[int, int]:
-    done = sum(min(it.position, it.end) - it.start for it in leases)
-    return done, sum(it.end - it.start for it in leases)
-
-
-def _rate_text(size: int, seconds: float) -> str:
-    return f"{size_text(size / seconds)}/s" if seconds > 0 else ""
-
-
-def _nothing(session: BackfillSession, printer: Printer) -> int:
-    if printer.is_table:
-        say(f"there was no backfill of {session.name}")
-    else:
-        printer.document({"id": None, "state": None, "records": 0, "bytes": 0, "partitions": []})
-    return OK
-
-
-def _print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
-    document = report(job, leases)
-    if not printer.is_table:
-        printer.document(document)
-        return
-    printer.fields(
-        [
-            ("backfill", job.id),
-            ("state", job.state.value),
-            ("records", f"{document['records']:,}"),
-            ("cause", job.cause),
-        ]
-    )
-    rows = document["partitions"]
-    assert isinstance(rows, list)
-    printer.show(
-        printer.table(
-            rows,
-            [
-                Column.text("TOPIC", "topic"),
-                Column.text("PARTITION", "partition"),
-                Column.text("STATE", "state"),
-                Column.count("FROM", "from"),
-                Column.count("TO", "to"),
-                Column.count("POSITION", "position"),
-                Column.count("TARGET FROM", "target_from"),
-                Column.count("TARGET TO", "target_to"),
-                Column.size("BYTES", "bytes"),
-                Column.text("CAUSE", "cause"),
-            ],
-        )
-    )
-
-
-def _print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> None:
-    lanes, rows = document["lanes"], document["partitions"]
-    assert isinstance(lanes, list)
-    assert isinstance(rows, list)
-    columns = [
-        Column.text("TOPIC", "topic"),
-        Column.text("PARTITION", "partition"),
-        Column.count("FROM", "from"),
-        Column.count("TO", "to"),
-        Column.size("BYTES", "bytes"),
-    ]
-    printer.show(printer.table(rows, columns))
-    printer.fields(
-        [
-            ("lanes", str(len(lanes))),
-            ("bytes", size_text(sum(it.bytes for it in plan.partitions))),
-            ("about", f"{document['estimated_seconds']} s"),
-            *(
-                (
-                    "changes",
-                    f"{it.topic} {it.name}={it.during} for the run: {plan.reasons.get(it.name, '')}",
-                )
-                for it in plan.settings
-            ),
-            *(("note", note) for note in plan.notes),
-            *(("refused", f"{_shown(it.topic, it.partition)}: {it.reason}") for it in plan.refused),
-        ]
-    )
-
-
-def _shown(topic: str, partition: int) -> str:
-    return topic if partition < 0 else f"{topic}-{partition}"
