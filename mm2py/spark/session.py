@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
@@ -171,7 +171,7 @@ def _lane_work(
 
 
 @contextmanager
-def _named_job(spark: "SparkSession", tag: str, description: str) -> Iterator[None]:
+def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[None]:
     """Tag and describe the jobs of this thread."""
     if _is_connect(spark):
         spark.addTag(tag)

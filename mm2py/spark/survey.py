@@ -13,7 +13,7 @@ from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
-from mm2py.errors import Mm2pyError, ProtocolError, UsageError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UsageError
 from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
 from mm2py.mirror.source_offsets import (
@@ -32,6 +32,8 @@ __all__ = ["Boundary", "FlowTopics", "Known", "Survey", "known_copies", "parse_b
 log = logging.getLogger(__name__)
 
 LONG_MAX: Final = str((1 << 63) - 1)
+LEADERS_S: Final = 20.0
+LOOK_S: Final = 0.3
 SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 
 REASONS: Final[Mapping[str, str]] = {
@@ -234,9 +236,9 @@ class Survey:
         """Return (first, end, log start) of each partition, and those whose ends are not known."""
         committed = self._flow.read_committed
         lists = [
-            await self._source.list_offsets(dict.fromkeys(partitions, EARLIEST)),
-            await self._source.list_offsets(
-                dict.fromkeys(partitions, LATEST), read_committed=committed
+            await self._offsets(self._source, dict.fromkeys(partitions, EARLIEST)),
+            await self._offsets(
+                self._source, dict.fromkeys(partitions, LATEST), read_committed=committed
             ),
         ]
         by_time: list[Mapping[TopicPartition, ListedOffset]] = []
@@ -244,7 +246,7 @@ class Survey:
             asked = (
                 {} if boundary.timestamp is None else dict.fromkeys(partitions, boundary.timestamp)
             )
-            by_time.append(await self._source.list_offsets(asked) if asked else {})
+            by_time.append(await self._offsets(self._source, asked) if asked else {})
         ranges: dict[TopicPartition, tuple[int, int, int]] = {}
         refused: dict[TopicPartition, str] = {}
         for partition in partitions:
@@ -264,6 +266,18 @@ class Survey:
                 continue
             ranges[partition] = first, max(first, last), low
         return ranges, refused
+
+    async def _offsets(
+        self, admin: Admin, asked: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Return offsets; a topic that was just created has no leaders for a moment."""
+        deadline = self._clock.monotonic() + LEADERS_S
+        while True:
+            found = await admin.list_offsets(asked, read_committed=read_committed)
+            late = self._clock.monotonic() > deadline
+            if late or not any(isinstance(it.error, RetriableError) for it in found.values()):
+                return found
+            await self._clock.sleep(LOOK_S)
 
     async def _target_refusals(
         self,
@@ -287,7 +301,7 @@ class Survey:
                 )
             else:
                 there[partition] = TopicPartition(copy.name, partition.partition)
-        ends = await self._target.list_offsets(dict.fromkeys(there.values(), LATEST))
+        ends = await self._offsets(self._target, dict.fromkeys(there.values(), LATEST))
         for partition, copy_of in there.items():
             found = ends[copy_of]
             if found.error is not None:

@@ -46,6 +46,10 @@ class Ended:
         """The report's partitions."""
         return cast("list[dict[str, int]]", self.report["partitions"])
 
+    def rows(self, member: str) -> list[dict[str, object]]:
+        """A list of the report."""
+        return cast("list[dict[str, object]]", self.report[member])
+
 
 def command(flow: Flow, name: str, *options: str) -> Ended:
     """Run a command to its end."""

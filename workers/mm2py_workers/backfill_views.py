@@ -15,7 +15,7 @@ from mm2py.spark.backfill import report
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
-from mm2py_workers.output import OK, Column, Printer, say, size_text
+from mm2py_workers.output import OK, Column, Printer, rows_of, say, size_text
 
 __all__ = ["partition_text", "print_nothing", "print_plan", "print_report", "show_progress"]
 
@@ -106,11 +106,9 @@ def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
             ("cause", job.cause),
         ]
     )
-    rows = document["partitions"]
-    assert isinstance(rows, list)
     printer.show(
         printer.table(
-            rows,
+            rows_of(document, "partitions"),
             [
                 Column.text("TOPIC", "topic"),
                 Column.text("PARTITION", "partition"),
@@ -129,9 +127,6 @@ def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
 
 def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> None:
     """Print a plan as tables."""
-    lanes, rows = document["lanes"], document["partitions"]
-    assert isinstance(lanes, list)
-    assert isinstance(rows, list)
     columns = [
         Column.text("TOPIC", "topic"),
         Column.text("PARTITION", "partition"),
@@ -139,10 +134,10 @@ def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> 
         Column.count("TO", "to"),
         Column.size("BYTES", "bytes"),
     ]
-    printer.show(printer.table(rows, columns))
+    printer.show(printer.table(rows_of(document, "partitions"), columns))
     printer.fields(
         [
-            ("lanes", str(len(lanes))),
+            ("lanes", str(len(rows_of(document, "lanes")))),
             ("bytes", size_text(sum(it.bytes for it in plan.partitions))),
             ("about", f"{document['estimated_seconds']} s"),
             *(

@@ -62,7 +62,7 @@ async def test_a_task_never_copies_what_was_kept_out_when_it_started() -> None:
     backfills.reserve(3, ONE)
     watch = BackfillWatch(backfills, tasks.keep_out, "w", clock=FakeClock())
     await watch.open()
-    assert tasks.seen == [{ONE}]  # before ``open`` returns
+    assert tasks.seen == [frozenset({ONE})]  # before ``open`` returns
     await until(lambda: backfills.notices == [("w", 3)])
     await watch.close()
 
@@ -78,7 +78,7 @@ async def test_a_notice_is_written_only_after_no_task_copies_what_was_reserved()
     assert backfills.notices == []
     tasks.drained.set()
     await until(lambda: backfills.notices == [("w", 5)])
-    assert tasks.seen == [{ONE, TWO}]
+    assert tasks.seen == [frozenset({ONE, TWO})]
     await watch.close()
 
 
@@ -89,7 +89,7 @@ async def test_each_partition_is_given_back_by_itself_and_needs_no_notice() -> N
     await watch.open()
     await until(lambda: len(backfills.notices) == 1)
     backfills.give_back(ONE)
-    await until(lambda: tasks.seen[-1] == {TWO})
+    await until(lambda: tasks.seen[-1] == frozenset({TWO}))
     backfills.give_back(TWO)
     await until(lambda: tasks.seen[-1] == frozenset())
     assert backfills.notices == [("w", 5)]
@@ -103,7 +103,7 @@ async def test_a_partition_that_is_reserved_again_is_noticed_again() -> None:
     await watch.open()
     backfills.reserve(9)
     await until(lambda: backfills.notices[-1:] == [("w", 9)])
-    assert tasks.seen == [{ONE}]
+    assert tasks.seen == [frozenset({ONE})]
     await watch.close()
 
 

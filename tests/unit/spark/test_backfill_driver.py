@@ -112,12 +112,12 @@ class Stage:
     ) -> Job:
         """Claim and run; time passes as it is asked for."""
         await self.store.start()
-        await self._while_time_passes(self.driver.claim())
+        await self.while_time_passes(self.driver.claim())
         plan = Plan(flow="A->B", partitions=partitions, settings=settings)
         request = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
-        return await self._while_time_passes(self.driver.run(plan, request, self))
+        return await self.while_time_passes(self.driver.run(plan, request, self))
 
-    async def _while_time_passes(self, work: Coroutine[None, None, T]) -> T:
+    async def while_time_passes(self, work: Coroutine[None, None, T]) -> T:
         task = asyncio.ensure_future(work)
         for _ in range(600):
             if task.done():
@@ -269,7 +269,7 @@ async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel
     assert job.state is JobState.FAILED
     assert set(stage.store.kept_out()) == {TWO}
     await stage.driver.wish(Wanted.CANCEL)
-    ended = await stage._while_time_passes(stage.driver.cancel())
+    ended = await stage.while_time_passes(stage.driver.cancel())
     assert ended.state is JobState.CANCELLED
     await stage.store.refresh()
     assert stage.store.kept_out() == {}
