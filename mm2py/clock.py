@@ -1,23 +1,37 @@
 """Time as a value that tests can hold: wall clock, monotonic clock and waiting."""
 
 import asyncio
+import math
 import time
-from typing import Final, Protocol, final
+from collections.abc import Coroutine
+from typing import Final, Literal, Protocol, TypeVar, final
 
 __all__ = [
+    "SLACK_S",
     "SYSTEM_CLOCK",
     "Clock",
     "SystemClock",
+    "or_stop",
     "set_within",
     "tick",
     "until_tick_s",
     "wait_or_stop",
+    "with_slack_s",
 ]
 
 
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
 # macOS's does.
 _MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+SLACK_S: Final = 0.25
+"""Waits of ``_LONG_S`` and more end at whole multiples of this, so that what is idle wakes up together."""
+
+_LONG_S: Final = 0.5
+_ROUNDING_S: Final = 0.01
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -49,8 +63,16 @@ class SystemClock:
         return time.clock_gettime(_MONOTONIC)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``."""
-        await asyncio.sleep(seconds)
+        """Wait ``seconds``, and for long waits up to ``SLACK_S`` more."""
+        await asyncio.sleep(with_slack_s(self, seconds))
+
+
+def with_slack_s(clock: Clock, seconds: float) -> float:
+    """Return how long to wait so that long waits end together: at least ``seconds`` (short of 10 ms), ``SLACK_S`` more at most."""
+    if seconds < _LONG_S:
+        return seconds
+    now = clock.monotonic()
+    return math.ceil((now + seconds - _ROUNDING_S) / SLACK_S) * SLACK_S - now
 
 
 SYSTEM_CLOCK: Final = SystemClock()
@@ -85,6 +107,8 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
     """Wait ``seconds`` or until ``stop`` is set; return whether it was set."""
     if stop.is_set():
         return True
+    if isinstance(clock, SystemClock):  # which needs no tasks for it
+        return await set_within(stop, with_slack_s(clock, seconds))
     sleeper = asyncio.ensure_future(clock.sleep(seconds))
     stopper = asyncio.ensure_future(stop.wait())
     try:
@@ -93,3 +117,18 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
         sleeper.cancel()
         stopper.cancel()
     return stop.is_set()
+
+
+async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:
+    """Wait for ``work``; None, and it is cancelled, when ``stop`` is set first."""
+    running = asyncio.ensure_future(work)
+    stopper = asyncio.ensure_future(stop.wait())
+    waits: set[asyncio.Future[T] | asyncio.Future[Literal[True]]] = {running, stopper}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return running.result() if running.done() else None
+    finally:
+        stopper.cancel()
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})

@@ -12,6 +12,7 @@ from mm2py.api.context import SourceGap
 from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
+from mm2py.client.connect.group_requests import SHARE_GROUPS
 from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
 from mm2py.client.fetch.origins import BatchOrigins
@@ -116,10 +117,14 @@ class MirrorAdmin(Protocol):
 
 
 class MirrorGroups(Protocol):
-    """The group administration that checkpoints need (``GroupAdmin``)."""
+    """The administration of one kind of groups (``GroupAdmin``)."""
+
+    async def are_supported(self) -> bool:
+        """Whether the cluster has such groups."""
+        ...
 
     async def list_groups(self) -> GroupCatalog:
-        """Return the consumer groups with coordinator and state."""
+        """Return the groups with coordinator and state."""
         ...
 
     async def committed(self, groups: Collection[str]) -> Mapping[str, Committed]:
@@ -225,9 +230,8 @@ class SourceReader(Protocol):
         """Return what has arrived."""
         ...
 
-    @property
-    def answered(self) -> int:
-        """Partitions that were answered for so far: without a new one no position and no end has changed."""
+    def take_answered(self) -> set[TopicPartition]:
+        """Return the partitions that were answered for since the last call: only their positions and ends changed."""
         ...
 
     def position(self, tp: TopicPartition) -> int:
@@ -295,10 +299,11 @@ class AdminSession:
 
 @dataclass(frozen=True, slots=True)
 class GroupSession:
-    """Group administration with its connections."""
+    """Group administration with its connections: of consumer groups and of share groups."""
 
     session: Session
     groups: MirrorGroups
+    share_groups: MirrorGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +370,7 @@ def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSessi
 def open_groups(props: Mapping[str, str], alias: str, clock: Clock) -> GroupSession:
     """Build a group administration; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(connection_settings(props), alias=alias, clock=clock)
-    return GroupSession(cluster, GroupAdmin(cluster))
+    return GroupSession(cluster, GroupAdmin(cluster), GroupAdmin(cluster, SHARE_GROUPS))
 
 
 def open_log(props: Mapping[str, str], alias: str, topic: str, clock: Clock) -> LogSession:

@@ -1,12 +1,13 @@
 """Writes translated offsets of groups to the target (``sync.group.offsets.enabled``).
 
 Flow: ``want`` (groups with a new checkpoint) -> offsets of the group on the target -> ``offsets_to_sync`` -> OffsetCommit
-without a member. Besides, some groups in turn: their offsets expire there while nothing changes at the source.
+without a member, or AlterShareGroupOffsets. Besides, some groups in turn: their offsets expire there, or are deleted, while
+nothing changes at the source.
 
 Invariants (tests of the same names):
 
-1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID), whatever was
-   known before.
+1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID, for share groups
+   NON_EMPTY_GROUP), whatever was known before.
 2. Nothing is written for a group whose offsets on the target are not known.
 3. An offset on the target never goes back.
 4. Metadata of the commit at the source are kept.
@@ -21,9 +22,14 @@ from typing import Final, final
 
 from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
-from mm2py.errors import Mm2pyError, ServerError
+from mm2py.errors import FatalServerError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
-from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
+from mm2py.protocol.error_codes import (
+    GROUP_ID_NOT_FOUND,
+    NON_EMPTY_GROUP,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
@@ -44,6 +50,8 @@ IN_TURN_S: Final = 10.0
 IN_TURN: Final = 200
 AGAIN_S: Final = 10.0
 """After a refusal: a group that is in use, a topic that is not there yet."""
+
+_IN_USE: Final = frozenset({UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP})
 
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
@@ -69,6 +77,7 @@ class GroupSync:
         checkpoints: of the task, by group; read anew in each round.
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
+        what: the kind of groups, for findings and logs.
     """
 
     def __init__(
@@ -78,13 +87,15 @@ class GroupSync:
         *,
         context: TaskContext,
         may_write: Callable[[], bool],
+        what: str = "group",
     ) -> None:
+        self._what = what
         self._target, self._checkpoints = target, checkpoints
         self._context, self._clock, self._may_write = context, context.clock, may_write
         self._wanted: dict[str, None] = {}
         self._again: dict[str, float] = {}  # refused groups, and when to try them again
         self._in_use: set[str] = set()
-        self._refusals = ChangeLog(log, "group offsets are not synced", key="group")
+        self._refusals = ChangeLog(log, f"{what} offsets are not synced", key="group")
         self._turns: list[str] = []
         self._turn_due = self._clock.monotonic() + IN_TURN_S
         self._wake = asyncio.Event()
@@ -131,7 +142,7 @@ class GroupSync:
         for group in groups:
             answer, wanted = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
-                self._refused(group, str(answer))  # (2)
+                self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
             elif offsets := offsets_to_sync(wanted, answer):
                 due.append((group, offsets))
             else:
@@ -144,12 +155,15 @@ class GroupSync:
         try:
             answers = await self._target.commit(group, offsets)
         except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
-            self._refused(group, str(error))
+            self._refused(group, f"{error}{_remedy(error)}")
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
-        if any(error.code == UNKNOWN_MEMBER_ID for error in refused.values()):
+        codes = {error.code for error in refused.values()}
+        if codes & _IN_USE:
             self._in_use.add(group)  # (1)
             self._refused(group, "it is in use on the target")
+        elif GROUP_ID_NOT_FOUND in codes:
+            self._refused(group, "a group of another type has this name on the target")
         elif refused:
             self._refused(group, _cause(refused))
         else:
@@ -167,7 +181,7 @@ class GroupSync:
     def _report(self) -> None:
         used = sorted(self._in_use)
         self._context.report_finding(
-            "groups in use on the target",
+            f"{self._what}s in use on the target",
             f"{_some(used)}: their offsets there are left alone while they have members"
             * bool(used),
             count=len(used),
@@ -177,11 +191,8 @@ class GroupSync:
         text = ""
         if refused:
             group, cause = next(iter(refused.items()))
-            text = (
-                f"{len(refused)} groups are not synced, such as {group!r}: {cause}; grant the mirror's"
-                " principal READ on the groups and on the copies of the target"
-            )
-        self._context.report_finding("groups not synced", text, count=len(refused))
+            text = f"{len(refused)} {self._what}s are not synced, such as {group!r}: {cause}"
+        self._context.report_finding(f"{self._what}s not synced", text, count=len(refused))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -192,4 +203,16 @@ def _some(names: Sequence[str]) -> str:
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:
     tp, error = next(iter(refused.items()))
     more = f" and {len(refused) - 1} partitions more" if len(refused) > 1 else ""
-    return f"{tp}{more}: {error}"
+    return f"{tp}{more}: {error}{_remedy(error)}"
+
+
+def _remedy(error: Mm2pyError) -> str:
+    if not isinstance(error, ServerError):
+        return ""
+    if error.code == UNKNOWN_TOPIC_OR_PARTITION:
+        return (
+            "; the copy is not on the target: it is created when its topic is found at the source"
+        )
+    if isinstance(error, FatalServerError):
+        return "; grant the mirror's principal READ on the groups and on the copies of the target"
+    return ""

@@ -1,8 +1,8 @@
 """Committed offsets of the groups of one task, as they change at the source.
 
 Flow: ``__consumer_offsets``, followed from its end where it may be read -> ``_take``; new groups, what the log left
-open, and some groups a second in turn -> OffsetFetch -> ``_apply`` -> ``take_changed``. Where the log may not be read,
-groups that changed lately are asked every second and the others in turn.
+open, and some groups a second in turn -> ``committed`` -> ``_apply`` -> ``take_changed``. Where the log may not be read,
+and for share groups, which are not in it, groups that changed lately are asked every second and the others in turn.
 
 Invariants (tests of the same names):
 
@@ -14,9 +14,9 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
@@ -33,7 +33,15 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorGroups, TopicLog
 
-__all__ = ["GroupShare", "GroupWatch"]
+__all__ = [
+    "CONSUMER_GROUP",
+    "CONSUMER_PACE",
+    "SHARE_GROUP",
+    "SHARE_PACE",
+    "GroupShare",
+    "GroupWatch",
+    "Pace",
+]
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +53,23 @@ SHORTEST_ROUND_S: Final = 0.2
 LISTED_WITH_LOG_S: Final = 60.0
 """The log shows new groups by itself; the list is for deleted ones and for what the log could have missed."""
 
-NEW_PER_ROUND: Final = 1_000
 LATELY_S: Final = 60.0
-LATELY_PER_ROUND: Final = 500
-IN_TURN_PER_ROUND: Final = 200
 IN_TURN_WITH_LOG: Final = 20
+CONSUMER_GROUP: Final = "group"
+SHARE_GROUP: Final = "share group"
+
+
+class Pace(NamedTuple):
+    """How many groups are asked for in a round of about a second: new ones, those that changed lately, others in turn."""
+
+    new: int
+    lately: int
+    in_turn: int
+
+
+CONSUMER_PACE: Final = Pace(1_000, 500, 200)
+SHARE_PACE: Final = Pace(100, 50, 50)
+"""A start offset costs the broker about 1 ms: it reads the state of each partition."""
 
 NOT_FOLLOWED: Final = (
     "commits are read by asking group by group (slower with thousands of groups): {} of {} cannot be followed: {};"
@@ -113,24 +133,29 @@ class GroupWatch:
 
     Args:
         source: the source's groups.
-        commits: its ``__consumer_offsets``.
+        commits: its ``__consumer_offsets``, for ``follow``; None for share groups.
         share: which groups the task has.
         is_chosen: whether a topic's offsets count.
         context: time and findings.
         on_change: called when there is something for ``take_changed``.
+        what: the kind of groups, for findings and logs.
+        pace: how many are asked.
     """
 
     def __init__(
         self,
         source: MirrorGroups,
-        commits: TopicLog,
+        commits: TopicLog | None,
         *,
         share: GroupShare,
         is_chosen: Callable[[str], bool],
         context: TaskContext,
         on_change: Callable[[], None],
+        what: str = CONSUMER_GROUP,
+        pace: Pace = CONSUMER_PACE,
     ) -> None:
         self._source, self._commits, self._share = source, commits, share
+        self._what, self._pace = what, pace
         self._topic_choice, self._topics = is_chosen, dict[str, bool]()
         self._context, self._clock, self._on_change = context, context.clock, on_change
         self._offsets: dict[str, dict[TopicPartition, FetchedOffset]] = {}
@@ -141,7 +166,7 @@ class GroupWatch:
         self._seen: dict[str, float] = {}  # when the log named a group last
         self._changed: dict[str, None] = {}
         self._gone: set[str] = set()
-        self._refusals = ChangeLog(log, "group is not checkpointed", key="group")
+        self._refusals = ChangeLog(log, f"{what} offsets cannot be read", key="group")
         self._asked: Collection[str] = ()  # under way
         self._follows = False
         self._wake = asyncio.Event()
@@ -155,6 +180,14 @@ class GroupWatch:
     def groups_of(self, partition: TopicPartition) -> Collection[str]:
         """Return the groups that have an offset in a source partition."""
         return self._groups_of.get(partition, ())
+
+    def groups_behind(self, moved: Mapping[TopicPartition, int]) -> Iterator[str]:
+        """Return the groups that have an offset at or behind the one given for a source partition."""
+        for source, lowest in moved.items():
+            for group in self.groups_of(source):
+                known = self.offsets(group).get(source)
+                if known is not None and known.offset >= lowest:
+                    yield group
 
     def take_changed(self, most: int) -> list[str]:
         """Return groups that changed since they were last returned, at most ``most`` of them."""
@@ -181,7 +214,7 @@ class GroupWatch:
 
     async def follow(self) -> None:
         """Follow the commits of the source until cancelled; tried again now and then where they may not be read."""
-        while True:
+        while self._commits is not None:
             try:
                 await self._commits.start_at_end(self._share.reads)
                 self._log_trouble(None)
@@ -246,11 +279,11 @@ class GroupWatch:
             except Mm2pyError as error:
                 listed_at = float("-inf")
                 self._context.report_finding(
-                    "groups of the source", f"cannot be listed or asked: {error}"
+                    f"{self._what}s of the source", f"cannot be listed or asked: {error}"
                 )
                 await self._clock.sleep(ROUND_S)
             else:
-                self._context.report_finding("groups of the source", "")
+                self._context.report_finding(f"{self._what}s of the source", "")
                 await self._clock.sleep(SHORTEST_ROUND_S)
                 if not self._stale:
                     self._wake.clear()
@@ -265,12 +298,13 @@ class GroupWatch:
         if not catalog.missing:
             for group in self._offsets.keys() - set(mine):
                 self._forget(group)
-        self._report_choice(catalog.groups.keys())
+        if self._what == CONSUMER_GROUP:
+            self._report_choice(catalog.groups.keys())
 
     def _report_choice(self, listed: Collection[str]) -> None:
         chosen = any(map(self._share.is_chosen, listed))
         text = (
-            f"groups and groups.exclude let none of the {len(listed)} groups of the source through,"
+            f"groups and groups.exclude let none of the {len(listed)} consumer groups of the source through,"
             f" such as {min(listed)!r}: name those that are to fail over in groups"
             if listed and not chosen
             else ""
@@ -279,12 +313,12 @@ class GroupWatch:
 
     def _due(self) -> list[str]:
         """Return the groups to ask in this round (3)."""
-        due = dict.fromkeys(islice(self._stale, NEW_PER_ROUND))
+        due = dict.fromkeys(islice(self._stale, self._pace.new))
         if not self._follows:
             since = self._clock.monotonic() - LATELY_S
             self._lately = {it: at for it, at in self._lately.items() if at >= since}
-            due |= dict.fromkeys(islice(self._lately, LATELY_PER_ROUND))
-        most = IN_TURN_WITH_LOG if self._follows else IN_TURN_PER_ROUND
+            due |= dict.fromkeys(islice(self._lately, self._pace.lately))
+        most = IN_TURN_WITH_LOG if self._follows else self._pace.in_turn
         due |= dict.fromkeys(islice(self._turns, most))
         return list(due)
 
@@ -323,10 +357,10 @@ class GroupWatch:
         if refused:
             group, cause = next(iter(refused.items()))
             text = (
-                f"the offsets of {len(refused)} groups cannot be read, such as {group!r}: {cause};"
+                f"the offsets of {len(refused)} {self._what}s cannot be read, such as {group!r}: {cause};"
                 " grant the mirror's principal DESCRIBE on the groups of the source"
             )
-        self._context.report_finding("groups not read", text, count=len(refused))
+        self._context.report_finding(f"{self._what}s not read", text, count=len(refused))
 
     def _apply(self, group: str, fetched: Mapping[TopicPartition, FetchedOffset]) -> None:
         now = {tp: it for tp, it in fetched.items() if self._is_topic(tp.topic)}

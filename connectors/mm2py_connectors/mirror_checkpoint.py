@@ -45,6 +45,7 @@ TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorCheckpointTask"
 GROUPS_PER_TASK: Final = 1_000
 """One task has so many groups before a second one is worth its connections."""
 COUNTED_EVERY_S: Final = 600
+CHECKED_EVERY_S: Final = 60
 TOPIC_RETRY_S: Final = 10.0
 
 
@@ -119,7 +120,7 @@ class MirrorCheckpointConnector(Connector):
                     delayed=True,
                 )
             scheduler.repeat(
-                "check checkpoints topic", lambda: self._check(target.admin), COUNTED_EVERY_S
+                "check checkpoints topic", lambda: self._check(target.admin), CHECKED_EVERY_S
             )
         except BaseException:
             await self.stop()
@@ -172,6 +173,11 @@ class MirrorCheckpointConnector(Connector):
     async def _create(self, admin: MirrorAdmin) -> None:
         if self._context is None:
             return
+        await self._make_topic(admin)
+        self._topic_ready = True
+        self._context.request_reconfiguration()
+
+    async def _make_topic(self, admin: MirrorAdmin) -> None:
         await create_compacted_topic(
             admin,
             self._topic,
@@ -179,13 +185,12 @@ class MirrorCheckpointConnector(Connector):
             factor_property="checkpoints.topic.replication.factor",
             cluster=self._config.target_cluster_alias,
         )
-        self._topic_ready = True
-        self._context.request_reconfiguration()
 
     async def _check(self, admin: MirrorAdmin) -> None:
-        """Find out whether checkpoints stay: Kafka deletes those of a topic that is not compacted."""
+        """Create the topic again where it was deleted; a topic that is not compacted loses its checkpoints."""
         if not self._topic_ready:
             return
+        await self._make_topic(admin)
         entries = (await admin.describe_topic_configs([self._topic])).get(self._topic, ())
         policy = next((it.value for it in entries if it.name == "cleanup.policy"), None)
         if policy is not None and policy.split(",") != ["compact"]:

@@ -66,9 +66,22 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
             "60",
         ),
     ] = None
+    sync_share_group_offsets_enabled: Annotated[
+        bool | None,
+        switch(
+            "Write translated start offsets of idle share groups; where it is not set, as sync.group.offsets.enabled.",
+            ours=True,
+        ),
+    ] = None
     checkpoints_topic_replication_factor: Annotated[int, replicas("the checkpoints topic")] = 3
     offset_syncs_topic_location: OffsetSyncsLocation = "source"
     metric_names_formats: MetricNamesFormats = ("legacy",)
+
+    @property
+    def syncs_share_groups(self) -> bool:
+        """Whether start offsets of share groups are written."""
+        chosen = self.sync_share_group_offsets_enabled
+        return self.sync_group_offsets_enabled if chosen is None else chosen
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:

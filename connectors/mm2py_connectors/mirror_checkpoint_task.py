@@ -1,13 +1,14 @@
 """Task of the MirrorCheckpoint connector: where its groups would continue on the target, one record per change.
 
-Flow: ``GroupWatch`` (committed offsets of the source) and ``OffsetTranslator`` (what is known of the copies) ->
-``Checkpoint`` -> the worker writes it; with ``sync.group.offsets.enabled`` also ``GroupSync`` -> the target's groups.
-At its start it reads the checkpoints written before (Java's ``MirrorCheckpointTask``, ``CheckpointStore``).
+Flow: ``TranslatedGroups`` -> ``Checkpoint`` -> the worker writes it; with ``sync.group.offsets.enabled`` also
+``GroupSync`` -> the target's groups. At its start it reads the checkpoints written before (Java's
+``MirrorCheckpointTask``, ``CheckpointStore``). Share groups have no checkpoints: the task has them for ``GroupSync`` alone,
+where both clusters have share groups.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.api.context import TaskContext
@@ -31,15 +32,26 @@ from mm2py_connectors.clients import (
     LogFactory,
     LogSession,
     MapFactory,
+    MirrorGroups,
     Session,
+    TopicLog,
     open_groups,
     open_log,
     open_map,
 )
 from mm2py_connectors.group_sync import GroupSync
-from mm2py_connectors.group_watch import GroupShare, GroupWatch
+from mm2py_connectors.group_watch import (
+    CONSUMER_GROUP,
+    CONSUMER_PACE,
+    SHARE_GROUP,
+    SHARE_PACE,
+    GroupShare,
+    GroupWatch,
+)
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointTaskConfig
 from mm2py_connectors.offset_translator import OffsetTranslator
+from mm2py_connectors.share_support import until_share_groups
+from mm2py_connectors.translated_groups import TranslatedGroups
 
 __all__ = ["MirrorCheckpointTask"]
 
@@ -53,9 +65,6 @@ PAUSED_AFTER_S: Final = 5.0
 
 ON_CHANGE_S: Final = 0.4
 """Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
-
-GROUPS_PER_POLL: Final = 1_000
-LONGEST_ROUND_S: Final = 0.5
 
 
 @final
@@ -82,8 +91,8 @@ class MirrorCheckpointTask(SourceTask):
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self._share = self._own_share()
         self._translator: OffsetTranslator | None = None
-        self._watch: GroupWatch | None = None
-        self._sync: GroupSync | None = None
+        self._consumers: TranslatedGroups | None = None
+        self._shares: TranslatedGroups | None = None
         self._opened_maps: list[ExactMap] = []
         self._sessions: list[Session] = []
         self._background: list[asyncio.Task[None]] = []
@@ -107,26 +116,12 @@ class MirrorCheckpointTask(SourceTask):
             back = None
             if not self._policy.detects_cycles:  # the target's own records are between the copies
                 back = await self._open_map("source", config.target_cluster_alias)
-            if config.sync_group_offsets_enabled:
-                target = await self._open_groups("target")
-                self._sync = GroupSync(
-                    target.groups,
-                    self._checkpoints,
-                    context=self._context,
-                    may_write=self._is_polled,
-                )
+            syncs_groups = config.sync_group_offsets_enabled or config.syncs_share_groups
+            target = await self._open_groups("target") if syncs_groups else None
         except BaseException:
             await self.stop()
             self._stopping.clear()
             raise
-        watch = self._watch = GroupWatch(
-            source.groups,
-            commits.log,
-            share=self._share,
-            is_chosen=self._topics.should_replicate_topic,
-            context=self._context,
-            on_change=self._news.set,
-        )
         translator = self._translator = OffsetTranslator(
             syncs.log,
             self._syncs_topic(),
@@ -136,11 +131,17 @@ class MirrorCheckpointTask(SourceTask):
             on_moved=self._news.set,
         )
         self._run("offset syncs", self._follow(written, translator))
-        self._run("commits", watch.follow())
-        self._run("groups", watch.ask(config.refresh_groups_interval_seconds))
-        if self._sync is not None:
-            every_s = config.sync_group_offsets_interval_seconds
-            self._run("group offsets", self._sync.run(every_s))
+        consumers = self._consumers = self._translated(
+            source.groups,
+            target.groups if target is not None and config.sync_group_offsets_enabled else None,
+            translator,
+            commits=commits.log,
+        )
+        self._run("commits", consumers.watch.follow())
+        self._follow_groups(consumers, CONSUMER_GROUP)
+        if target is not None and config.syncs_share_groups:
+            self._shares = self._translated(source.share_groups, target.share_groups, translator)
+            self._run("support", self._follow_share_groups(source, target, self._shares))
 
     async def poll(self) -> Sequence[SourceRecord]:
         """Wait for a change, at most a second, then return the checkpoints that it makes."""
@@ -153,13 +154,13 @@ class MirrorCheckpointTask(SourceTask):
         elif not self._news.is_set():
             await wait_or_stop(self._clock, LONGEST_POLL_S, self._news)
         now = self._clock.monotonic()
-        translator, watch = self._translator, self._watch
-        if translator is None or watch is None or not translator.is_ready:
+        translator = self._translator
+        if translator is None or not translator.is_ready:
             self._news.clear()  # set again by the translator when it is ready
             return ()
         if self._stopping.is_set() or now < self._due or not self._news.is_set():
             return ()
-        return await self._round(translator, watch)
+        return await self._round(translator)
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
         """Nothing is kept per record."""
@@ -181,6 +182,57 @@ class MirrorCheckpointTask(SourceTask):
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             await session.close()
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def _translated(
+        self,
+        source: MirrorGroups,
+        target: MirrorGroups | None,
+        translator: OffsetTranslator,
+        *,
+        commits: TopicLog | None = None,
+    ) -> TranslatedGroups:
+        """Build the groups of one kind: consumer groups have ``commits``, share groups have none."""
+        what, pace, checkpoints = CONSUMER_GROUP, CONSUMER_PACE, self._checkpoints
+        if commits is None:
+            what, pace, checkpoints = SHARE_GROUP, SHARE_PACE, {}
+        watch = GroupWatch(
+            source,
+            commits,
+            share=self._share,
+            is_chosen=self._topics.should_replicate_topic,
+            context=self._context,
+            on_change=self._news.set,
+            what=what,
+            pace=pace,
+        )
+        sync = None
+        if target is not None:
+            sync = GroupSync(
+                target, checkpoints, context=self._context, may_write=self._is_polled, what=what
+            )
+        return TranslatedGroups(
+            watch, translator, checkpoints, copy_of=self._copy_of, sync=sync, clock=self._clock
+        )
+
+    def _follow_groups(self, groups: TranslatedGroups, what: str) -> None:
+        config = self._config
+        self._run(f"{what}s", groups.watch.ask(config.refresh_groups_interval_seconds))
+        if groups.sync is not None:
+            every_s = config.sync_group_offsets_interval_seconds
+            self._run(f"{what} offsets", groups.sync.run(every_s))
+
+    async def _follow_share_groups(
+        self, source: GroupSession, target: GroupSession, groups: TranslatedGroups
+    ) -> None:
+        config = self._config
+        clusters = {
+            config.source_cluster_alias: source.share_groups,
+            config.target_cluster_alias: target.share_groups,
+        }
+        await until_share_groups(clusters, self._clock)
+        self._follow_groups(groups, SHARE_GROUP)
 
     # -- what is opened -----------------------------------------------------------------------
 
@@ -271,61 +323,22 @@ class MirrorCheckpointTask(SourceTask):
 
     # -- what changed -------------------------------------------------------------------------
 
-    async def _round(self, translator: OffsetTranslator, watch: GroupWatch) -> list[SourceRecord]:
+    async def _round(self, translator: OffsetTranslator) -> list[SourceRecord]:
         self._news.clear()
-        for group in watch.take_gone():
-            self._checkpoints.pop(group, None)
-            if self._sync is not None:
-                self._sync.forget(group)
-        groups = dict.fromkeys(watch.take_changed(GROUPS_PER_POLL))
-        groups |= dict.fromkeys(self._moved_groups(translator, watch))
+        moved = translator.take_moved()
         changes: list[SourceRecord] = []
-        end = self._clock.monotonic() + LONGEST_ROUND_S
-        for group in tuple(groups):
-            if self._clock.monotonic() > end:  # pages of the map had to be read
-                watch.put_back(groups)
-                break
-            changes += map(self._record, await self._changes_of(group, watch, translator))
-            del groups[group]
-            if self._sync is not None:
-                self._sync.want((group,))
-        if watch.has_changes:
+        if self._consumers is not None:
+            changes = list(map(self._record, await self._consumers.renew(moved)))
+        if self._shares is not None:
+            await self._shares.renew(moved)
+        if any(it is not None and it.has_changes for it in (self._consumers, self._shares)):
             self._news.set()
         elif changes:
             every_s = self._config.emit_checkpoints_interval_seconds or ON_CHANGE_S
             self._due = self._clock.monotonic() + every_s
         return changes
 
-    def _moved_groups(self, translator: OffsetTranslator, watch: GroupWatch) -> Iterable[str]:
-        """Return the groups with an offset of which more is known than when it was translated."""
-        for source, lowest in translator.take_moved().items():
-            for group in watch.groups_of(source):
-                known = watch.offsets(group).get(source)
-                if known is not None and known.offset >= lowest:
-                    yield group
-
-    async def _changes_of(
-        self, group: str, watch: GroupWatch, translator: OffsetTranslator
-    ) -> Sequence[Checkpoint]:
-        known = self._checkpoints.get(group, {})
-        changes: list[Checkpoint] = []
-        for source, offset in tuple(watch.offsets(group).items()):
-            downstream = await translator.translate(source, offset.offset)
-            if downstream is None:
-                continue
-            target = TopicPartition(self._downstream(source.topic), source.partition)
-            last = known.get(target)
-            # It goes back only where the group went back.
-            if last is None or offset.offset < last.upstream or downstream > last.downstream:
-                known[target] = new = Checkpoint(
-                    group, target, offset.offset, downstream, offset.metadata
-                )
-                changes.append(new)
-        if known:
-            self._checkpoints[group] = known
-        return changes
-
-    def _downstream(self, topic: str) -> str:
+    def _copy_of(self, topic: str) -> str:
         if self._policy.topic_source(topic) == self._config.target_cluster_alias:
             return self._policy.original_topic(topic)
         return self._policy.remote_topic(self._config.source_cluster_alias, topic)

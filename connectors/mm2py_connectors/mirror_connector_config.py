@@ -62,9 +62,9 @@ def seconds(doc: str, java_default: str | None = None) -> Option:
     return Option(_LONG, doc, low=1, unit="s", java_default=java_default)
 
 
-def switch(doc: str) -> Option:
-    """Return the option for what can be switched on and off."""
-    return Option(_BOOLEAN, doc)
+def switch(doc: str, *, ours: bool = False) -> Option:
+    """Return the option for what can be switched on and off; ``ours``: Java has no such property."""
+    return Option(_BOOLEAN, doc, ours=ours)
 
 
 class MirrorConnectorConfig(FrameworkConfig):

@@ -60,8 +60,11 @@ LAG_REPORT_S: Final = 1.0
 HELD_LAG_S: Final = 5.0
 """How often the source is asked where partitions end that are paused: one request per broker."""
 
-QUIET_LOOKS: Final = 5
-"""Every so many seconds the partitions are looked at though nothing was read or delivered."""
+ALL_LOOKS: Final = 5
+"""Every so many seconds all partitions are looked at, also those of which nothing was read or delivered."""
+
+NEWS_LOOKS: Final = 3
+"""How often a partition is looked at after news of it; the last look finds what is covered."""
 
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
@@ -125,7 +128,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
-        self._answers = self._quiet_looks = 0
+        self._looks = 0
+        self._looks_left: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
         self._end_watch: asyncio.Task[None] | None = None
         self._ending = False
@@ -188,9 +192,8 @@ class MirrorSourceTask(BatchSourceTask):
         if self._from_end:
             self._report_begun(reader)
         now = self._context.clock.monotonic()
-        due = now >= self._next_report and self._has_news(reader, now)
-        if due:
-            self._report_lag()
+        due = self._look_at(reader, now) if now >= self._next_report else ()
+        self._report_lag(due)
         if self._failed:
             fetched = self._without_failed(fetched)
         if self._ends:
@@ -204,8 +207,7 @@ class MirrorSourceTask(BatchSourceTask):
                 first, count = batches[-1].runs[-1]
                 self._handed[source] = first + count - 1
                 self._covered.handed_out(source, sum(batch.count for batch in batches))
-        if due:
-            self._report_covered()
+        self._report_covered(due)
         return outgoing
 
     def delivered(self, delivery: Delivery) -> None:
@@ -213,7 +215,7 @@ class MirrorSourceTask(BatchSourceTask):
         runs = delivery.runs
         if not runs:
             return
-        self._quiet_looks = 0
+        self._looks_left[delivery.source] = NEWS_LOOKS
         last = runs[-1].source_offset + runs[-1].records - 1
         self._delivered[delivery.source] = last
         records = sum(run.records for run in runs)
@@ -467,21 +469,22 @@ class MirrorSourceTask(BatchSourceTask):
             last = self._handed.get(source, -1)
             self._context.report_covered(source, max(last, self._ends[source] - 1))
 
-    def _has_news(self, reader: SourceReader, now: float) -> bool:
-        """Whether lag and covered positions may have changed: a look takes a microsecond per partition and second."""
+    def _look_at(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
+        """Return the partitions whose lag and covered position may have changed: a look at one takes microseconds."""
         self._next_report = now + LAG_REPORT_S
-        if reader.answered != self._answers:
-            self._answers, self._quiet_looks = reader.answered, 0
-        else:
-            self._quiet_looks += 1
-        # The second quiet look finds what is covered; later ones are for what no answer shows (incarnations).
-        return self._quiet_looks <= 2 or self._quiet_looks % QUIET_LOOKS == 0
+        for source in reader.take_answered():
+            self._looks_left[source] = NEWS_LOOKS
+        due = [source for source in self._looks_left if source in self._targets]
+        self._looks_left = {it: left - 1 for it, left in self._looks_left.items() if left > 1}
+        self._looks += 1
+        # Some of what a look finds no answer shows (incarnations).
+        return due if self._looks % ALL_LOOKS else self._targets.keys()
 
-    def _report_lag(self) -> None:
+    def _report_lag(self, partitions: Collection[TopicPartition]) -> None:
         if self._reader is None:
             return
         reader = self._reader.reader
-        for source in self._targets:
+        for source in partitions:
             behind = reader.lag(source)
             if behind < 0 or source in self._failed:
                 continue
@@ -502,7 +505,7 @@ class MirrorSourceTask(BatchSourceTask):
             except Mm2pyError as error:
                 log.debug("ends of held partitions are not known cause=%s", error)
                 continue
-            self._report_lag()
+            self._report_lag(self._targets.keys())
 
     def _note_renewed(self, source: TopicPartition, records: int) -> None:
         """The first record behind those of the old incarnation ties the position to the new one."""
@@ -525,11 +528,11 @@ class MirrorSourceTask(BatchSourceTask):
                 self._covered.began(source, position)
                 self._context.report_covered(source, position - 1)
 
-    def _report_covered(self) -> None:
+    def _report_covered(self, partitions: Collection[TopicPartition]) -> None:
         if self._reader is None:
             return
         reader = self._reader.reader
-        for source in self._targets:
+        for source in partitions:
             topic_id = reader.incarnation(source)
             if topic_id != self._ids.get(source, NO_TOPIC_ID) and source not in self._renewed:
                 self._ids[source] = topic_id

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_MS: Final = 1_000
 _LONGEST_RETRY_MS: Final = 60_000
-_MAP_RETRY_S: Final = 10.0
+_MAP_RETRY_MS: Final = 10_000
+"""At most so long a map that appears later is not seen: one is made with the first start of its flow."""
 _MAP_LOOK_S: Final = 0.25
 """How often the map is looked at for partitions with offsets that were not copied when they were translated."""
 FINDING: Final = "offset syncs"
@@ -69,6 +70,7 @@ class OffsetTranslator:
         self._is_read = self._has_map = False
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
+        self._asked_beyond = asyncio.Event()
 
     @property
     def is_ready(self) -> bool:
@@ -103,7 +105,7 @@ class OffsetTranslator:
             return None
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             # It has read every copy of the target's own records; the next one is behind what that flow covers.
-            self._held_back[source] = index.covered, 0
+            self._note_beyond(self._held_back, source, index.covered, 0)
             return min(found, index.covered)
         return min(found, own.offset)
 
@@ -113,7 +115,7 @@ class OffsetTranslator:
             return None, False
         index = self._map.index_of(source)
         if index is None:
-            self._waiting[source] = -1, -1
+            self._note_beyond(self._waiting, source, -1, -1)
             return None, False
         try:
             found = await self._map.to_target(source, offset)
@@ -122,7 +124,7 @@ class OffsetTranslator:
             return None, False
         if found is None or found.place is not Place.NOT_YET_COPIED:
             return (None, False) if found is None or found.offset < 0 else (found.offset, True)
-        self._waiting[source] = index.covered, index.covered
+        self._note_beyond(self._waiting, source, index.covered, index.covered)
         # The group has read all that the map knows of.
         return index.pages[-1].target_end, False
 
@@ -149,12 +151,13 @@ class OffsetTranslator:
 
     async def _follow_map(self) -> None:
         """Use the map as soon as it is there, and note when it reaches offsets that were beyond it."""
+        backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_map:
             try:
                 await self._map.read_to_end()
             except Mm2pyError as error:
                 log.debug("there is no offset map yet: %s", error)
-                await self._clock.sleep(_MAP_RETRY_S)
+                await self._clock.sleep(backoff.next_s())
             else:
                 self._map.follow()
                 self._has_map = True
@@ -167,6 +170,7 @@ class OffsetTranslator:
         back = self._back
         if back is None:
             return
+        backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_back:
             try:
                 await back.read_to_end()
@@ -176,7 +180,7 @@ class OffsetTranslator:
                     self._note_back(back)  # no flow back yet, or one that is not ours
                 else:
                     self._report_back(error)
-                await self._clock.sleep(_MAP_RETRY_S)
+                await self._clock.sleep(backoff.next_s())
             else:
                 back.follow()
                 self._has_back = True
@@ -187,12 +191,21 @@ class OffsetTranslator:
     async def _watch(self, exact: ExactMap, beyond: _Beyond) -> None:
         """Note when a map reaches offsets that were beyond it."""
         while True:
+            if not beyond:
+                self._asked_beyond.clear()
+                await self._asked_beyond.wait()
             await self._clock.sleep(_MAP_LOOK_S)
             for source, (covered, lowest) in tuple(beyond.items()):
                 index = exact.index_of(source)
                 if index is not None and index.covered > covered:
                     del beyond[source]
                     self._note_moved(source, lowest)
+
+    def _note_beyond(
+        self, beyond: _Beyond, source: TopicPartition, covered: int, lowest: int
+    ) -> None:
+        beyond[source] = covered, lowest
+        self._asked_beyond.set()
 
     def _note_back(self, back: ExactMap) -> None:
         self._knows_back = True

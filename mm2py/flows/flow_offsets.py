@@ -12,7 +12,8 @@ from typing import Final, Literal, Self, final
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.connect.group_admin import GroupAdmin, GroupCatalog
+from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupListing
+from mm2py.client.connect.group_requests import SHARE_GROUPS, SHARE_TYPE
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties
@@ -91,12 +92,14 @@ class GroupPartitionView:
 class GroupView:
     """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
 
-    Sums of its partitions are null while one is not known; ``not_synced`` says why its offsets are not written to the
+    ``type`` is ``classic``, ``consumer`` or ``share``, empty where the broker is older than 3.8. A share group has no
+    checkpoints; its offsets are start offsets, and records behind them that it has acknowledged are read again too. Sums of its partitions are null while one is not known; ``not_synced`` says why its offsets are not written to the
     target, empty where they are.
     """
 
     flow: str
     group: str
+    type: str
     state: str
     state_there: str
     members: int | None
@@ -130,7 +133,7 @@ class FlowOffsets:
         self._source = _cluster(config, "source", flow.source, clock)
         self._target = _cluster(config, "target", flow.target, clock)
         self._map = OffsetMapReader(self._target, flow.source, clock=clock)
-        self._has_map = False
+        self._has_map = self._target_has_shares = False
 
     async def __aenter__(self) -> Self:
         """Reach the target and read its map's index; ``RetriableError`` while it is away."""
@@ -240,26 +243,32 @@ class FlowOffsets:
             RetriableError: a cluster does not answer.
         """
         await self._source.connect()
-        source, target = GroupAdmin(self._source), GroupAdmin(self._target)
-        listed, there = await source.list_groups(), await target.list_groups()
-        chosen = sorted(
-            it
-            for it in listed.groups
-            if (self._group_filter.should_replicate_group(it) if names is None else it in names)
-        )[:most]
-        at_source, at_target = await source.committed(chosen), await target.committed(chosen)
+        source, target = _AllGroups(self._source), _AllGroups(self._target)
+        listed, there = await source.list(), await target.list()
+        chosen = {
+            it: listed[it]
+            for it in sorted(
+                it
+                for it in listed
+                if (self._group_filter.should_replicate_group(it) if names is None else it in names)
+            )[:most]
+        }
+        self._target_has_shares = await target.has_shares()
+        # Asked as what they are at the source: a group of another type on the target has no offsets for them.
+        at_source, at_target = await source.offsets(chosen), await target.offsets(chosen)
         checkpoints = await self._checkpoints(frozenset(chosen))
         views: list[GroupView] = []
-        for group in chosen:
+        for group, listing in chosen.items():
             mine, theirs = at_source.get(group, {}), at_target.get(group, {})
             if isinstance(mine, Mm2pyError):
-                views.append(self._view(group, listed, there, (), f"cannot be read: {mine}"))
+                problem = f"cannot be read: {mine}"
+                views.append(self._view(listing, there.get(group), (), problem))
                 continue
             parts = await self._partitions(
                 mine, {} if isinstance(theirs, Mm2pyError) else theirs, checkpoints.get(group, {})
             )
             if parts or names is not None:
-                views.append(self._view(group, listed, there, parts, ""))
+                views.append(self._view(listing, there.get(group), parts, ""))
         return views
 
     async def group(self, name: str) -> GroupView:
@@ -314,40 +323,57 @@ class FlowOffsets:
 
     def _view(
         self,
-        group: str,
-        listed: GroupCatalog,
-        there: GroupCatalog,
+        mine: GroupListing,
+        theirs: GroupListing | None,
         parts: Sequence[GroupPartitionView],
         problem: str,
     ) -> GroupView:
-        mine, theirs = listed.groups.get(group), there.groups.get(group)
-        state_there = "" if theirs is None else theirs.state
-        active = theirs is not None and not theirs.is_idle
         return GroupView(
             flow=str(self._flow),
-            group=group,
-            state="" if mine is None else mine.state,
-            state_there=state_there,
+            group=mine.group_id,
+            type=mine.group_type,
+            state=mine.state,
+            state_there="" if theirs is None else theirs.state,
             members=None,
             members_there=None,
             reads_again=_sum([it.reads_again for it in parts]),
             skips=_sum([it.skips for it in parts]),
-            not_synced=problem or self._why_not(group, parts, is_active=active),
+            not_synced=problem or self._why_not(mine, theirs, parts),
             partitions=tuple(parts),
         )
 
-    def _why_not(self, group: str, parts: Sequence[GroupPartitionView], *, is_active: bool) -> str:
-        config = self._config
-        if not self._group_filter.should_replicate_group(group):
+    def _why_not(
+        self, mine: GroupListing, theirs: GroupListing | None, parts: Sequence[GroupPartitionView]
+    ) -> str:
+        if not self._group_filter.should_replicate_group(mine.group_id):
             return "groups or groups.exclude leave it out"
         if not parts:
             return "it has no offset in a topic of the flow"
+        problem = self._switched_off(is_share=_is_share(mine))
+        if problem or theirs is None:
+            return problem or _ahead(parts)
+        if _is_share(mine) != _is_share(theirs):
+            return f"the target has a {theirs.group_type} group of this name"
+        if not theirs.is_idle:
+            return "it has members on the target: its offsets there are its own"
+        return _ahead(parts)
+
+    def _switched_off(self, *, is_share: bool) -> str:
         if not self._has_checkpoints:
             return "the flow has no MirrorCheckpointConnector"
-        if not parse_boolean_leniently(config.get("sync.group.offsets.enabled"), absent=False):
-            return "sync.group.offsets.enabled is not set; checkpoints are written"
-        if is_active:
-            return "it has members on the target: its offsets there are its own"
+        name = "sync.group.offsets.enabled"
+        is_on = parse_boolean_leniently(self._config.get(name), absent=False)
+        if not is_share:
+            return "" if is_on else f"{name} is not set; checkpoints are written"
+        chosen = self._config.get("sync.share.group.offsets.enabled")
+        if not parse_boolean_leniently(chosen, absent=is_on):
+            return (
+                f"{name} is not set"
+                if chosen is None
+                else f"sync.share.group.offsets.enabled is {chosen}"
+            )
+        if not self._target_has_shares:
+            return "the target has no share groups: it needs Kafka 4.2, or 4.1 with share.version=1"
         return ""
 
     async def _checkpoints(
@@ -371,6 +397,35 @@ class FlowOffsets:
         return found
 
 
+def _is_share(group: GroupListing) -> bool:
+    return group.group_type == SHARE_TYPE
+
+
+@final
+class _AllGroups:
+    """Groups of all kinds on one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._consumers = GroupAdmin(cluster)
+        self._shares = GroupAdmin(cluster, SHARE_GROUPS)
+
+    async def list(self) -> Mapping[str, GroupListing]:
+        consumers, shares = await self._consumers.list_groups(), await self._shares.list_groups()
+        return {**consumers.groups, **shares.groups}
+
+    async def offsets(self, groups: Mapping[str, GroupListing]) -> Mapping[str, Committed]:
+        """Return the offsets of groups, each read as the type that its listing has."""
+        shares = [name for name, it in groups.items() if _is_share(it)]
+        consumers = [name for name, it in groups.items() if not _is_share(it)]
+        found = await self._consumers.committed(consumers)
+        if shares and await self.has_shares():
+            found |= await self._shares.committed(shares)
+        return found
+
+    async def has_shares(self) -> bool:
+        return await self._shares.are_supported()
+
+
 def _cluster(config: Mapping[str, str], side: Side, alias: ClusterAlias, clock: Clock) -> Cluster:
     props = effective_client_properties(config, side, "admin", role="offsets")
     return Cluster(connection_settings(props), alias=alias, clock=clock)
@@ -383,6 +438,18 @@ async def _members(admin: Admin, group: str) -> int | None:
     except (RetriableError, ServerError):
         return None
     return len(described.members) if described.state not in {"", "Dead"} else None
+
+
+def _ahead(parts: Sequence[GroupPartitionView]) -> str:
+    """Return why a group whose offsets on the target are ahead of the source's stays there; empty where none is."""
+    it = next((it for it in parts if it.skips and it.committed_there is not None), None)
+    if it is None:
+        return ""
+    return (
+        f"its offset of {it.target_topic}-{it.partition} on the target is {it.committed_there}, ahead of {it.exact}, and"
+        " offsets there never go back: the source's was set back, or the copy was deleted. To follow the source, delete"
+        " the group on the target"
+    )
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

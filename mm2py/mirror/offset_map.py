@@ -319,6 +319,18 @@ class PartitionMap:
         self._reopen(list(pages[-1].segments))
         return pages
 
+    def lose_pages(self) -> None:
+        """The topic of the map was deleted: begin it anew with the open page; what earlier ones had is unknown."""
+        if self.is_empty:
+            return
+        segments = self._drain()
+        first = min(segment.source for segment in segments)
+        if self._number and first:
+            segments.insert(0, Segment(0, first, segments[0].target, Mark.UNKNOWN))
+        self._number = 0
+        self._reopen(segments)
+        self._changed = True
+
     def again(self) -> None:
         """What was taken was not written: the open page is changed still."""
         self._changed = True

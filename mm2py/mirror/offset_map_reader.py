@@ -142,7 +142,9 @@ class OffsetMapReader:
         """
         async with self._turn:
             if self._reader is None:
-                self._reader = LogReader(self._cluster, self.topic, clock=self._clock)
+                self._reader = LogReader(
+                    self._cluster, self.topic, clock=self._clock, waits_for_topic=False
+                )
             await self._reader.read_to_end(self._take)
 
     def follow(self) -> None:

@@ -254,12 +254,12 @@ def describe_groups(group_ids: Sequence[str]) -> Call[tuple[DescribedGroup, ...]
     return schema_call(request, admin_schema.DescribeGroupsResponse, convert, (0, 6))
 
 
-def list_groups(states: Sequence[str] = ()) -> Call[ListedGroups]:
-    """List the groups that one broker coordinates, all or those in ``states`` (v4+)."""
-    wanted = list(states)
+def list_groups(states: Sequence[str] = (), types: Sequence[str] = ()) -> Call[ListedGroups]:
+    """List the groups that one broker coordinates, all or those in ``states`` (v4+) or of ``types`` (v5+)."""
+    wanted, kinds = list(states), list(types)
 
     def request() -> admin_schema.ListGroupsRequest:
-        return admin_schema.ListGroupsRequest(states_filter=wanted, types_filter=[])
+        return admin_schema.ListGroupsRequest(states_filter=wanted, types_filter=kinds)
 
     def convert(answer: admin_schema.ListGroupsResponse) -> ListedGroups:
         return ListedGroups(
@@ -270,7 +270,8 @@ def list_groups(states: Sequence[str] = ()) -> Call[ListedGroups]:
             ),
         )
 
-    return schema_call(request, admin_schema.ListGroupsResponse, convert, (4 if wanted else 0, 5))
+    low = 5 if kinds else 4 if wanted else 0
+    return schema_call(request, admin_schema.ListGroupsResponse, convert, (low, 5))
 
 
 def offset_fetch(

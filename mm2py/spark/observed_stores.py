@@ -65,6 +65,11 @@ class ObservedMaps:
         """Name of the topic."""
         return self._store.topic
 
+    @property
+    def topics_lost(self) -> int:
+        """How often the topic was lost and made again."""
+        return self._store.topics_lost
+
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest page of each partition."""
         pages = await self._store.load(partitions)

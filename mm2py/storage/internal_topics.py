@@ -96,6 +96,11 @@ class InternalTopics:
                 raise self._errors.pop(name)
             return self._partitions[name]
 
+    async def restore(self, name: str) -> None:
+        """Create a topic that was deleted since; raises as ``partitions``."""
+        self._partitions.pop(name, None)
+        await self.partitions(name)
+
     async def _ensure(self) -> None:
         wanted = [t for t in self._topics.values() if t.name not in self._partitions]
         found = dict(await self._admin.describe_topics([topic.name for topic in wanted]))

@@ -49,6 +49,12 @@ class MemoryTopic:
             self._compact()
         return offset
 
+    def recreate(self) -> None:
+        """Delete the topic and create it again."""
+        self.records, self._next_offset = [], 0
+        for follower in self.followers:
+            follower.position = 0
+
     def from_offset(self, offset: int) -> Sequence[Record]:
         """Return the records at and behind an offset."""
         return self.records[bisect_left(self.records, offset, key=_offset_of) :]

@@ -41,6 +41,11 @@ class MapStore(Protocol):
         """Name of the topic, empty where nothing is kept."""
         ...
 
+    @property
+    def topics_lost(self) -> int:
+        """How often the topic was deleted and created again since the start: none of the pages before is in it."""
+        ...
+
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest page of each partition that has a map; reads the topic to its end first."""
         ...
@@ -62,6 +67,11 @@ class NoMapStore:
     def topic(self) -> str:
         """There is none."""
         return ""
+
+    @property
+    def topics_lost(self) -> int:
+        """Nothing is kept."""
+        return 0
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Nothing is kept."""
@@ -94,11 +104,18 @@ class OffsetMapStore:
         self._table, self._read = table, read
         self.index = MapIndex()
         self._newest: dict[TopicPartition, tuple[int, bytes]] = {}
+        self._written = -1
+        self._topics_lost = 0
 
     @property
     def topic(self) -> str:
         """Name of the topic, which has one partition."""
         return self._table.topic
+
+    @property
+    def topics_lost(self) -> int:
+        """How often the topic was deleted and created again since the start: seen by offsets that go back."""
+        return self._topics_lost
 
     async def start(self) -> None:
         """Read the topic to its end; ``RetriableError`` when that fails now."""
@@ -138,7 +155,23 @@ class OffsetMapStore:
         """Write pages; those of one partition in their order."""
         entries = page_entries(pages)
         if entries:
-            await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
+            posts = [self._table.post(batch) for batch in batched(entries)]
+            for post in posts:
+                post.add_done_callback(self._note_written)
+            await asyncio.gather(*posts)
+
+    def _note_written(self, post: "asyncio.Future[int]") -> None:
+        if post.cancelled() or post.exception() is not None:
+            return
+        if post.result() <= self._written:
+            self._topics_lost += 1
+            self.index, self._newest = MapIndex(), {}
+            log.error(
+                "topic was deleted and created again topic=%s: the offset maps that were in it are lost, those of"
+                " partitions that are copied now begin anew; do not delete the topic",
+                self.topic,
+            )
+        self._written = post.result()
 
     def _take(self, _partition: int, record: Record) -> None:
         taken = self.index.take(record)

@@ -2,17 +2,20 @@
 
 Flow: ``claim`` (InitProducerId of ``connect-cluster-<group.id>``) -> ``write``: each change is one transaction. After
 a failure nothing is written until the next ``claim``.
+
+Both end as soon as the membership is in doubt. The herder waits for them, and only the herder can join the group again:
+what waited for the permit here would wait without end, and the flow with it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.transactions import Transactions
-from mm2py.clock import Clock
+from mm2py.clock import Clock, or_stop
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.protocol.records import NewRecord
@@ -93,7 +96,7 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             transactions, writer = self._new()
             self._term = self._permit.term
             try:
-                await writer.start()
+                await self._while_permitted(writer.start())
             except BaseException:
                 await transactions.close()
                 await writer.close()
@@ -108,9 +111,7 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             transactions, writer = self._producer
             records = [NewRecord(key, value, (), -1) for key, value in entries]
             try:
-                await transactions.settle()
-                await writer.write(self._partition, records)
-                await transactions.commit()
+                await self._while_permitted(self._write(transactions, writer, records))
             except (ConfigError, FatalServerError):
                 await self._drop()
                 raise
@@ -120,6 +121,30 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             except BaseException:
                 await self._drop()
                 raise
+
+    async def _write(
+        self, transactions: Transactions, writer: RecordWriter, records: Sequence[NewRecord]
+    ) -> None:
+        await transactions.settle()
+        await writer.write(self._partition, records)
+        await transactions.commit()
+
+    async def _while_permitted(self, work: Coroutine[object, object, None]) -> None:
+        """Do ``work``; ``RetriableError``, and it is cancelled, as soon as writing is not permitted."""
+        doubted = asyncio.Event()
+
+        def look() -> None:
+            if not self._permit.valid:
+                doubted.set()
+
+        end_watch = self._permit.watch(look)
+        try:
+            look()
+            await or_stop(work, doubted)
+        finally:
+            end_watch()
+        if doubted.is_set():
+            raise RetriableError(f"{FAILED}: the membership of the group is in doubt")
 
     async def close(self) -> None:
         """Give the right up."""

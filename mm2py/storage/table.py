@@ -11,6 +11,7 @@ Invariants (tests of the same names; the first four are those of ``mm2py.client.
 3. A post that is cancelled, or waits longer than its time-out, is taken back: it is not written later.
 4. Nothing that was posted under a lost membership is ever written.
 5. Records of aborted transactions are never handled.
+6. A topic that was deleted is created again once a post was taken back: later posts find it.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.client.send.record_writer import Post
-from mm2py.errors import ConnectionFailedError, RequestTimedOutError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.types import TopicPartition
 
@@ -154,6 +155,7 @@ class KafkaTable:
         follow: whether records are handled as they come; else at each ``read_to_end``.
         reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a transaction that
             only a task ends which is started later.
+        restore: creates the topic again where it was deleted, None: that is for others to do.
     """
 
     def __init__(
@@ -165,8 +167,9 @@ class KafkaTable:
         reader: Callable[[], TableReader],
         follow: bool = True,
         reads_at_start: bool = True,
+        restore: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._topic = topic
+        self._topic, self._restore = topic, restore
         self._prepare, self._writer, self._new_reader = prepare, writer, reader
         self._follow, self._reads_at_start = follow, reads_at_start
         self._handle: Handler | None = None
@@ -175,6 +178,7 @@ class KafkaTable:
         self._tail: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
         self._unanswered: set[asyncio.Future[int]] = set()
+        self._restoring: asyncio.Task[None] | None = None
 
     @property
     def topic(self) -> str:
@@ -203,6 +207,10 @@ class KafkaTable:
         """Stop reading; what is not acknowledged fails. Safe twice."""
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
+        restoring, self._restoring = self._restoring, None
+        if restoring is not None:
+            restoring.cancel()
+            await asyncio.gather(restoring, return_exceptions=True)
         for answer in tuple(self._unanswered):
             if not answer.done():
                 answer.set_exception(self._closed())
@@ -262,14 +270,30 @@ class KafkaTable:
             )
             for partition, records in batches.items()
         ]
-
-        def take_back(ended: "asyncio.Future[int]") -> None:
-            if ended.cancelled() or ended.exception() is not None:
-                for post in posts:
-                    self._writer.take_back(post)
-
-        answer.add_done_callback(take_back)
+        answer.add_done_callback(partial(self._ended, posts))
         return answer
+
+    def _ended(self, posts: Sequence[Post], answer: "asyncio.Future[int]") -> None:
+        """Take back what is not written."""
+        if answer.cancelled() or answer.exception() is not None:
+            for post in posts:
+                self._writer.take_back(post)
+        if answer.cancelled():
+            self._look_for_topic()
+
+    def _look_for_topic(self) -> None:
+        if self._restore is None or self._reader is None:
+            return
+        if self._restoring is None or self._restoring.done():
+            restoring = self._restore_topic(self._restore)
+            self._restoring = asyncio.create_task(restoring, name=f"restore {self._topic}")
+
+    async def _restore_topic(self, restore: Callable[[], Awaitable[None]]) -> None:
+        """Create the topic if it is there no longer: a post to it would wait without end (6)."""
+        try:
+            await restore()
+        except Mm2pyError as error:
+            log.warning("topic cannot be used now topic=%s cause=%s", self._topic, error)
 
     def _by_partition(self, entries: Sequence[Entry]) -> dict[int, list[NewRecord]]:
         batches: dict[int, list[NewRecord]] = {}

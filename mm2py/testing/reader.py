@@ -61,6 +61,9 @@ class FakeReader:
 
     def __init__(self, events: Events) -> None:
         self.events = events
+        self.news: set[TopicPartition] = set()
+        """Partitions that the next fetch is answered for, also where it is ``quiet``."""
+        self._answered: set[TopicPartition] = set()
         self.positions: dict[TopicPartition, int] = {}
         self.lags: dict[TopicPartition, int] = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}
@@ -68,7 +71,6 @@ class FakeReader:
         self.began: dict[TopicPartition, int] = {}
         self.unread: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
-        self.answered = 0
         self.quiet = False
         """Whether a fetch is answered without a partition, as by a broker where nothing happens."""
         self.dropped: list[TopicPartition] = []
@@ -120,10 +122,18 @@ class FakeReader:
         """Note it."""
         self.paused -= set(partitions)
 
+    def take_answered(self) -> set[TopicPartition]:
+        """Return every partition, unless the fetches since the last call were quiet."""
+        answered, self._answered = self._answered, set()
+        return answered
+
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> Fetched:
         """Return the next answer, empty where there is none."""
         self.asked.append((max_wait_ms, max_bytes))
-        self.answered += not self.quiet
+        self._answered |= self.news
+        self.news = set()
+        if not self.quiet:
+            self._answered |= self.positions.keys() | self.lags.keys()
         fetched = self._next(max_bytes)
         for tp, batches in fetched:
             self.positions[tp] = batches[-1].last_offset + 1

@@ -26,6 +26,8 @@ __all__ = [
     "delete_topic",
     "delete_topics",
     "forbid_creating",
+    "forbid_group",
+    "forbid_reading",
     "forbid_transactions",
     "forbid_writing",
     "grow",
@@ -33,10 +35,13 @@ __all__ = [
     "leader_of",
     "leaders_of",
     "permit_creating",
+    "permit_group",
+    "permit_reading",
     "permit_transactions",
     "permit_writing",
     "replicas_of",
     "set_config",
+    "set_group_config",
     "topics_of",
 ]
 
@@ -121,8 +126,17 @@ def configs_of(region: KafkaAddress, topic: str) -> dict[str, str]:
 
 def set_config(region: KafkaAddress, topic: str, name: str, value: str) -> None:
     """Change one config of a topic."""
+    _set_config(region, ResourceType.TOPIC, topic, name, value)
+
+
+def set_group_config(region: KafkaAddress, group: str, name: str, value: str) -> None:
+    """Change one config of a group, which need not exist."""
+    _set_config(region, ResourceType.GROUP, group, name, value)
+
+
+def _set_config(region: KafkaAddress, kind: ResourceType, of: str, name: str, value: str) -> None:
     change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change])
+    resource = ConfigResource(kind, of, incremental_configs=[change])
     admin = _admin(region)
     _results(admin.incremental_alter_configs([resource]))
 
@@ -178,6 +192,16 @@ def permit_writing(region: KafkaAddress, topic: str) -> None:
     _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
 
 
+def forbid_reading(region: KafkaAddress, topic: str) -> None:
+    """Deny all principals Read on one topic; it can still be described."""
+    _forbid(region, ResourceType.TOPIC, topic, AclOperation.READ)
+
+
+def permit_reading(region: KafkaAddress, topic: str) -> None:
+    """Undo ``forbid_reading``."""
+    _permit(region, ResourceType.TOPIC, topic, AclOperation.READ)
+
+
 def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:
     """Take Write on one transactional id from all principals; it can still be described."""
     _forbid(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
@@ -186,6 +210,16 @@ def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:
 def permit_transactions(region: KafkaAddress, transactional_id: str) -> None:
     """Undo ``forbid_transactions``."""
     _permit(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
+
+
+def forbid_group(region: KafkaAddress, group: str, operation: AclOperation) -> None:
+    """Take one operation on one group from all principals."""
+    _forbid(region, ResourceType.GROUP, group, operation)
+
+
+def permit_group(region: KafkaAddress, group: str, operation: AclOperation) -> None:
+    """Undo ``forbid_group``."""
+    _permit(region, ResourceType.GROUP, group, operation)
 
 
 def forbid_creating(region: KafkaAddress, topic: str) -> None:

@@ -1,6 +1,7 @@
 """Same names both ways on two real clusters: nothing runs in a circle, nothing is lost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.active_active import (
+    IDENTITY,
     check_sides,
     wait_both_ready,
     wait_until_quiet,
@@ -15,7 +17,14 @@ from tests.integration.active_active import (
 )
 from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.ledger_scenes import COMPACTING
-from tests.integration.mirror_process import SHORT_SESSION, Mirror, run_to_end, until
+from tests.integration.mirror_process import (
+    READY,
+    SHORT_SESSION,
+    Mirror,
+    run_to_end,
+    until,
+    write_file,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Load, Sent, ends, read, write
 
@@ -173,6 +182,97 @@ def test_conflicting_writes_of_a_compacted_topic_are_counted_in_both_directions(
 
         until(counted, 90, lambda: f"{ask(f'{url}flows')[1]}", alive=mirror)
         assert mirror.stop() == 0
+
+
+def test_three_regions_that_are_all_connected_have_each_record_once_also_after_a_kill(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    new_region: NewRegion,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("mesh")
+    regions = {
+        unique("east"): region_a,
+        unique("west"): region_b,
+        unique("north"): new_region("north"),
+    }
+    for region in regions.values():
+        create_topic(region, topic, PARTITIONS)
+    file = write_mesh(tmp_path, regions, topic)
+
+    def copied_everywhere(turn: int) -> None:
+        wanted = {
+            b"%d:%d:%s" % (n % PARTITIONS, n, alias.encode())
+            for alias in regions
+            for n in range((turn + 1) * 100)
+        }
+        for region in regions.values():
+            until(
+                partial(has_all, region, topic, wanted),
+                90,
+                f"all records of turn {turn} on {region.name}",
+            )
+
+    for turn in range(3):
+        with Mirror(file, name=f"turn-{turn}") as mirror:
+            until(lambda: len(mirror.lines(READY)) >= 6, 90, "six flows to copy", alive=mirror)
+            for alias, region in regions.items():
+                numbers = range(turn * 100, (turn + 1) * 100)
+                mark = alias.encode()
+                write(
+                    region,
+                    topic,
+                    [
+                        Sent(n % PARTITIONS, b"%d:%d:%s" % (n % PARTITIONS, n, mark))
+                        for n in numbers
+                    ],
+                )
+            if turn == 1:
+                mirror.kill()
+                continue
+            copied_everywhere(turn)
+            assert mirror.stop() == 0
+    for region in regions.values():
+        values = [it.value for log in read(region, topic).values() for it in log.records]
+        assert len(values) == len(set(values)) == 900, f"a loop or a double on {region.name}"
+
+
+def write_mesh(folder: Path, regions: Mapping[str, KafkaAddress], topic: str) -> Path:
+    """Write the file of flows from each region to each other one, under the same names."""
+    lines = {
+        "clusters": ", ".join(regions),
+        "topics": topic,
+        "replication.policy.class": IDENTITY,
+        "loop.suppression": "all",
+        "emit.heartbeats.enabled": "false",
+        "heartbeats.replication.enabled": "false",
+        "replication.factor": "1",
+        **{
+            f"{kind}.replication.factor": "1"
+            for kind in (
+                "checkpoints.topic",
+                "heartbeats.topic",
+                "offset-syncs.topic",
+                "offset.storage",
+                "status.storage",
+                "config.storage",
+            )
+        },
+    }
+    for alias, region in regions.items():
+        lines[f"{alias}.bootstrap.servers"] = region.bootstrap_servers
+        for other in regions.keys() - {alias}:
+            lines[f"{alias}->{other}.enabled"] = "true"
+    file = folder / "mesh.properties"
+    write_file(file, lines)
+    return file
+
+
+def has_all(region: KafkaAddress, topic: str, wanted: set[bytes]) -> bool:
+    """Return whether a topic has all these values."""
+    return wanted <= {it.value or b"" for log in read(region, topic).values() for it in log.records}
 
 
 def test_a_file_that_would_run_in_a_circle_is_refused(

@@ -16,6 +16,7 @@ from mm2py.mirror_client import (
     translate_offsets,
     upstream_clusters,
 )
+from tests.integration.active_active import IDENTITY
 from tests.integration.conftest import CreateTopic
 from tests.integration.java_mm2 import formatted_by_java, read_all
 from tests.integration.mirror_process import Mirror, until, write_flow
@@ -222,3 +223,28 @@ def we_say(region: KafkaAddress, alias: str, groups: list[str]) -> list[str]:
         shown = sorted(f"{tp}={it.offset}/{it.metadata}" for tp, it in offsets.items())
         lines.append(f"group {group} {{{', '.join(shown)}}}")
     return lines
+
+
+def test_a_group_of_a_one_way_flow_that_keeps_names_is_synced_though_there_is_no_flow_back(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, group = unique("orders"), unique("billing")
+    create_topic(region_a, topic, PARTITIONS)
+    write(region_a, topic, numbered(0, RECORDS))
+    commit(region_a, topic, group, 100)
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, {**OFTEN, "replication.policy.class": IDENTITY}
+    )
+    with Mirror(flow.file) as worker:
+        until(
+            lambda: committed(region_b, topic, group) == [100] * PARTITIONS,
+            45,  # the reader of a topic that must be there would wait for 60 s
+            lambda: f"offsets on the target: {committed(region_b, topic, group)}",
+            alive=worker,
+        )
+        assert not worker.lines("offset map of the flow back")
+        assert worker.stop() == 0

@@ -50,6 +50,7 @@ class Direction(StrEnum):
 
 _GROUPS: Final = (
     Column.text("GROUP", "group"),
+    Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
     Column.text("STATE THERE", "state_there"),
     Column("PARTITIONS", lambda row: str(len(rows_of(row, "partitions")))),
@@ -170,6 +171,7 @@ def translate_offset(
 
 def _fields(group: Row) -> Iterator[tuple[str, str]]:
     yield "GROUP", text_of(group, "group")
+    yield "TYPE", text_of(group, "type") or "(not known)"
     for title, state, members in (
         ("STATE", "state", "members"),
         ("STATE THERE", "state_there", "members_there"),

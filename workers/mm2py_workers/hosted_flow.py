@@ -123,6 +123,11 @@ class HostedMaps:
         """Name of the topic."""
         return self._store.topic
 
+    @property
+    def topics_lost(self) -> int:
+        """How often it was deleted and created again."""
+        return self._store.topics_lost
+
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest page of each partition that has a map."""
         await self.opening.done()

@@ -85,6 +85,7 @@ class FlowTables:
             follow=follow,
             # Tasks that are not started yet end what is open.
             reads_at_start=follow or not transactional,
+            restore=lambda: self._topics.restore(topic.name),
         )
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:

@@ -1,8 +1,8 @@
-"""Consumer groups of one cluster: which there are, what they have committed, and commits on their behalf.
+"""Groups of one cluster and one kind: which there are, what they have committed, and commits on their behalf.
 
-Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) -> ``committed`` (OffsetFetch of
-many groups per coordinator) -> ``commit`` (OffsetCommit without a member, for groups that have none). The broker
-refuses the commit of a group that has members, so whether it has any needs no question before.
+Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) -> ``committed`` (offsets of many
+groups per coordinator) -> ``commit`` (without a member, for groups that have none). The broker refuses the commit of a
+group that has members, so whether it has any needs no question before. The requests are those of ``group_requests``.
 """
 
 import asyncio
@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
-from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
+from mm2py.client.connect.group_requests import CONSUMER_GROUPS, GroupRequests
+from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
-from mm2py.protocol.group_messages import group_offsets, list_groups, offset_fetch
 from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
-from mm2py.protocol.offset_commit import offset_commit
 from mm2py.types import TopicPartition
 
 __all__ = ["Committed", "GroupAdmin", "GroupCatalog", "GroupListing"]
@@ -30,17 +31,11 @@ EMPTY: Final = "Empty"
 USUAL_OFFSETS_PARTITIONS: Final = 50
 """``offsets.topic.num.partitions`` of brokers that do not set it."""
 
-GROUPS_PER_REQUEST: Final = 200
-"""Keeps one answer below a few megabytes, and the coordinator free for its members."""
-
-_CONSUMER_TYPES: Final = frozenset({"", "classic", "consumer"})
-"""Group types whose members commit offsets; brokers before 3.8 name none."""
-_CONSUMER_PROTOCOLS: Final = frozenset({"", "consumer"})
-"""``""``: offsets without members. Connect's workers are ``connect``."""
-
 _MOVED: Final = frozenset(
     {NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS}
 )
+
+_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 Committed = Mapping[TopicPartition, FetchedOffset] | Mm2pyError
 """Committed offsets by partition, or why they are not known."""
@@ -48,11 +43,13 @@ Committed = Mapping[TopicPartition, FetchedOffset] | Mm2pyError
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One consumer group; ``state`` is empty where the broker is older than 2.6."""
+    """One group; ``state`` is empty where the broker is older than 2.6, ``group_type`` where it is older than 3.8."""
 
     group_id: str
     node_id: int
     state: str
+    group_type: str = ""
+    """``classic``, ``consumer`` or ``share``."""
 
     @property
     def is_idle(self) -> bool:
@@ -62,7 +59,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupCatalog:
-    """Consumer groups by name; ``missing`` says why those of some brokers are not among them."""
+    """Groups by name; ``missing`` says why those of some brokers are not among them."""
 
     groups: Mapping[str, GroupListing]
     missing: str = ""
@@ -70,13 +67,17 @@ class GroupCatalog:
 
 @final
 class GroupAdmin:
-    """Group administration over the connections of a cluster; stateless."""
+    """Administration of one kind of groups over the connections of a cluster; stateless."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, requests: GroupRequests = CONSUMER_GROUPS) -> None:
+        self.cluster, self._requests = cluster, requests
+
+    async def are_supported(self) -> bool:
+        """Whether the cluster has such groups; ``RetriableError`` where no broker answers."""
+        return self._requests.are_supported(await self.cluster.controller())
 
     async def list_groups(self) -> GroupCatalog:
-        """Return the consumer groups of both protocols, all brokers being asked side by side.
+        """Return the groups of this kind, all brokers being asked side by side; none where it has no such groups.
 
         Raises:
             ServerError: groups may not be listed.
@@ -126,9 +127,10 @@ class GroupAdmin:
             RetriableError: its coordinator did not answer, or is another one by now.
             ServerError: it may not be asked for.
         """
-        connection = await self.cluster.coordinator(group_id)
+        requests = self._requests
+        connection = await self.cluster.coordinator(group_id, requests.purpose)
         try:
-            answers = await connection.call(offset_commit(group_id, offsets))
+            answers = await connection.call(requests.write(group_id, offsets))
         except RetriableError:
             self.cluster.coordinator_moved(group_id)
             raise
@@ -154,21 +156,25 @@ class GroupAdmin:
 
     async def _list_at(self, node_id: int) -> list[GroupListing]:
         connection = await self.cluster.connection(node_id, COORDINATOR)
-        answer = await connection.call(list_groups())
+        if not self._requests.are_supported(connection):
+            return []
+        answer = await connection.call(self._requests.listing())
         if answer.error_code:
             raise server_error(answer.error_code, f"groups of {connection.address}")
         return [
-            GroupListing(it.group_id, node_id, it.state)
+            GroupListing(it.group_id, node_id, it.state, it.group_type.lower())
             for it in answer.groups
-            if it.protocol_type in _CONSUMER_PROTOCOLS and it.group_type.lower() in _CONSUMER_TYPES
+            if self._requests.is_one(it)
         ]
 
     async def _committed_at(self, node_id: int, groups: Sequence[str]) -> dict[str, Committed]:
         found: dict[str, Committed] = {}
-        for start in range(0, len(groups), GROUPS_PER_REQUEST):
-            asked = groups[start : start + GROUPS_PER_REQUEST]
+        requests = self._requests
+        for start in range(0, len(groups), requests.per_request):
+            asked = groups[start : start + requests.per_request]
             try:
-                answers = await self._fetch(node_id, asked)
+                connection = await self.cluster.connection(node_id, requests.purpose)
+                answers = await requests.offsets(self.cluster, connection, asked)
             except RetriableError as error:
                 found |= dict.fromkeys(asked, error)
             else:
@@ -178,19 +184,14 @@ class GroupAdmin:
                 self.cluster.coordinator_moved(group)
         return found
 
-    async def _fetch(self, node_id: int, groups: Sequence[str]) -> dict[str, FetchedOffsets]:
-        connection = await self.cluster.connection(node_id, COORDINATOR)
-        try:
-            return await connection.call(group_offsets(groups))
-        except UnsupportedVersionError:
-            return {group: await connection.call(offset_fetch(group)) for group in groups}
-
 
 def _committed(group: str, answer: FetchedOffsets) -> Committed:
     if answer.error_code:
         return server_error(answer.error_code, f"committed offsets of group {group}")
-    return {
-        TopicPartition(it.topic, it.partition): it
-        for it in answer.offsets
-        if it.offset >= 0 and not it.error_code
-    }
+    found: dict[TopicPartition, FetchedOffset] = {}
+    for it in answer.offsets:
+        if it.error_code and it.error_code not in _NO_TOPIC:
+            return server_error(it.error_code, f"offset of group {group} in {it.topic}")
+        if it.offset >= 0 and not it.error_code:
+            found[TopicPartition(it.topic, it.partition)] = it
+    return found

@@ -102,8 +102,7 @@ class Fetcher:
         self._buffer_bytes = buffer_bytes
         self._room = 0
         self._next_check = 0.0
-        self.answered = 0
-        """Partitions that brokers answered for so far: without a new one no position and no end has changed."""
+        self._answered: set[TopicPartition] = set()
         cluster.pool.on_release.add(self._routes.wake)
 
     async def assign(
@@ -197,6 +196,11 @@ class Fetcher:
                     await self._arrived.wait()
         batches, self._batches = self._batches, []
         return batches
+
+    def take_answered(self) -> set[TopicPartition]:
+        """Return the partitions that brokers answered for since the last call: only their positions and ends changed."""
+        answered, self._answered = self._answered, set()
+        return answered
 
     def position(self, tp: TopicPartition) -> int:
         """Next offset wanted of ``tp``; negative while unknown."""
@@ -315,7 +319,7 @@ class Fetcher:
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
         """Take the batches of one answer, and carry out what the cursor's verdict asks for."""
-        self.answered += 1
+        self._answered.add(cursor.tp)
         if cursor.paused and not self._can_park(part):
             return  # it is read again
         position, attempts = cursor.position, cursor.attempts

@@ -24,7 +24,13 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from mm2py.protocol.error_codes import NONE, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE, server_error
+from mm2py.protocol.error_codes import (
+    NONE,
+    OFFSET_NOT_AVAILABLE,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    server_error,
+)
 from mm2py.protocol.fetch import (
     FETCH_KEY,
     FetchedPartition,
@@ -65,16 +71,25 @@ class LogReader:
     """All partitions of one topic, read over the cluster's connections.
 
     With ``waits_for_transactions`` its end is behind transactions that are open: one of them may hide what another
-    producer has committed behind it, and our own commit is answered before its marker is written.
+    producer has committed behind it, and our own commit is answered before its marker is written. Without
+    ``waits_for_topic`` a topic that is not there is an error at once: nothing creates it, perhaps.
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, *, clock: Clock, waits_for_transactions: bool = False
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        clock: Clock,
+        waits_for_transactions: bool = False,
+        waits_for_topic: bool = True,
     ) -> None:
         self._read_committed_ends = not waits_for_transactions
+        self._waits_for_topic = waits_for_topic
         self._cluster, self._topic, self._clock = cluster, topic, clock
         self._admin = Admin(cluster)
         self._positions: dict[TopicPartition, int] = {}
+        self._topic_id: bytes | None = None
         self._backoff = Backoff(
             cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms
         )
@@ -117,6 +132,8 @@ class LogReader:
             partitions = await self._partitions()
             self._positions = await self._offsets(partitions, EARLIEST)
         ends = await self._offsets(self._positions, LATEST)
+        for tp in [tp for tp, end in ends.items() if self._positions[tp] > end]:
+            await self._reset(tp)
         while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
             before = [self._positions[tp] for tp in behind]
             try:
@@ -172,7 +189,8 @@ class LogReader:
                 return [TopicPartition(self._topic, p.partition) for p in found[0].partitions]
             code = found[0].error_code if found else 3
             error = server_error(code, f"topic {self._topic}")
-            if not isinstance(error, RetriableError):
+            missing = code == UNKNOWN_TOPIC_OR_PARTITION and not self._waits_for_topic
+            if missing or not isinstance(error, RetriableError):
                 raise error
             await self._pause(error)
 
@@ -221,6 +239,10 @@ class LogReader:
         leaders: dict[int, list[TopicPartition]] = {}
         for tp in self._positions:
             leaders.setdefault((await self._cluster.leader(tp)).node_id, []).append(tp)
+        before, self._topic_id = self._topic_id, self._cluster.known_topic_id(self._topic)
+        if before not in (None, self._topic_id):  # deleted and created again: all of it is new
+            for tp in tuple(self._positions):
+                await self._reset(tp)
         polls = [
             asyncio.create_task(self._follow_node(node_id, partitions, handle, backoff))
             for node_id, partitions in leaders.items()
@@ -408,7 +430,7 @@ class LogReader:
         self._progress()
 
     async def _reset(self, tp: TopicPartition) -> None:
-        """Go to the log start: cleanup or truncation overtook us (auto.offset.reset=earliest)."""
+        """Go to the log start: cleanup, truncation or a new topic overtook us (auto.offset.reset=earliest)."""
         old = self._positions[tp]
         self._move(tp, (await self._offsets((tp,), EARLIEST))[tp])
         log.warning(

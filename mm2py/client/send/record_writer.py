@@ -10,6 +10,7 @@ Invariants (tests of the same names):
 3. A post that was taken back is not written later than the moment it was taken back: its connection is
    reset, and what follows goes out under a new producer epoch, behind which the broker refuses the old one.
 4. When the permit's term ends, every post that is not answered fails and is never written.
+5. A topic that may not be written fails its posts after some tries; later ones are tried anew.
 """
 
 import asyncio
@@ -24,7 +25,8 @@ from mm2py.client.send.sender import Sender
 from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, set_within
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import ConnectionFailedError, RetriableError
+from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
+from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
@@ -79,6 +81,7 @@ class RecordWriter:
             clock=clock,
             on_delivered=self._delivered,
             on_failed=self._failed,
+            on_stalled=self._stalled,
             permit=permit,
             whole_batches=True,
             transactions=transactions,
@@ -91,6 +94,8 @@ class RecordWriter:
         self._permit, self._term = permit, permit.term
         self._end_watch = permit.watch(self._permit_changed)
         self._unanswered: dict[TopicPartition, deque[Post]] = {}
+        self.stalled: dict[TopicPartition, Exception] = {}
+        """Partitions that are refused but tried again, with the cause."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._starting = asyncio.Lock()
@@ -193,6 +198,25 @@ class RecordWriter:
         self._note_answered(target)
         if refused is not None:
             refused.answer(error)
+
+    def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
+        if error is None:
+            self.stalled.pop(target, None)
+            return
+        self.stalled[target] = error
+        if isinstance(error, FatalServerError):
+            asyncio.get_running_loop().call_soon(self._refuse, target, error.code)
+
+    def _refuse(self, target: TopicPartition, code: int) -> None:
+        """The cluster denies the right to write here: fail what waits, the Sender alone would try without end (5)."""
+        error = server_error(code, f"Write on topic {target.topic}")
+        if self._transactions is not None:
+            self._transactions.broke(error)
+        waiting = self._unanswered.pop(target, deque())
+        self._sender.abandon(target)
+        self._note_answered(target)
+        for post in waiting:
+            post.answer(error)
 
     def _send_again(self, target: TopicPartition) -> None:
         """Send what is left of a partition from the beginning, under a new epoch."""

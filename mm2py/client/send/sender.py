@@ -249,6 +249,7 @@ class Sender:
         would be taken for duplicates of batches that are in the log, and what is still under way could be
         stored behind it.
         """
+        self._stalled.discard(target)
         lane = self._lanes.pop(target, None)
         if lane is None:
             return

@@ -6,36 +6,19 @@ caller ends it by setting the stop event.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, Literal, TypeVar, final
+from collections.abc import Awaitable, Callable
+from typing import Final, final
 
-from mm2py.clock import Clock, wait_or_stop
+from mm2py.clock import Clock, or_stop, wait_or_stop
 from mm2py.errors import RetriableError
 
-__all__ = ["Patience", "attempt", "or_stop"]
+__all__ = ["Patience", "attempt"]
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 LOG_EVERY_S: Final = 10.0
-
-T = TypeVar("T")
-
-
-async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:
-    """Wait for ``work``; None, and it is cancelled, when ``stop`` is set first."""
-    running = asyncio.ensure_future(work)
-    stopper = asyncio.ensure_future(stop.wait())
-    waits: set[asyncio.Future[T] | asyncio.Future[Literal[True]]] = {running, stopper}
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        return running.result() if running.done() else None
-    finally:
-        stopper.cancel()
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
 
 
 async def attempt(

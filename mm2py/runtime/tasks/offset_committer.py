@@ -37,6 +37,11 @@ class OffsetStore(Protocol):
         ...
 
 
+def _log_failure(cause: str) -> None:
+    if cause:
+        log.warning("offset commit failed: %s", cause)
+
+
 def _nothing() -> Collection[TopicPartition]:
     """Return no partition: nobody keeps a ledger."""
     return ()
@@ -55,6 +60,7 @@ class OffsetCommitter:
             it takes as long as that takes, and raises.
         withheld: partitions whose position must not be written yet (``EventSink.unwritten``).
         maps: offset maps, which are written before positions.
+        on_failure: called with the reason why positions cannot be written, and with an empty text when they are again.
     """
 
     def __init__(
@@ -67,7 +73,9 @@ class OffsetCommitter:
         timeout_ms: int | None,
         withheld: Callable[[], Collection[TopicPartition]] = _nothing,
         maps: TaskOffsetMaps | None = None,
+        on_failure: Callable[[str], None] = _log_failure,
     ) -> None:
+        self._on_failure = on_failure
         self._store = store
         self._connector = connector
         self._source_partition = source_partition
@@ -149,7 +157,7 @@ class OffsetCommitter:
                     done()
             if written and self._failing:
                 self._failing = False
-                log.info("offset commits work again partitions=%d", len(taken))
+                self._on_failure("")
             return written
 
     def _take(self) -> dict[TopicPartition, int]:
@@ -177,8 +185,7 @@ class OffsetCommitter:
             return
         self._failing = True
         cause = str(error) or f"no acknowledgement within {timeout_s:g} s"
-        log.warning(
-            "offset commit failed, positions stay pending and are retried; a kill now would copy"
-            " what came since the last commit again cause=%s",
-            cause,
+        self._on_failure(
+            "positions cannot be stored, they stay pending and are retried; a restart now may copy what came since"
+            f" the last commit again: {cause}"
         )

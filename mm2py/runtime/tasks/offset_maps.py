@@ -4,7 +4,8 @@ Flow: ``load`` at the start -> acknowledged runs, marks -> ``write`` -> ``mm2py.
 what it had acknowledged is noticed here: its offsets go back.
 
 Invariants, tests of the same names: 1 what is written covers every position that was acknowledged before; 2 what could
-not be written is written with the next turn; 3 only the open page of a partition is in memory.
+not be written is written with the next turn; 3 only the open page of a partition is in memory; 4 a topic that was deleted
+gets the open page of every partition again, and what its other pages had is unknown, not guessed.
 """
 
 import asyncio
@@ -28,6 +29,11 @@ def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
     """The caller does not listen."""
 
 
+def _log_refusal(cause: str) -> None:
+    if cause:
+        log.error("%s", cause)
+
+
 @final
 class TaskOffsetMaps:
     """Maps of the partitions that one task copies.
@@ -42,11 +48,13 @@ class TaskOffsetMaps:
         self.identical = identical
         self._maps: dict[TopicPartition, PartitionMap] = {}
         self._unwritten: dict[TopicPartition, list[Page]] = {}
-        self._refused = False
+        self._topics_lost = 0
         self._turn = asyncio.Lock()
         self._astray: set[TopicPartition] = set()
         """Partitions whose copy does not continue at the end of the map."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
+        self.on_refusal: Callable[[str], None] = _log_refusal
+        """Called with the reason why maps cannot be kept, and with an empty text when they are again."""
 
     def of(self, partition: TopicPartition) -> PartitionMap:
         """Return the map of a partition."""
@@ -63,7 +71,8 @@ class TaskOffsetMaps:
     @property
     def changed(self) -> bool:
         """Whether ``write`` would write anything."""
-        return bool(self._unwritten) or any(found.changed for found in self._maps.values())
+        lost = self._store.topics_lost != self._topics_lost
+        return lost or bool(self._unwritten) or any(it.changed for it in self._maps.values())
 
     async def load(self, partitions: Collection[TopicPartition]) -> None:
         """Continue where the stored maps of these partitions end.
@@ -78,6 +87,8 @@ class TaskOffsetMaps:
             raise
         except Mm2pyError as error:
             self._note_refusal(error)
+        if not self._maps:  # else some of them may still have to be written again
+            self._topics_lost = self._store.topics_lost
         for partition in partitions:
             self._maps.pop(partition, None)
             self._unwritten.pop(partition, None)
@@ -104,6 +115,14 @@ class TaskOffsetMaps:
             )
             covered = found.covered
             found.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
+        else:
+            log.warning(
+                "records are copied again: the position was set back, or the topic of the positions was deleted"
+                " partition=%s first_offset=%d last_offset=%d",
+                partition,
+                max(position, 0),
+                found.covered - 1,
+            )
         return position
 
     def epoch(self, partition: TopicPartition) -> int:
@@ -182,6 +201,11 @@ class TaskOffsetMaps:
             await self._write()
 
     async def _write(self) -> None:
+        if self._store.topics_lost != self._topics_lost:
+            self._topics_lost = self._store.topics_lost
+            self._unwritten = {}
+            for found in self._maps.values():
+                found.lose_pages()
         await self._deepen()
         pages = {it: found.take() for it, found in self._maps.items() if found.changed}
         for partition, changed in pages.items():
@@ -201,9 +225,8 @@ class TaskOffsetMaps:
                 for partition, before in writing.items():
                     newer = self._unwritten.get(partition, [])
                     self._unwritten[partition] = _joined(before, newer)
-        if written and self._refused:
-            self._refused = False
-            log.info("offset map is written again partitions=%d", len(writing))
+        if written and writing:
+            self.on_refusal("")
 
     async def _deepen(self) -> None:
         """Cut maps whose target lost more than their open page."""
@@ -216,13 +239,10 @@ class TaskOffsetMaps:
                 self.on_loss(partition, loss)
 
     def _note_refusal(self, error: Mm2pyError) -> None:
-        if not self._refused:
-            self._refused = True
-            log.error(
-                "offset map cannot be kept, records are copied all the same; offsets are translated by offset"
-                " syncs only, and a kill may double records cause=%s",
-                error,
-            )
+        self.on_refusal(
+            "the offset map cannot be kept, records are copied all the same; offsets are translated by offset syncs"
+            f" only, and a kill may double records: {error}"
+        )
 
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:

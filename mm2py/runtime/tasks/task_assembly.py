@@ -6,6 +6,7 @@ returns records -> ``WorkerTask``. It opens no connection.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from typing import Final, TypeGuard, cast, final
 
@@ -144,6 +145,7 @@ class TaskAssembly:
             timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
             maps=maps,
+            on_failure=partial(context.report_finding, "offset commits"),
         )
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)

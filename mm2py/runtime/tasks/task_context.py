@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
@@ -138,6 +139,7 @@ class WorkerTaskContext:
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
         self.maps.on_loss = self.report_target_loss
+        self.maps.on_refusal = partial(self.report_finding, "offset map")
         self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
@@ -339,6 +341,10 @@ class WorkerTaskContext:
     def report_target_loss(self, partition: TopicPartition, loss: TargetLoss) -> None:
         """Log records that the target had acknowledged and lost; they are not copied again."""
         text = f"the target lost its offsets {loss.first_target} to {loss.last_target}"
+        if not loss.first_target:
+            text += (
+                ": its topic was deleted or created again, or the replication policy names it anew"
+            )
         first, last = loss.first_source, loss.last_source
         if self._report(EventKind.TARGET_LOST, partition, first, last, text):
             log.error(

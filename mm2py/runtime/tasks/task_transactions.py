@@ -54,7 +54,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LEDGER_S: Final = 1.0
-SLOW_S: Final = 30.0
+SLOW_S: Final = 10.0
 """A commit takes milliseconds."""
 
 POLL_MS: Final = 100
@@ -226,6 +226,15 @@ class TaskTransactions:
             await self._writer.start()
             await self._sender.start()
 
+    @property
+    def held_up_by(self) -> str:
+        """Return why a commit takes long, as far as that is known here."""
+        stalled = self._writer.stalled
+        if not stalled:
+            return "the target holds it up"
+        target, cause = next(iter(stalled.items()))
+        return f"{target} cannot be written: {cause}; a worker that starts creates topics that are missing"
+
     def check_target(self, topic: str) -> None:
         """Refuse records for the topic that holds their own positions, as Connect does."""
         if topic == self.topic:
@@ -307,6 +316,11 @@ class TransactionMaps(MapStore):
         """Name of the topic, empty where maps are not kept."""
         return self._maps.topic
 
+    @property
+    def topics_lost(self) -> int:
+        """As of the maps that are read."""
+        return self._maps.topics_lost
+
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
         """Return the newest committed page of each partition that has a map."""
         return await self._maps.load(partitions)
@@ -330,6 +344,7 @@ class TransactionCommits:
         commit: commits what is acknowledged: positions, then what was delivered, then ``task.commit``.
         pending: whether there are positions without data to write.
         idle_s: how long those may wait.
+        report: called with the cause while a commit takes long, and with an empty text when it is done.
     """
 
     def __init__(
@@ -340,7 +355,9 @@ class TransactionCommits:
         *,
         idle_s: float,
         clock: Clock,
+        report: Callable[[str], None],
     ) -> None:
+        self._report = report
         self._parts, self._commit_now, self._pending = parts, commit, pending
         self._idle_s, self._clock = idle_s, clock
         self._running: asyncio.Task[None] | None = None
@@ -359,15 +376,14 @@ class TransactionCommits:
         """Commit, or join the commit that is under way (4)."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_commit(), name="transaction commit")
-        running, waited_s = self._running, 0.0
+        running, is_slow = self._running, False
         while not running.done():
             await asyncio.wait({running}, timeout=SLOW_S)  # which, cancelled, leaves it running
             if not running.done():
-                waited_s += SLOW_S
-                log.warning(
-                    "transaction is not committed yet, the target holds it up waited_s=%.0f",
-                    waited_s,
-                )
+                is_slow = True
+                self._report(f"a transaction is not committed yet: {self._parts.held_up_by}")
+        if is_slow:
+            self._report("")
         running.result()
 
     async def finish(self, timeout_s: float) -> None:

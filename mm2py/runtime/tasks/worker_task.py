@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, TakesOver
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
-from mm2py.clock import Clock, until_tick_s, wait_or_stop
+from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMovedError
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
@@ -140,6 +141,7 @@ class WorkerTask:
                 lambda: bool(committer.pending or context.maps.changed) and permit.valid,
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
+                report=partial(context.report_finding, "offset commits"),
             )
         context.listen(self)
 
@@ -247,11 +249,16 @@ class WorkerTask:
 
     async def _start(self) -> bool:
         patience = Patience(self._clock, self._settings.target_name, self._stop)
-        start = self._sender.start if self._transactions is None else self._transactions.start
+        start = self._sender.start if self._transactions is None else self._start_transactions
         if not await self._patiently(start, patience):
             return False
         patience = Patience(self._clock, "the task's start", self._stop)
         return await self._patiently(self._task.start, patience)
+
+    async def _start_transactions(self) -> None:
+        """Start them, or stop waiting: fencing waits for the herder, which may wait for the end of this task."""
+        assert self._transactions is not None
+        await or_stop(self._transactions.start(), self._stop)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[None]], patience: Patience) -> bool:
         while not self._stop.is_set():

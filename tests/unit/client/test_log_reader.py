@@ -7,7 +7,12 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
-from mm2py.errors import FatalServerError, ProtocolError, RequestTimedOutError
+from mm2py.errors import (
+    FatalServerError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableServerError,
+)
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import HEADER, crc32c
 from mm2py.protocol.records import NewRecord, Record, encode_batch
@@ -33,7 +38,9 @@ def batch(*values: str, attributes: int = 0) -> bytes:
 
 
 @asynccontextmanager
-async def log_reader(*, api_timeout_ms: int = 5000) -> AsyncGenerator[tuple[FakeBroker, LogReader]]:
+async def log_reader(
+    *, api_timeout_ms: int = 5000, topic: str = "log", waits_for_topic: bool = True
+) -> AsyncGenerator[tuple[FakeBroker, LogReader]]:
     async with FakeBroker(topics={"log": 2}) as broker:
         cluster = Cluster(
             ConnectionSettings(
@@ -45,7 +52,10 @@ async def log_reader(*, api_timeout_ms: int = 5000) -> AsyncGenerator[tuple[Fake
             alias="x",
         )
         try:
-            yield broker, LogReader(cluster, "log", clock=SYSTEM_CLOCK)
+            yield (
+                broker,
+                LogReader(cluster, topic, clock=SYSTEM_CLOCK, waits_for_topic=waits_for_topic),
+            )
         finally:
             await cluster.close()
 
@@ -138,10 +148,10 @@ async def test_a_topic_that_may_not_be_read_is_an_error() -> None:
 
 
 async def test_a_leader_that_stays_away_ends_the_read_with_its_cause() -> None:
-    async with log_reader(api_timeout_ms=50) as (broker, reader):
+    async with log_reader(api_timeout_ms=500) as (broker, reader):
         broker.append(TP, batch("a"))
         broker.fail_next(FETCH, 6, 10_000)
-        with pytest.raises(RequestTimedOutError, match="50 ms: NOT_LEADER_OR_FOLLOWER"):
+        with pytest.raises(RequestTimedOutError, match="500 ms: NOT_LEADER_OR_FOLLOWER"):
             await read(reader)
 
 
@@ -163,3 +173,19 @@ async def test_many_batches_take_several_fetches() -> None:
             f"{n:03}".encode() for n in range(60)
         ]
         assert broker.count(FETCH) > 2
+
+
+async def test_a_topic_that_need_not_exist_is_not_waited_for() -> None:
+    async with log_reader(topic="missing", waits_for_topic=False) as (_, reader):
+        with pytest.raises(RetriableServerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            await read(reader)
+
+
+async def test_a_topic_that_was_created_again_is_read_from_its_beginning() -> None:
+    async with log_reader() as (broker, reader):
+        broker.append(TP, batch("a"))
+        broker.append(TP, batch("b"))
+        assert values(await read(reader)) == [b"a", b"b"]
+        broker.create_topic("log", 2)
+        broker.append(TP, batch("c"))
+        assert values(await read(reader)) == [b"c"]

@@ -13,7 +13,11 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import Mm2pyError
 from mm2py.protocol.batch_stage import sign
-from mm2py.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
+from mm2py.protocol.error_codes import (
+    FENCED_LEADER_EPOCH,
+    NOT_LEADER_OR_FOLLOWER,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import eventually
@@ -184,3 +188,14 @@ async def test_a_log_that_starts_at_its_end_hands_on_chosen_partitions_and_new_r
         await asyncio.gather(tail, return_exceptions=True)
         await cluster.close()
         assert (count, sorted(it or b"" for it in seen)) == (3, [b"new", b"newer"])
+
+
+async def test_a_topic_that_was_created_again_is_read_from_its_beginning(bench: Bench) -> None:
+    bench.broker.append(TP, batch("b"))
+    await bench.saw(b"a", b"b")
+    bench.broker.create_topic("log", 2)
+    bench.broker.append(TP, batch("c"))
+    bench.broker.append(TP, batch("d"))
+    bench.broker.append(TP, batch("e"))  # its end is behind the position in the old one
+    bench.broker.fail_next(FETCH, UNKNOWN_TOPIC_OR_PARTITION, 1)
+    await eventually(lambda: bench.seen[-3:] == [b"c", b"d", b"e"])

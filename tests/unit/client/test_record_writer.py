@@ -13,8 +13,12 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
-from mm2py.errors import PartitionError, RetriableError
-from mm2py.protocol.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
+from mm2py.errors import FatalServerError, PartitionError, RetriableError
+from mm2py.protocol.error_codes import (
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    TOPIC_AUTHORIZATION_FAILED,
+)
 from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.protocol.records import NewRecord, decode_batches
 from mm2py.testing.broker import FakeBroker
@@ -190,3 +194,20 @@ async def test_a_closed_writer_fails_every_post_once() -> None:
         hold.release()
         (error,) = it.answers["under way"]
         assert isinstance(error, RetriableError)
+
+
+async def test_invariant_5_a_topic_that_may_not_be_written_fails_its_posts_and_is_tried_anew() -> (
+    None
+):
+    async with rig() as it:
+        it.broker.fail_next(PRODUCE_KEY, TOPIC_AUTHORIZATION_FAILED, 5)
+        it.post("first")
+        it.post("second")
+        async with asyncio.timeout(20):
+            while not (it.answers["first"] and it.answers["second"]):  # noqa: ASYNC110 - a callback
+                await asyncio.sleep(0)
+        for (answer,) in it.answers.values():
+            assert isinstance(answer, FatalServerError)
+            assert TP.topic in str(answer)
+        await it.writer.write(TP, [NewRecord(b"third", b"v", (), -1)])
+        assert it.stored() == ["third"]

@@ -57,6 +57,7 @@ class FakeGroups:
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self.asked: list[set[str]] = []
         self.lists = 0
+        self.supported = True
         self.log: FakeLog | None = None
         """``__consumer_offsets``, where commits are written too."""
 
@@ -85,6 +86,12 @@ class FakeGroups:
         for tp in self.offsets.pop(group, {}):
             if self.log is not None:
                 self.log.append(*commit_record(group, tp, None))
+
+    async def are_supported(self) -> bool:
+        """Return what the test says, or raise."""
+        if self.broken is not None:
+            raise self.broken
+        return self.supported
 
     async def list_groups(self) -> GroupCatalog:
         """Return all groups."""
@@ -244,6 +251,7 @@ class GroupRegion(Region):
     def __init__(self) -> None:
         super().__init__({})
         self.at_source, self.at_target = FakeGroups(), FakeGroups()
+        self.shares_at_source, self.shares_at_target = FakeGroups(), FakeGroups()
         self.logs: dict[tuple[str, str], FakeLog] = {}
         self.map, self.map_back = FakeMap(), FakeMap()
         self.commits = self.at_source.log = self.log("A", CONSUMER_OFFSETS)
@@ -254,7 +262,8 @@ class GroupRegion(Region):
 
     def open_groups(self, props: Mapping[str, str], alias: str, clock: Clock) -> GroupSession:
         groups = self.at_source if alias == "A" else self.at_target
-        return GroupSession(self._session(props), groups)
+        shares = self.shares_at_source if alias == "A" else self.shares_at_target
+        return GroupSession(self._session(props), groups, shares)
 
     def open_log(
         self, props: Mapping[str, str], alias: str, topic: str, clock: Clock

@@ -8,9 +8,7 @@ from mm2py.errors import ConnectionFailedError, FatalError, Mm2pyError
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.group_watch import (
-    IN_TURN_PER_ROUND,
-    LATELY_PER_ROUND,
-    NEW_PER_ROUND,
+    CONSUMER_PACE,
     GroupShare,
     GroupWatch,
 )
@@ -119,8 +117,7 @@ async def test_the_number_of_groups_asked_per_second_is_bounded() -> None:
     async with watching(follows=False, groups=3_000) as bench:
         await bench.clock.advance(20)
         assert all(bench.offset(f"g{number}") == 1 for number in range(3_000))
-        most = NEW_PER_ROUND + LATELY_PER_ROUND + IN_TURN_PER_ROUND
-        assert max(map(len, bench.groups.asked)) <= most
+        assert max(map(len, bench.groups.asked)) <= sum(CONSUMER_PACE)
         for number in range(100):
             bench.groups.put(f"g{number}", t_0=2)
         await bench.clock.advance(16)  # all have had their turn

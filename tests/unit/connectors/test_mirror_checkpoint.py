@@ -175,6 +175,18 @@ async def test_a_checkpoints_topic_that_kafka_would_empty_is_a_problem(
     await connector.stop()
 
 
+async def test_a_checkpoints_topic_that_was_deleted_is_created_again() -> None:
+    region, context = GroupRegion(), FakeConnectorContext()
+    connector = connector_of(region)
+    await connector.start(context)
+    await context.clock.advance(1)
+    region.target.created.clear()
+    await context.clock.advance(60)
+    assert [it.name for it in region.target.created] == ["A.checkpoints.internal"]
+    assert context.reconfigurations == 1
+    await connector.stop()
+
+
 async def test_a_source_that_is_away_is_tried_again_by_the_runtime() -> None:
     region = GroupRegion()
     region.at_source.broken = ConnectionFailedError("away")
@@ -308,7 +320,7 @@ async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
         del region.at_source.errors["g1"]
         assert [it.group for it in await bench.polled(3)] == ["g1"]
         assert bench.context.findings == {}
-    assert caplog.text.count("group is not checkpointed group=g1 cause=") == 1
+    assert caplog.text.count("group offsets cannot be read group=g1 cause=") == 1
 
 
 async def test_topics_that_are_not_chosen_and_offsets_before_all_syncs_have_no_checkpoint() -> None:

@@ -355,6 +355,25 @@ async def test_while_nothing_is_answered_or_delivered_partitions_are_looked_at_s
         assert bench.context.lag_reports == quiet + 1, "what arrives is seen in the next second"
 
 
+async def test_a_partition_of_which_nothing_comes_is_not_looked_at_for_the_others() -> None:
+    bench = Bench(stored={T0: 9, T1: 9})
+    async with running(bench):
+        bench.reader.lags = {T0: 50, T1: 7}
+        bench.reader.quiet = True
+        for _ in range(5):
+            await bench.context.clock.advance(1.0)
+            await bench.task.poll(1)
+        bench.reader.lags = {T0: 60, T1: 8}
+        bench.reader.news = {T0}
+        await bench.context.clock.advance(1.0)
+        await bench.task.poll(1)
+        assert bench.context.lags == {T0: (60, -1), T1: (7, -1)}
+        for _ in range(5):
+            await bench.context.clock.advance(1.0)
+            await bench.task.poll(1)
+        assert bench.context.lags[T1] == (8, -1), "all of them, now and then"
+
+
 def test_source_partitions_are_stored_in_javas_member_order() -> None:
     assert list(Bench().task.source_partition(DASH).items()) == [
         ("cluster", "A"),

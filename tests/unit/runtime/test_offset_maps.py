@@ -52,6 +52,7 @@ class BrokenMaps:
     """A store that refuses writes until its error is cleared."""
 
     topic = "maps"
+    topics_lost = 0
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error
@@ -212,17 +213,19 @@ async def test_invariant_1_a_stored_position_is_never_ahead_of_the_map() -> None
     assert len(store.writes) == 1
 
 
-async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -> None:
     broken = BrokenMaps(ConfigError("cleanup.policy of the topic is delete"))
     maps = TaskOffsetMaps(broken)
+    reports: list[str] = []
+    maps.on_refusal = reports.append
     maps.of(ORDERS).add(0, 10, 0)
     await maps.write()
     await maps.write()
-    assert caplog.text.count("offset map cannot be kept") == 1
+    assert "offset map cannot be kept" in reports[0]
+    assert "cleanup.policy of the topic is delete" in reports[0]
     broken.error = None
     await maps.write()
+    assert not reports[-1]
     assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)
 
 
@@ -270,3 +273,43 @@ async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> Non
     set_back = await restored(topic, ORDERS)
     assert set_back.resume(ORDERS, 3) == 3
     assert set_back.target_end(ORDERS, OLD) == -1
+
+
+async def test_invariant_4_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again() -> (
+    None
+):
+    topic = MemoryTopic("map")
+    store = stored_maps(topic)
+    await store.start()
+    maps, idle = TaskOffsetMaps(store), TaskOffsetMaps(store)
+    end = PAGE_SEGMENTS + 5
+    for at in range(end):
+        maps.of(ORDERS).add(2 * at, 1, at)
+    idle.of(BILLS).add(0, 10, 0)
+    await maps.write()
+    await idle.write()
+    topic.recreate()
+    maps.of(ORDERS).add(2 * end, 1, end)
+    await maps.write()  # notices it
+    for each in (maps, idle):
+        assert each.changed
+        await each.write()
+        assert not each.changed
+    new = stored_maps(topic)
+    await new.start()
+    orders, bills = new.index.of(ORDERS), new.index.of(BILLS)
+    assert orders is not None
+    assert bills is not None
+
+    def page(ref: PageRef) -> Page:
+        (record,) = [it for it in topic.records if it.offset == ref.position]
+        assert record.value is not None
+        return decode_page(ref.number, record.value)
+
+    assert to_target(orders, 10, page) == (Place.UNKNOWN, -1), "its page was lost"
+    assert to_target(orders, 2 * end, page) == (Place.COPIED, end)
+    assert to_target(bills, 3, page) == (Place.COPIED, 3)
+    again = TaskOffsetMaps(new)
+    await again.load([ORDERS])
+    assert again.resume(ORDERS, -1) == 2 * end + 1
+    assert again.of(ORDERS).target_end == end + 1

@@ -10,14 +10,18 @@ import pytest
 
 from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
 from mm2py.api.task import Outgoing, Run
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
+from mm2py.testing.broker import FakeBroker
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -56,6 +60,7 @@ class Bench:
         acknowledge: bool = True,
         fail_on_gap: bool = False,
         settings: TaskSettings | None = None,
+        transactions: TaskTransactions | None = None,
     ) -> None:
         self.clock = EagerClock()
         self.task = task
@@ -85,11 +90,12 @@ class Bench:
         self.running = WorkerTask(
             task,
             context=self.context,
-            sender=self.sender,
+            sender=self.sender if transactions is None else transactions.sender,
             committer=self.committer,
             settings=settings or TaskSettings(),
             on_status=self.statuses,
             permit=self.permit,
+            transactions=transactions,
         )
 
     async def run(self, condition: object = None, *, deadline_s: float = 5.0) -> None:
@@ -469,3 +475,36 @@ async def test_a_log_that_a_late_write_moved_fails_the_task_so_that_its_next_sta
     assert isinstance(bench.running.status.cause, TargetMovedError)
     assert bench.events == []
     assert bench.position("orders") is None
+
+
+async def test_a_task_that_waits_for_the_fencing_of_its_predecessors_stops_at_once() -> None:
+    """Fencing goes through the herder's queue, which waits while the herder stops this task."""
+    asked = asyncio.Event()
+
+    async def fence() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def verify() -> None:
+        """Nothing changed."""
+
+    async with FakeBroker(topics={"offsets": 1}) as broker:
+        settings = ConnectionSettings(bootstrap_servers=broker.bootstrap_servers)
+        cluster = Cluster(settings, alias="B")
+        transactions = TaskTransactions(
+            cluster,
+            ProducerSettings(connection=settings),
+            "A-mm2-MirrorSourceConnector-0",
+            store=FakeStore(),
+            topic="offsets",
+            fence=fence,
+            verify=verify,
+            interval_s=0.1,
+            clock=SYSTEM_CLOCK,
+        )
+        bench = Bench(FakeTask(), transactions=transactions)
+        bench.running.start()
+        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(bench.running.stop(inf), 10)
+        assert not bench.statuses.words, "it never ran"
+        await cluster.close()

@@ -161,3 +161,18 @@ def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:
 
     with pytest.raises(RetriableError, match="not visible"):
         _ensure(Blind(), OFFSETS)
+
+
+def test_a_topic_that_was_deleted_is_created_again() -> None:
+    admin = FakeAdmin()
+    topics = InternalTopics(admin, clock=EagerClock())
+    topics.add(OFFSETS)
+
+    async def ask() -> None:
+        await topics.partitions(OFFSETS.name)
+        await topics.restore(OFFSETS.name)  # it is there
+        admin.existing = 0
+        await topics.restore(OFFSETS.name)
+
+    asyncio.run(ask())
+    assert [topic.name for topic in admin.created] == [OFFSETS.name] * 2

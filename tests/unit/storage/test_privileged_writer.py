@@ -1,5 +1,6 @@
 """The leader's transactional writer of the config topic, on a fake broker."""
 
+import asyncio
 from math import inf
 
 import pytest
@@ -9,6 +10,7 @@ from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import RetriableError
+from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
@@ -76,4 +78,36 @@ async def test_the_right_ends_with_the_membership() -> None:
         assert not leader.writer.claimed
         with pytest.raises(RetriableError):
             await leader.writer.write([(b"connector-c", b"{}")])
+        await leader.close()
+
+
+async def test_a_write_ends_as_soon_as_the_membership_is_in_doubt() -> None:
+    """The herder waits for it, and only the herder can join again: a write that waited for that would wait for ever."""
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        leader = Leader(broker)
+        await leader.writer.claim()
+        hold = broker.hold(PRODUCE_KEY)
+        writing = asyncio.create_task(leader.writer.write([(b"connector-c", b"{}")]))
+        await hold.arrived.wait()
+        leader.permit.revoke()
+        with pytest.raises(RetriableError, match="can be safely"):
+            await asyncio.wait_for(writing, 30)
+        hold.release()
+        assert not leader.writer.claimed
+        await leader.close()
+
+
+@pytest.mark.parametrize("claims", [True, False])
+async def test_nothing_is_begun_while_the_membership_is_in_doubt(claims: bool) -> None:
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        leader = Leader(broker)
+        await leader.writer.claim()
+        leader.permit.revoke()
+        work = leader.writer.claim() if claims else leader.writer.write([(b"connector-c", b"{}")])
+        with pytest.raises(RetriableError):
+            await asyncio.wait_for(work, 30)
+        leader.permit.grant(inf)
+        await leader.writer.claim()
+        await leader.writer.write([(b"connector-c", b"{}")])
+        assert len(broker.cluster.transactions.committed) == 1
         await leader.close()

@@ -29,6 +29,7 @@ class Rig:
     writer: RecordWriter
     new_reader: Callable[[], LogReader]
     table: KafkaTable
+    restored: asyncio.Event
     seen: list[tuple[int, bytes | None, bytes | None]] = field(
         default_factory=list[tuple[int, bytes | None, bytes | None]]
     )
@@ -63,9 +64,16 @@ async def rig(*, permit: Permit = UNLIMITED, follow: bool = True) -> AsyncGenera
         def reader() -> LogReader:
             return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
 
-        table = KafkaTable("t", prepare=_partitions, writer=writer, reader=reader, follow=follow)
+        restored = asyncio.Event()
+
+        async def restore() -> None:
+            restored.set()
+
+        table = KafkaTable(
+            "t", prepare=_partitions, writer=writer, reader=reader, follow=follow, restore=restore
+        )
         try:
-            yield Rig(broker, writer, reader, table)
+            yield Rig(broker, writer, reader, table, restored)
         finally:
             await table.stop()
             await writer.close()
@@ -162,6 +170,19 @@ async def test_a_cancelled_post_is_taken_back_before_what_follows() -> None:
         await it.table.post([(b"k", b"second")])
         await it.table.read_to_end(10)
         assert it.seen[-1][2] == b"second"
+
+
+async def test_invariant_6_a_post_that_is_taken_back_has_the_topic_looked_for() -> None:
+    async with rig() as it:
+        await it.start()
+        await it.table.post([(b"k", b"first")])
+        assert not it.restored.is_set()
+        hold = it.broker.hold(PRODUCE_KEY)
+        post = it.table.post([(b"k", b"second")])
+        await hold.arrived.wait()
+        post.cancel()
+        await asyncio.wait_for(it.restored.wait(), 10)
+        hold.release()
 
 
 async def test_a_stop_fails_what_is_not_acknowledged() -> None:

@@ -25,6 +25,7 @@ PART: Mapping[str, object] = {
 GROUP: Mapping[str, object] = {
     "flow": "A->B",
     "group": "bil/ling",
+    "type": "consumer",
     "state": "Stable",
     "state_there": "",
     "members": 3,
@@ -68,9 +69,9 @@ def test_list_prints_what_would_be_read_again() -> None:
     ended = api().run("group", "list", "A/B")
     assert (ended.code, ended.err) == (0, "")
     title, row = ended.out.splitlines()
-    assert title.split()[:2] == ["GROUP", "STATE"]
+    assert title.split()[:3] == ["GROUP", "TYPE", "STATE"]
     assert "it has members on the target" in row
-    assert row.split()[:4] == ["bil/ling", "Stable", "1", "10"]
+    assert row.split()[:5] == ["bil/ling", "consumer", "Stable", "1", "10"]
 
 
 def test_a_group_that_would_skip_ends_with_3() -> None:

@@ -1,0 +1,91 @@
+"""The groups of one kind, with where they would continue on the target.
+
+Flow: ``GroupWatch`` (offsets of the source) and ``OffsetTranslator`` (what is known of the copies) -> ``renew`` -> the
+checkpoints that changed, which the task writes where groups of this kind have checkpoints -> ``GroupSync``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.types import TopicPartition
+from mm2py_connectors.group_sync import GroupSync
+from mm2py_connectors.group_watch import GroupWatch
+from mm2py_connectors.offset_translator import OffsetTranslator
+
+__all__ = ["TranslatedGroups"]
+
+GROUPS_PER_ROUND: Final = 1_000
+LONGEST_ROUND_S: Final = 0.5
+
+
+@final
+class TranslatedGroups:
+    """Groups of one task.
+
+    Args:
+        watch: their offsets at the source.
+        translator: of the flow.
+        checkpoints: by group; those of before are put there by the caller, ``GroupSync`` reads them.
+        copy_of: name of a source topic on the target.
+        sync: writes their offsets to the target; None where that is off.
+    """
+
+    def __init__(
+        self,
+        watch: GroupWatch,
+        translator: OffsetTranslator,
+        checkpoints: dict[str, dict[TopicPartition, Checkpoint]],
+        *,
+        copy_of: Callable[[str], str],
+        sync: GroupSync | None,
+        clock: Clock,
+    ) -> None:
+        self.watch, self.sync, self._translator = watch, sync, translator
+        self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the source has changes that no round has taken yet."""
+        return self.watch.has_changes
+
+    async def renew(self, moved: Mapping[TopicPartition, int]) -> list[Checkpoint]:
+        """Translate what changed, and what is behind ``moved`` (``OffsetTranslator.take_moved``), for half a second at most."""
+        watch = self.watch
+        for group in watch.take_gone():
+            self._checkpoints.pop(group, None)
+            if self.sync is not None:
+                self.sync.forget(group)
+        groups = dict.fromkeys(watch.take_changed(GROUPS_PER_ROUND))
+        groups |= dict.fromkeys(watch.groups_behind(moved))
+        changes: list[Checkpoint] = []
+        end = self._clock.monotonic() + LONGEST_ROUND_S
+        for group in tuple(groups):
+            if self._clock.monotonic() > end:  # pages of the map had to be read
+                watch.put_back(groups)
+                break
+            changes += await self._changes_of(group)
+            del groups[group]
+            if self.sync is not None:
+                self.sync.want((group,))
+        return changes
+
+    async def _changes_of(self, group: str) -> Sequence[Checkpoint]:
+        known = self._checkpoints.get(group, {})
+        changes: list[Checkpoint] = []
+        for source, offset in tuple(self.watch.offsets(group).items()):
+            downstream = await self._translator.translate(source, offset.offset)
+            if downstream is None:
+                continue
+            target = TopicPartition(self._copy_of(source.topic), source.partition)
+            last = known.get(target)
+            # It goes back only where the group went back.
+            if last is None or offset.offset < last.upstream or downstream > last.downstream:
+                known[target] = new = Checkpoint(
+                    group, target, offset.offset, downstream, offset.metadata
+                )
+                changes.append(new)
+        if known:
+            self._checkpoints[group] = known
+        return changes

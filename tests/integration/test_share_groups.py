@@ -1,0 +1,375 @@
+"""Share groups (KIP-932) move to the other cluster: their start offsets are there, exactly translated, and never go back.
+
+The share consumers are those of librdkafka, and Java's kafka-share-groups reads what the target has for them.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka.admin._acl import AclOperation
+from typer.testing import CliRunner
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.client.connect.group_requests import SHARE_GROUPS
+from mm2py.config.clients import connection_settings
+from mm2py.embedded.java import run_java
+from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.errors import Mm2pyError
+from mm2py.types import TopicPartition as Partition
+from mm2py_workers.cli import app
+from tests.integration.cluster_changes import forbid_group, permit_group, set_group_config
+from tests.integration.conftest import ANY_SESSION, CreateTopic
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.test_group_commands import commit_at, offset_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+log = logging.getLogger(__name__)
+
+SYNC: Final = {"{source}->{target}.sync.group.offsets.enabled": "true"}
+RECORDS: Final = 100
+DELIVERIES: Final = 5
+"""``group.share.delivery.count.limit`` of a broker that does not set it."""
+
+
+class Shares:
+    """One member of a share group that acknowledges record by record."""
+
+    def __init__(self, region: KafkaAddress, topic: str, group: str) -> None:
+        # A new share group begins behind the last record otherwise.
+        set_group_config(region, group, "share.auto.offset.reset", "earliest")
+        self._consumer = ShareConsumer(
+            {
+                "bootstrap.servers": region.bootstrap_servers,
+                "group.id": group,
+                "share.acknowledgement.mode": "explicit",
+                "log_level": 2,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self.released = Counter[int]()
+
+    def read(self, wanted: int) -> list[int]:
+        """Return the numbers in at least so many records; all are acknowledged, and the broker has stored that."""
+        found: list[int] = []
+        deadline = time.monotonic() + 60
+        while len(found) < wanted:
+            assert time.monotonic() < deadline, f"{len(found)} of {wanted} records"
+            found += self.take()
+            self.commit()
+        return found
+
+    def take(self, *, leave: float = 0.0) -> list[int]:
+        """Return the numbers of the next records, each acknowledged; the broker has that with ``commit``.
+
+        That part of them which ``leave`` says is given back instead.
+        """
+        found: list[int] = []
+        for message in self._consumer.poll(1.0) or ():
+            assert message.error() is None
+            if random.random() < leave:
+                self.released[int(message.value() or b"-1")] += 1
+                self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
+                continue
+            found.append(int(message.value() or b"-1"))
+            self._consumer.acknowledge(message)
+        return found
+
+    def commit(self) -> None:
+        self._consumer.commit_sync()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def produce(region: KafkaAddress, topic: str, first: int, count: int) -> None:
+    client = Producer({"bootstrap.servers": region.bootstrap_servers})
+    for number in range(first, first + count):
+        client.produce(topic, b"%d" % number, partition=0)
+    assert client.flush(60) == 0
+
+
+def start_offsets(region: KafkaAddress, group: str) -> dict[tuple[str, int], int]:
+    """Return the start offsets of a group, as Java's kafka-share-groups has them."""
+    done = run_java(
+        "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+        *("--bootstrap-server", region.bootstrap_servers),
+        *("--describe", "--offsets", "--group", group),
+    )
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
+    return {(row[1], int(row[2])): int(row[3]) for row in rows if row[3] != "-"}
+
+
+@pytest.fixture
+def flow(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> tuple[Flow, str, str]:
+    """A flow, its topic with a hundred records, and the name of a group."""
+    topic = unique("orders")
+    create_topic(region_a, topic, 1)
+    produce(region_a, topic, 0, RECORDS)
+    return write_flow(tmp_path, region_a, region_b, topic, SYNC), topic, unique("shares")
+
+
+def until_at(region: KafkaAddress, group: str, topic: str, offset: int, worker: Mirror) -> None:
+    until(
+        lambda: start_offsets(region, group).get((topic, 0)) == offset,
+        90,
+        lambda: f"{group} at {offset}, it is {start_offsets(region, group)}",
+        alive=worker,
+    )
+
+
+def test_a_share_group_continues_on_the_target_with_its_next_record(
+    flow: tuple[Flow, str, str],
+) -> None:
+    """It has read everything; the records that come later are the first it gets there, none skipped, none again."""
+    mirror, topic, group = flow
+    member = Shares(mirror.source, topic, group)
+    assert member.read(RECORDS) == list(range(RECORDS))
+    member.close()
+    with Mirror(mirror.file) as worker:
+        until_at(mirror.target, group, mirror.remote(topic), RECORDS, worker)
+        produce(mirror.source, topic, RECORDS, 20)
+        moved = Shares(mirror.target, mirror.remote(topic), group)
+        assert moved.read(20) == list(range(RECORDS, RECORDS + 20))
+        shown = describe(worker, mirror, group)
+        assert (shown["type"], shown["state"], shown["state_there"]) == ("share", "Empty", "Stable")
+        assert "members on the target" in str(shown["not_synced"])
+        # A member at the target: its offsets are its own.
+        produce(mirror.source, topic, RECORDS + 20, 20)
+        again = Shares(mirror.source, topic, group)
+        assert again.read(40) == list(range(RECORDS, RECORDS + 40))
+        again.close()
+        until(
+            lambda: "in use" in str(flow_view(worker, mirror)["notes"]),
+            60,
+            lambda: str(flow_view(worker, mirror)),
+            alive=worker,
+        )
+        assert start_offsets(mirror.target, group)[mirror.remote(topic), 0] <= RECORDS + 20
+        moved.close()
+        until_at(mirror.target, group, mirror.remote(topic), RECORDS + 40, worker)
+        assert worker.stop() == 0
+
+
+def flow_view(worker: Mirror, flow: Flow) -> Mapping[str, Any]:
+    name = quote(f"flows/{flow.source_alias}->{flow.target_alias}")
+    status, answer = ask(f"{public_url(worker)}{name}")
+    assert status == 200
+    return cast("Mapping[str, Any]", answer)
+
+
+def describe(worker: Mirror, flow: Flow, group: str) -> Mapping[str, Any]:
+    """Return what ``mm2py group describe`` shows."""
+    name = f"{flow.source_alias}/{flow.target_alias}"
+    ended = CliRunner().invoke(
+        app,
+        ["group", "describe", name, group, "-o", "json"],
+        env={"MM2PY_URL": public_url(worker), "NO_COLOR": "1"},
+    )
+    return cast("Mapping[str, Any]", json.loads(ended.stdout))
+
+
+def test_no_offset_is_ahead_of_what_was_acknowledged(
+    region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic
+) -> None:
+    """The end of a partition counts as a group's offset only where all before it is acknowledged, whatever comes meanwhile."""
+    topic, group = unique("busy"), unique("shares")
+    create_topic(region_a, topic, 1)
+    traffic = Busy(region_a, topic, group)
+    asked, at_ends = asyncio.run(traffic.compare())
+    assert (asked > 200, at_ends > 0) == (True, True), (asked, at_ends)
+
+
+class Busy:
+    """Records that come all the time, a member that acknowledges them, and questions for the group's offset."""
+
+    SECONDS: Final = 10.0
+
+    def __init__(self, region: KafkaAddress, topic: str, group: str) -> None:
+        self._region, self._topic, self._group = region, topic, group
+        self._written = self._acknowledged = 0
+        self._end = Event()
+
+    async def compare(self) -> tuple[int, int]:
+        """Return how many answers there were, and how many of them were the end of the log."""
+        threads = [Thread(target=it, daemon=True) for it in (self._write, self._read)]
+        for thread in threads:
+            thread.start()
+        try:
+            return await self._ask()
+        finally:
+            self._end.set()
+            for thread in threads:
+                thread.join(30)
+
+    async def _ask(self) -> tuple[int, int]:
+        props = {"bootstrap.servers": self._region.bootstrap_servers}
+        cluster = Cluster(connection_settings(props), alias="A")
+        await cluster.connect()
+        admin, asked, at_ends = GroupAdmin(cluster, SHARE_GROUPS), 0, 0
+        deadline = time.monotonic() + self.SECONDS
+        while time.monotonic() < deadline:
+            written = self._written
+            answer = (await admin.committed([self._group]))[self._group]
+            if isinstance(answer, Mm2pyError):
+                continue
+            found = answer.get(Partition(self._topic, 0))
+            if found is not None:
+                acknowledged = self._acknowledged
+                assert found.offset <= acknowledged, "records would be skipped"
+                asked += 1
+                at_ends += found.offset >= written
+        await cluster.close()
+        return asked, at_ends
+
+    def _write(self) -> None:
+        while not self._end.is_set():
+            count = random.randint(1, 3)
+            produce(self._region, self._topic, self._written, count)
+            self._written += count
+            self._end.wait(random.random() / 10)
+
+    def _read(self) -> None:
+        member = Shares(self._region, self._topic, self._group)
+        while not self._end.is_set():
+            # Counted before the broker has it.
+            for _ in member.take():
+                self._acknowledged += 1
+            member.commit()
+        member.close()
+
+
+def test_groups_that_move_under_load_skip_nothing(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    """Members stop at any moment, some records acknowledged and some not: what was not is delivered on the target."""
+    topic, chance = unique("orders"), random.Random(3)
+    create_topic(region_a, topic, 1)
+    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC)
+    with Mirror(flow.file) as worker:
+        written, reread = 0, list[int]()
+        for _ in range(3):
+            group, done = unique("shares"), set[int]()
+            member = Shares(region_a, topic, group)
+            for _ in range(chance.randint(3, 12)):
+                produce(region_a, topic, written, 40)
+                written += 40
+                done.update(member.take(leave=chance.random() / 2))
+                member.commit()
+            # A record that was given back so often is archived by the broker.
+            done |= {it for it, times in member.released.items() if times >= DELIVERIES}
+            member.close()
+            until(
+                partial(start_offsets, region_b, group),
+                90,
+                "a start offset on the target",
+                alive=worker,
+            )
+            moved = Shares(region_b, flow.remote(topic), group)
+            delivered: set[int] = set()
+            deadline = time.monotonic() + 40
+            while missing := set(range(written)) - done - delivered:
+                assert time.monotonic() < deadline, (
+                    f"{sorted(missing)} of {written} are skipped; given back: {member.released}, start offsets"
+                    f" {start_offsets(region_a, group)}, {start_offsets(region_b, group)}, delivered {min(delivered, default=-1)}"
+                )
+                delivered.update(moved.take())
+                moved.commit()
+            moved.close()
+            reread.append(len(delivered & done))
+        assert worker.stop() == 0
+    log.warning("records delivered again: %s of %d", reread, written)
+
+
+@pytest.fixture
+def without_shares() -> Iterator[Region]:
+    options = ("--feature", "share.version=0")
+    with Region("no-shares", format_options=options, properties=ANY_SESSION) as region:
+        yield region
+
+
+def test_a_target_without_share_groups_is_logged_and_other_groups_are_synced(
+    region_a: KafkaAddress,
+    without_shares: Region,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, group, other = unique("orders"), unique("shares"), unique("billing")
+    create_topic(region_a, topic, 1)
+    produce(region_a, topic, 0, RECORDS)
+    member = Shares(region_a, topic, group)
+    member.read(RECORDS)
+    member.close()
+    commit_at(region_a, topic, other, 10)
+    flow = write_flow(tmp_path, region_a, without_shares, topic, SYNC)
+    with Mirror(flow.file) as worker:
+        until(
+            lambda: offset_of(without_shares, flow.remote(topic), other) == 10,
+            90,
+            "the consumer group on the target",
+            alive=worker,
+        )
+        worker.wait_for_log("share groups are not synced")
+        assert "target has no share groups" in str(describe(worker, flow, group)["not_synced"])
+        assert flow_view(worker, flow)["state"] == "RUNNING"
+        assert worker.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Region]:
+    properties = {**ANY_SESSION, "super.users": "User:admin"}
+    with Region("guarded", properties=properties) as region:
+        yield region
+
+
+def test_missing_grants_are_named_and_the_group_is_synced_once_they_are_there(
+    region_a: KafkaAddress,
+    guarded: Region,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, group = unique("orders"), unique("shares")
+    create_topic(region_a, topic, 1)
+    produce(region_a, topic, 0, RECORDS)
+    member = Shares(region_a, topic, group)
+    member.read(RECORDS)
+    member.close()
+    forbid_group(guarded, group, AclOperation.READ)
+    flow = write_flow(tmp_path, region_a, guarded, topic, SYNC)
+    with Mirror(flow.file) as worker:
+        until(
+            lambda: "share groups not synced" in str(flow_view(worker, flow)),
+            90,
+            lambda: str(flow_view(worker, flow)),
+            alive=worker,
+        )
+        assert "READ on the groups" in str(flow_view(worker, flow))
+        permit_group(guarded, group, AclOperation.READ)
+        until_at(guarded, group, flow.remote(topic), RECORDS, worker)
+        assert worker.stop() == 0
