@@ -50,6 +50,7 @@ __all__ = [
     "Request",
     "driver_id",
     "report",
+    "without_driver",
 ]
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,9 @@ LET_GO_S: Final = 90.0
 """How long workers of the live flow may take to stop copying what was reserved."""
 
 LOOK_S: Final = 0.3
+NO_DRIVER: Final = (
+    "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
+)
 STOPPED: Final = "stopped; run the same command again to continue"
 WRITE_S: Final = 60.0
 
@@ -156,19 +160,26 @@ class BackfillDriver:
         """
         await self._store.refresh()
         job = self._store.job
-        if job is not None and job.state.is_copied:
-            await self._clock.sleep(ALIVE_S)
-            await self._store.refresh()
-            newer = self._store.job
-            if newer is not None and (newer.run, newer.beat) != (job.run, job.beat):
-                raise BackfillRefusedError(
-                    f"backfill {newer.id} of {self._name} is running",
-                    remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
-                )
+        if job is not None and job.state.is_copied and await self.is_driven():
+            raise BackfillRefusedError(
+                f"backfill {job.id} of {self._name} is running",
+                remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
+            )
         await self._insist(self._writer.claim)
         await self._store.refresh()
         job = self._store.job
         return None if job is None or job.state.is_over else job
+
+    async def is_driven(self) -> bool:
+        """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
+        job, deadline = self._store.job, self._clock.monotonic() + ALIVE_S
+        while self._clock.monotonic() < deadline:
+            await self._clock.sleep(LOOK_S)
+            await self._store.refresh()
+            newer = self._store.job
+            if job is None or newer is None or (newer.run, newer.beat) != (job.run, job.beat):
+                return newer is not None and newer.state.is_copied
+        return False
 
     async def run(self, plan: Plan, request: Request, lanes: Lanes) -> Job:
         """Run the unfinished job, or a new one by ``plan``, to its end; return the job as it ended.
@@ -474,6 +485,11 @@ class BackfillDriver:
                 await self._clock.sleep(LOOK_S)
             else:
                 return
+
+
+def without_driver(job: Job) -> Job:
+    """Return a job whose driver is gone as it is shown: nothing copies its partitions."""
+    return replace(job, state=JobState.FAILED, cause=NO_DRIVER)
 
 
 def report(job: Job, leases: Collection[Lease]) -> dict[str, object]:

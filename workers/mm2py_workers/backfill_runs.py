@@ -23,6 +23,7 @@ from mm2py.spark.backfill import (
     BackfillRefusedError,
     Request,
     driver_id,
+    without_driver,
 )
 from mm2py.spark.plan import Plan
 from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
@@ -116,7 +117,11 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
         store = session.connections.store
         if store.job is None:
             return print_nothing(str(session.name), printer)
-        print_report(printer, store.job, list(store.leases.values()))
+        job = store.job
+        if job.state.is_copied and not await _driver(session, SYSTEM_CLOCK).is_driven():
+            job = without_driver(job)
+        await store.refresh()
+        print_report(printer, job, list(store.leases.values()))
         return OK
 
 

@@ -12,7 +12,14 @@ from mm2py.errors import FatalError, ServerError
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, SettingChange, Wanted
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import DescribedGroup, GroupMember
-from mm2py.spark.backfill import LET_GO_S, BackfillDriver, BackfillRefusedError, Request, report
+from mm2py.spark.backfill import (
+    LET_GO_S,
+    BackfillDriver,
+    BackfillRefusedError,
+    Request,
+    report,
+    without_driver,
+)
 from mm2py.spark.lease import LEASE_S
 from mm2py.spark.plan import PartitionPlan, Plan
 from mm2py.spark.survey import Known
@@ -309,3 +316,14 @@ def test_a_report_has_exclusive_ends() -> None:
         "target_from": 100,
         "target_to": 107,
     }
+
+
+async def test_a_job_whose_driver_is_gone_is_not_shown_as_running() -> None:
+    stage = Stage()
+    await stage.store.start()
+    await stage.store.post([Job(id="j", state=JobState.RUNNING, run=1, lanes=1)])
+    assert not await stage.while_time_passes(stage.driver.is_driven())
+    assert stage.store.job is not None
+    shown = report(without_driver(stage.store.job), [])
+    assert shown["state"] == "FAILED"
+    assert "run the same command again" in str(shown["cause"])
