@@ -254,6 +254,12 @@ class SourceReader(Protocol):
         """Offsets to the end, -1 while unknown."""
         ...
 
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where logs begin, -1 for a partition that does not exist; without those that cannot be asked now."""
+        ...
+
     async def refresh_ends(self) -> None:
         """Ask where the left out partitions end now; ``Mm2pyError`` where the cluster does not answer."""
         ...

@@ -96,11 +96,10 @@ class MirrorSourceTask(BatchSourceTask):
         self._readers, self._writers = readers, writers
         self._logs, self._admins = logs, admins
         self._loops: LoopFilter | None = None
-        policy = policy_from_config(config)
+        self._policy = policy = policy_from_config(config)
         alias = self._config.source_cluster_alias
         self._targets = {
-            tp: TopicPartition(policy.remote_topic(alias, tp.topic), tp.partition)
-            for tp in parse_partitions(self._config.task_assigned_partitions)
+            tp: self.target_of(tp) for tp in parse_partitions(self._config.task_assigned_partitions)
         }
         self._ends = parse_ends(self._config.task_end_offsets)
         location = self._config.offset_syncs_topic_location
@@ -259,6 +258,17 @@ class MirrorSourceTask(BatchSourceTask):
         return source_offset(
             position, -1 if reader is None else reader.reader.epoch_at(partition, position)
         )
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Ask the source where logs begin."""
+        return {} if self._reader is None else await self._reader.reader.log_starts(partitions)
+
+    def target_of(self, partition: TopicPartition) -> TopicPartition:
+        """Return the copy's partition."""
+        name = self._policy.remote_topic(self._config.source_cluster_alias, partition.topic)
+        return TopicPartition(name, partition.partition)
 
     async def commit(self) -> None:
         """Write the exact last offset of partitions that went quiet (Java's delayed syncs)."""

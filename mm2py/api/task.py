@@ -4,14 +4,22 @@ Flow: ``poll`` -> the worker's Sender -> ``delivered``. A batch task returns who
 record task (third parties, heartbeats) returns records, which the runtime encodes into batches.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["BatchSourceTask", "Delivery", "Outgoing", "Run", "SourceTask", "TakesOver"]
+__all__ = [
+    "BatchSourceTask",
+    "CopiedLogs",
+    "Delivery",
+    "Outgoing",
+    "Run",
+    "SourceTask",
+    "TakesOver",
+]
 
 
 class Outgoing(NamedTuple):
@@ -107,6 +115,24 @@ class TakesOver(Protocol):
 
         ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
         """
+        ...
+
+
+@runtime_checkable
+class CopiedLogs(Protocol):
+    """What a batch task has beside, whose source partitions are logs of which records are deleted."""
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where source logs begin, -1 for a partition that does not exist; without those that are not known now.
+
+        Partitions of other tasks are asked for too. Called between ``start`` and ``stop``, beside ``poll``.
+        """
+        ...
+
+    def target_of(self, partition: TopicPartition) -> TopicPartition:
+        """Return where a source partition is copied to."""
         ...
 
 

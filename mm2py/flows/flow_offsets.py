@@ -4,6 +4,7 @@ Flow: resolved config of the checkpoint (else source) connector -> one connectio
 committed offsets of both sides, checkpoints, the exact map -> views. Reads only; works on any worker.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -42,9 +43,15 @@ _PLACES: Final = {
     Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a transaction marker,"
     " aborted data, or before the first copy); the next record is at the offset given",
     Place.LOST: "the record was lost (mm2py ledger names the range); the next one is at the offset given",
+    Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does not hold it any more;"
+    " the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
     Place.UNKNOWN: "it was passed without this map: another program copied it, or its position was set by hand",
 }
+GROUPS_AT_ONCE: Final = 50
+"""Between two pauses for the other work of the loop."""
+NOT_COPIED: Final = TopicPartition("", -1)
+
 _NO_MAP: Final = "nothing of this partition was copied with an exact map"
 
 
@@ -52,7 +59,8 @@ _NO_MAP: Final = "nothing of this partition was copied with an exact map"
 class TranslationView:
     """Where an offset is on the other cluster.
 
-    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``not-yet-copied``, ``unknown`` or ``no-map``;
+    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``expired``,
+    ``not-yet-copied``, ``unknown`` or ``no-map``;
     ``to_offset`` is where a consumer continues there, null where that is not known.
     """
 
@@ -134,6 +142,7 @@ class FlowOffsets:
         self._target = _cluster(config, "target", flow.target, clock)
         self._map = OffsetMapReader(self._target, flow.source, clock=clock)
         self._has_map = self._target_has_shares = False
+        self._copies: dict[TopicPartition, TopicPartition] = {}
 
     async def __aenter__(self) -> Self:
         """Reach the target and read its map's index; ``RetriableError`` while it is away."""
@@ -244,7 +253,7 @@ class FlowOffsets:
         """
         await self._source.connect()
         source, target = _AllGroups(self._source), _AllGroups(self._target)
-        listed, there = await source.list(), await target.list()
+        listed, there = await asyncio.gather(source.list(), target.list())
         chosen = {
             it: listed[it]
             for it in sorted(
@@ -255,10 +264,15 @@ class FlowOffsets:
         }
         self._target_has_shares = await target.has_shares()
         # Asked as what they are at the source: a group of another type on the target has no offsets for them.
-        at_source, at_target = await source.offsets(chosen), await target.offsets(chosen)
-        checkpoints = await self._checkpoints(frozenset(chosen))
+        at_source, at_target, checkpoints = await asyncio.gather(
+            source.offsets(chosen),
+            target.offsets(chosen),
+            self._checkpoints(frozenset(chosen)),
+        )
         views: list[GroupView] = []
-        for group, listing in chosen.items():
+        for number, (group, listing) in enumerate(chosen.items()):
+            if not number % GROUPS_AT_ONCE:
+                await asyncio.sleep(0)
             mine, theirs = at_source.get(group, {}), at_target.get(group, {})
             if isinstance(mine, Mm2pyError):
                 problem = f"cannot be read: {mine}"
@@ -293,9 +307,12 @@ class FlowOffsets:
     ) -> tuple[GroupPartitionView, ...]:
         views: list[GroupPartitionView] = []
         for source, offset in sorted(mine.items()):
-            if not self._topics.should_replicate_topic(source.topic):
+            copy = self._copies.get(source)
+            if copy is None:
+                chosen = self._topics.should_replicate_topic(source.topic)
+                copy = self._copies[source] = self._copy(source) if chosen else NOT_COPIED
+            if copy is NOT_COPIED:
                 continue
-            copy = self._copy(source)
             found = await self._look(source, offset.offset, TO_TARGET)
             exact = None if found is None or found.offset < 0 else found.offset
             checkpoint = None if (it := checkpoints.get(copy)) is None else it.downstream

@@ -7,17 +7,20 @@ asked for with ``PageMissingError``.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final, NamedTuple, final
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_map import (
     Mark,
     Page,
+    PageHead,
+    PageRef,
     Segment,
-    decode_page,
+    decode_head,
     decode_page_key,
 )
 from mm2py.protocol.records import Record
@@ -26,7 +29,6 @@ from mm2py.types import TopicPartition
 __all__ = [
     "MapIndex",
     "PageMissingError",
-    "PageRef",
     "PartitionIndex",
     "Place",
     "Translation",
@@ -51,6 +53,8 @@ class Place(StrEnum):
     another writer's record."""
     LOST = "lost"
     """The source lost it before or after it was copied, or the target lost the copy."""
+    EXPIRED = "expired"
+    """Gone from both logs since, by retention or deletion; whether there was a record, the map does not hold any more."""
     NOT_YET_COPIED = "not-yet-copied"
     """Behind the end of the map."""
     UNKNOWN = "unknown"
@@ -62,19 +66,6 @@ class Translation(NamedTuple):
 
     place: Place
     offset: int
-
-
-class PageRef(NamedTuple):
-    """What is kept of a page: where it is in the topic, and the offsets that it speaks of."""
-
-    number: int
-    position: int
-    source_first: int
-    source_end: int
-    target_first: int
-    target_end: int
-    cut: int
-    """Lowest source offset that a cut in this page ended, ``_NO_LIMIT`` for none."""
 
 
 class PageMissingError(LookupError):
@@ -89,13 +80,21 @@ Pages = Callable[[PageRef], Page]
 """Returns a page, or raises ``PageMissingError``."""
 
 
+class _Order(NamedTuple):
+    """Whether the source offsets of pages rise from page to page, and the limit of each."""
+
+    ascends: bool
+    limits: list[int]
+
+
 @final
 class PartitionIndex:
     """The pages of one partition's map, in the order of the target's log."""
 
-    __slots__ = ("covered", "pages", "source_id", "target_id")
+    __slots__ = ("_order", "covered", "pages", "source_id", "target_id")
 
     def __init__(self) -> None:
+        self._order: _Order | None = None
         self.pages: list[PageRef] = []
         self.covered = 0
         self.source_id = self.target_id = b""
@@ -107,12 +106,15 @@ class PartitionIndex:
             self.pages
         )
 
-    def put(self, page: Page, position: int) -> None:
+    def put(self, number: int, head: PageHead, position: int) -> PageRef:
         """Take a page from ``position`` of the topic; it ends all with higher numbers."""
-        self.drop(page.number)
-        self.pages.append(_ref(page, position))
-        self.covered = page.covered
-        self.source_id, self.target_id = page.source_id, page.target_id
+        self.drop(number)
+        self._order = None
+        ref = PageRef(number, position, *head.span)
+        self.pages.append(ref)
+        self.covered = head.covered
+        self.source_id, self.target_id = head.source_id, head.target_id
+        return ref
 
     def drop(self, number: int) -> None:
         """Forget the pages from ``number`` on."""
@@ -120,18 +122,48 @@ class PartitionIndex:
             self.pages.pop()
 
     def forget(self, number: int) -> None:
-        """Forget one page: the target has deleted what it speaks of."""
-        self.pages = [ref for ref in self.pages if ref.number != number]
+        """Forget one page, which has expired."""
+        self._order = None
+        if self.pages and self.pages[0].number == number:
+            del self.pages[0]
+        else:
+            self.pages = [ref for ref in self.pages if ref.number != number]
+
+    def is_expired(self, source_offset: int) -> bool:
+        """Whether a source offset is below everything that pages speak of, and pages before those have expired."""
+        if not self.pages[0].number:
+            return False
+        return all(source_offset < ref.source_first for ref in self.pages if ref.source_first >= 0)
 
     def limits(self) -> list[int]:
         """Return for each page the source offset from which on its copies are of a history that was cut."""
-        limits: list[int] = []
-        limit = _NO_LIMIT
-        for ref in reversed(self.pages):
-            limits.append(limit)
-            limit = min(limit, ref.cut)
-        limits.reverse()
-        return limits
+        return self._ordered().limits
+
+    def reached(self, wanted: int) -> list[int]:
+        """Return the pages that speak of a source offset or of later ones, those that may have the lowest first."""
+        ascends, limits = self._ordered()
+        if ascends:
+            return list(range(bisect_right(self.pages, wanted, key=_end_of), len(self.pages)))
+        found = [
+            (max(wanted, ref.source_first), at)
+            for at, ref in enumerate(self.pages)
+            if min(ref.source_end, limits[at]) > wanted
+        ]
+        return [at for _, at in sorted(found)]
+
+    def _ordered(self) -> "_Order":
+        if self._order is None:
+            limits: list[int] = []
+            limit, later, ascends = _NO_LIMIT, _NO_LIMIT, True
+            for ref in reversed(self.pages):
+                limits.append(limit)
+                if ref.cut >= 0:
+                    limit = min(limit, ref.cut)
+                ascends = ascends and ref.cut < 0 <= ref.source_first and ref.source_end <= later
+                later = ref.source_first
+            limits.reverse()
+            self._order = _Order(ascends, limits)
+        return self._order
 
     def page_of_target(self, target: int) -> PageRef:
         """Return the last page that begins below a target offset, else the first page."""
@@ -148,25 +180,34 @@ class MapIndex:
         self.strange = 0
         """Records of versions that this program does not know, or damaged ones."""
 
-    def take(self, record: Record) -> tuple[TopicPartition, Page] | None:
+    def take(self, record: Record) -> tuple[TopicPartition, PageRef] | None:
         """Take the next record of the topic and return its page; one that cannot be read is counted only."""
         try:
             partition, number = decode_page_key(record.key)
-            page = decode_page(number, record.value) if record.value is not None else None
+            head = decode_head(record.value) if record.value is not None else None
         except ProtocolError as error:
             self.strange += 1
             log.debug(
                 "record of the offset map is ignored offset=%d cause=%s", record.offset, error
             )
             return None
+        if head is None:
+            self.forget(partition, (number,))
+            return None
         index = self.partitions.get(partition)
         if index is None:
             index = self.partitions[partition] = PartitionIndex()
-        if page is None:
+        return partition, index.put(number, head, record.offset)
+
+    def forget(self, partition: TopicPartition, numbers: Iterable[int]) -> None:
+        """Forget pages that were removed from the topic, oldest first."""
+        index = self.partitions.get(partition)
+        if index is None:
+            return
+        for number in numbers:
             index.forget(number)
-            return None
-        index.put(page, record.offset)
-        return partition, page
+        if not index.pages:
+            del self.partitions[partition]
 
     def of(self, partition: TopicPartition) -> PartitionIndex | None:
         """Return the map of a source partition; None where there is none that can be used."""
@@ -189,8 +230,9 @@ class _Search:
 
     def look(self, page: Page, limit: int) -> None:
         """Look through a page; of two copies the one that is later in the map wins."""
-        for segment, end in _valid(page.segments, limit):
-            first, wanted = segment.source, self.wanted
+        wanted, segments = self.wanted, _valid(page, limit, self.wanted)
+        for segment, end in segments:
+            first = segment.source
             if end <= max(first, wanted):
                 continue
             if segment.mark is not Mark.COPIED:
@@ -201,6 +243,8 @@ class _Search:
             if source < self.source or (source == self.source and page.number >= self.page):
                 self.source, self.target = source, segment.target + source - first
                 self.page = page.number
+            if page.ascends:
+                return  # what follows is higher
 
 
 def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Translation:
@@ -211,14 +255,8 @@ def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Transl
     """
     wanted, search = source_offset, _Search(source_offset)
     limits = index.limits()
-    reached = [
-        (max(wanted, ref.source_first), at)
-        for at, ref in enumerate(index.pages)
-        if min(ref.source_end, limits[at]) > wanted
-    ]
-    # Those that may have the lowest offset first.
-    for lowest, at in sorted(reached):
-        if lowest > search.source:
+    for at in index.reached(wanted):
+        if max(wanted, index.pages[at].source_first) > search.source:
             break
         search.look(pages(index.pages[at]), limits[at])
     if search.source == wanted:
@@ -232,9 +270,7 @@ def _place(index: PartitionIndex, wanted: int, search: _Search) -> Place:
     if search.mark is not None:
         return Place.LOST
     if search.target >= 0 or wanted < index.covered:
-        first = index.pages[0]
-        # The map's first pages are dropped when the target has deleted what they speak of.
-        return Place.LOST if first.number and wanted < first.source_first else Place.NEVER_EXISTED
+        return Place.EXPIRED if index.is_expired(wanted) else Place.NEVER_EXISTED
     return Place.AT_END if wanted == index.covered else Place.NOT_YET_COPIED
 
 
@@ -261,7 +297,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
     at = max(0, bisect_right(refs, target_offset, key=_target_first) - 1)
     unknown = False
     for number in range(at, len(refs)):
-        for segment, limit in _valid(pages(refs[number]).segments, limits[number]):
+        for segment, limit in _valid(pages(refs[number]), limits[number]):
             if segment.mark is Mark.UNKNOWN and segment.target <= target_offset:
                 unknown = True
             if segment.mark is not Mark.COPIED:
@@ -269,7 +305,10 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
             if segment.target_end <= target_offset:
                 unknown = False
                 continue
-            return _copy_at(segment, limit, target_offset, unknown=unknown)
+            found = _copy_at(segment, limit, target_offset, unknown=unknown)
+            if refs[0].number and target_offset < refs[0].target_first:
+                return Translation(Place.EXPIRED, found.offset)
+            return found
     if target_offset > end:
         return Translation(Place.NOT_YET_COPIED, -1)
     if unknown:
@@ -292,7 +331,7 @@ def _copy_at(segment: Segment, limit: int, target_offset: int, *, unknown: bool)
 def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
     """Return the source offset behind the newest copy."""
     for at in range(len(index.pages) - 1, -1, -1):
-        for segment, limit in reversed(list(_valid(pages(index.pages[at]).segments, limits[at]))):
+        for segment, limit in reversed(list(_valid(pages(index.pages[at]), limits[at]))):
             if segment.mark is Mark.COPIED:
                 return min(segment.source_end, limit)
     return index.covered
@@ -301,10 +340,19 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 # ---- both
 
 
-def _valid(segments: tuple[Segment, ...], limit: int) -> "list[tuple[Segment, int]]":
-    """Return segments with the source offset that ends each: its own end, or a later cut before it."""
+def _valid(page: Page, limit: int, wanted: int = -1) -> "Iterable[tuple[Segment, int]]":
+    """Return segments with the source offset that ends each: its own end, or a later cut before it.
+
+    Those that end at ``wanted`` or before it may be left out.
+    """
+    if page.ascends:
+        first = bisect_right(page.segments, wanted, key=_end_of)
+        return (
+            (segment, min(segment.source_end, limit))
+            for segment in islice(page.segments, first, None)
+        )
     found: list[tuple[Segment, int]] = []
-    for segment in reversed(segments):
+    for segment in reversed(page.segments):
         if segment.mark is Mark.SOURCE_CUT:
             limit = min(limit, segment.source)
         else:
@@ -313,19 +361,8 @@ def _valid(segments: tuple[Segment, ...], limit: int) -> "list[tuple[Segment, in
     return found
 
 
-def _ref(page: Page, position: int) -> PageRef:
-    segments = page.segments
-    spans = [it for it in segments if it.mark is not Mark.SOURCE_CUT]
-    cuts = (it.source for it in segments if it.mark is Mark.SOURCE_CUT)
-    return PageRef(
-        page.number,
-        position,
-        min((it.source for it in spans), default=_NO_LIMIT),
-        max((it.source_end for it in spans), default=-1),
-        segments[0].target if segments else 0,
-        segments[-1].target_end if segments else 0,
-        min(cuts, default=_NO_LIMIT),
-    )
+def _end_of(part: PageRef | Segment) -> int:
+    return part.source_end
 
 
 def _target_first(ref: PageRef) -> int:

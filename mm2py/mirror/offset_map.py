@@ -1,7 +1,8 @@
 """The exact offset map of one source partition: where each of its records is on the target (docs/formats.md).
 
 Flow: acknowledged runs and losses, in the order of the target's log -> ``PartitionMap`` -> ``Page`` per 256 segments ->
-``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page`` -> ``mm2py.mirror.offset_lookup``. No I/O.
+``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page``, or ``decode_head`` alone, which has the offsets
+that the page speaks of -> ``mm2py.mirror.offset_lookup``. No I/O.
 
 Invariants, tests of the same names:
 
@@ -11,11 +12,13 @@ Invariants, tests of the same names:
 3. A run that continues the one before it on both sides grows it: a dense partition is one run.
 4. A page that is full never changes, except when the target lost what it holds.
 5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed.
+6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of
+   higher source offsets, so an offset below them all is known to be expired.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct, error
 from typing import Final, NamedTuple, final
@@ -30,9 +33,13 @@ __all__ = [
     "PAGE_SEGMENTS",
     "Mark",
     "Page",
+    "PageHead",
+    "PageRef",
     "PartitionMap",
     "Segment",
+    "Span",
     "TargetLoss",
+    "decode_head",
     "decode_page",
     "decode_page_key",
     "encode_page",
@@ -47,6 +54,7 @@ PAGE_SEGMENTS: Final = 256
 _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
 _MARK_BITS: Final = 3
+_HEAD_NUMBERS: Final = 10
 _SLOW: Final = -2
 """As the next source offset: no run continues the last one, because a mark waits for its place."""
 
@@ -94,6 +102,42 @@ class Segment(NamedTuple):
         return self.target + self.records if self.mark is Mark.COPIED else self.target
 
 
+class Span(NamedTuple):
+    """The offsets that a page speaks of; source offsets are -1 where it has none."""
+
+    source_first: int
+    source_end: int
+    target_first: int
+    target_end: int
+    cut: int
+    """Lowest source offset from which on the page has a cut, -1 for none."""
+
+
+class PageRef(NamedTuple):
+    """What is kept of a page: where it is in the topic (-1: written since), and its ``Span``."""
+
+    number: int
+    position: int
+    source_first: int
+    source_end: int
+    target_first: int
+    target_end: int
+    cut: int
+
+
+class PageHead(NamedTuple):
+    """A page without its segments."""
+
+    source_id: bytes
+    target_id: bytes
+    covered: int
+    position: int
+    epoch: int
+    producer_id: int
+    producer_from: int
+    span: Span
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Up to ``PAGE_SEGMENTS`` segments of a partition's map, in the order of the target's log.
@@ -113,6 +157,15 @@ class Page:
     producer_id: int
     producer_from: int
     segments: tuple[Segment, ...]
+    ascends: bool = field(default=False, compare=False)
+    """Known, of a page that was read, not to fall back to lower source offsets and to have no cut: most pages."""
+
+    @property
+    def head(self) -> PageHead:
+        """Everything but the segments, and the offsets that they speak of."""
+        ids = self.source_id, self.target_id
+        state = self.covered, self.position, self.epoch, self.producer_id, self.producer_from
+        return PageHead(*ids, *state, _span(self.segments))
 
 
 class TargetLoss(NamedTuple):
@@ -130,15 +183,17 @@ class PartitionMap:
 
     Args:
         page: the newest page of the topic; None begins a map.
+        older: the pages before it.
     """
 
     __slots__ = (
-        "_changed", "_covered", "_next_source", "_next_target", "_number", "_pending", "_records", "_segments",
-        "_source", "_target", "cut_below", "epoch", "position", "producer_from", "producer_id", "source_id",
-        "target_id",
+        "_changed", "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
+        "_segments", "_source", "_target", "cut_below", "epoch", "position", "producer_from", "producer_id",
+        "source_id", "target_id",
     )  # fmt: skip
 
-    def __init__(self, page: Page | None = None) -> None:
+    def __init__(self, page: Page | None = None, older: Sequence[PageRef] = ()) -> None:
+        self._older: list[PageRef] = list(older)
         self.source_id = page.source_id if page is not None else NO_TOPIC_ID
         self.target_id = page.target_id if page is not None else NO_TOPIC_ID
         self._number = page.number if page is not None else 0
@@ -200,6 +255,36 @@ class PartitionMap:
     def changed(self) -> bool:
         """Whether ``take`` would return anything."""
         return self._changed
+
+    @property
+    def has_older_pages(self) -> bool:
+        """Whether there is any page that may expire."""
+        return bool(self._older)
+
+    def expired(self, source_start: int, target_start: int) -> list[int]:
+        """Return the pages that nothing can ask for any more, oldest first, given where both logs begin (6)."""
+        if self.cut_below >= 0:
+            return []
+        lowest = self._source if self._records else -1
+        for segment in self._segments:
+            if segment.mark is not Mark.SOURCE_CUT and not 0 <= lowest <= segment.source:
+                lowest = segment.source
+        found: list[int] = []
+        for ref in reversed(self._older):
+            below = source_start if lowest < 0 else min(source_start, lowest)
+            if ref.source_end <= below and ref.target_end <= target_start:
+                found.append(ref.number)
+            else:
+                found.clear()
+            if ref.source_first >= 0 and not 0 <= lowest <= ref.source_first:
+                lowest = ref.source_first
+        found.reverse()
+        return found
+
+    def forget(self, number: int) -> None:
+        """Older pages up to this one are not in the topic any more; none of them, where the map began anew meanwhile."""
+        if number < self._number:
+            self._older = [ref for ref in self._older if ref.number > number]
 
     # ---- what happens
 
@@ -285,6 +370,7 @@ class PartitionMap:
         at, self.cut_below = self.cut_below, -1
         behind = self._drain()
         self._number = page.number if page is not None else 0
+        self._older = [ref for ref in self._older if ref.number < self._number]
         self._segments = list(page.segments) if page is not None else []
         self._next_target = self._segments[-1].target_end if self._segments else -1
         loss = self.lose_target(at)
@@ -315,6 +401,7 @@ class PartitionMap:
             del segments[:PAGE_SEGMENTS]
             if not segments:
                 break
+            self._older.append(PageRef(self._number, -1, *_span(pages[-1].segments)))
             self._number += 1
         self._reopen(list(pages[-1].segments))
         return pages
@@ -327,7 +414,7 @@ class PartitionMap:
         first = min(segment.source for segment in segments)
         if self._number and first:
             segments.insert(0, Segment(0, first, segments[0].target, Mark.UNKNOWN))
-        self._number = 0
+        self._number, self._older = 0, []
         self._reopen(segments)
         self._changed = True
 
@@ -399,7 +486,7 @@ class PartitionMap:
 
     def _restart(self) -> None:
         self._records = self._covered = self._number = 0
-        self._segments = []
+        self._segments, self._older = [], []
         self._next_source, self._next_target, self.cut_below = _SLOW, -1, -1
         self.source_id = NO_TOPIC_ID
 
@@ -423,6 +510,18 @@ class PartitionMap:
             if not self._pending:
                 self._next_source = self._source + self._records
         self._segments = segments
+
+
+def _span(segments: Sequence[Segment]) -> Span:
+    cuts = [it.source for it in segments if it.mark is Mark.SOURCE_CUT]
+    others = [it for it in segments if it.mark is not Mark.SOURCE_CUT]
+    return Span(
+        min((it.source for it in others), default=-1),
+        max((it.source_end for it in others), default=-1),
+        segments[0].target if segments else 0,
+        segments[-1].target_end if segments else 0,
+        min(cuts, default=-1),
+    )
 
 
 def _append_lost(segments: list[Segment], first: int, end: int, target: int) -> None:
@@ -471,6 +570,12 @@ def encode_page(page: Page) -> bytes:
     out += varint(page.epoch)
     out += varint(page.producer_id)
     out += varint(page.producer_from)
+    span = _span(page.segments)
+    out += varint(span.source_first)
+    out += varint(span.source_end - span.source_first)
+    out += varint(span.target_first)
+    out += varint(span.target_end - span.target_first)
+    out += varint(span.cut)
     out += varint(len(page.segments))
     source_end = target_end = 0
     for segment in page.segments:
@@ -482,39 +587,62 @@ def encode_page(page: Page) -> bytes:
     return bytes(out)
 
 
+def decode_head(value: bytes) -> PageHead:
+    """Read the value of a page up to its segments.
+
+    Raises:
+        ProtocolError: it is damaged, or of a version that this program does not know.
+    """
+    return _read_head(value)[0]
+
+
 def decode_page(number: int, value: bytes) -> Page:
     """Read the value of page ``number``; what follows the segments is ignored.
 
     Raises:
         ProtocolError: it is damaged, or of a version that this program does not know.
     """
-    if not value or value[0] != MAP_VERSION:
-        raise ProtocolError("no page of version 1 of the offset map")
-    at = 1 + 2 * _ID_BYTES
+    head, at = _read_head(value)
     segments: list[Segment] = []
     try:
-        covered, at = read_varint(value, at)
-        position, at = read_varint(value, at)
-        epoch, at = read_varint(value, at)
-        producer_id, at = read_varint(value, at)
-        producer_from, at = read_varint(value, at)
         count, at = read_varint(value, at)
-        source_end = target_end = 0
+        source_end, target_end, ascends = 0, 0, True
         for _ in range(count):
-            head, at = read_varint(value, at)
+            offset, at = read_varint(value, at)
             records, at = read_varint(value, at)
             shift, at = read_varint(value, at)
-            mark = Mark(head & ((1 << _MARK_BITS) - 1))
-            segment = Segment(source_end + (head >> _MARK_BITS), records, target_end + shift, mark)
+            mark = Mark(offset & ((1 << _MARK_BITS) - 1))
+            segment = Segment(
+                source_end + (offset >> _MARK_BITS), records, target_end + shift, mark
+            )
             source_end, target_end = segment.source_end, segment.target_end
+            ascends = ascends and offset >= 0 and mark is not Mark.SOURCE_CUT
             segments.append(segment)
     except (IndexError, ValueError) as cause:
         raise ProtocolError(f"damaged page of the offset map: {cause}") from None
-    if not _is_sound(segments, covered):
+    page = Page(number, *head[:-1], tuple(segments), ascends)
+    if not _is_sound(segments, head.covered) or _span(segments) != head.span:
         raise ProtocolError("damaged page of the offset map: its offsets are impossible")
+    return page
+
+
+def _read_head(value: bytes) -> tuple[PageHead, int]:
+    """Return a page's head, and where its segments begin."""
+    if not value or value[0] != MAP_VERSION:
+        raise ProtocolError("no page of version 1 of the offset map")
+    at = 1 + 2 * _ID_BYTES
+    numbers: list[int] = []
+    try:
+        for _ in range(_HEAD_NUMBERS):
+            number, at = read_varint(value, at)
+            numbers.append(number)
+    except (IndexError, ValueError) as cause:
+        raise ProtocolError(f"damaged page of the offset map: {cause}") from None
+    source_first, sources, target_first, targets, cut = numbers[5:]
+    span = Span(source_first, source_first + sources, target_first, target_first + targets, cut)
     ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
-    state = covered, position, epoch, producer_id, producer_from
-    return Page(number, *ids, *state, tuple(segments))
+    covered, position, epoch, producer_id, producer_from = numbers[:5]
+    return PageHead(*ids, covered, position, epoch, producer_id, producer_from, span), at
 
 
 def _is_sound(segments: Sequence[Segment], covered: int) -> bool:

@@ -18,14 +18,13 @@ from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import (
     MapIndex,
     PageMissingError,
-    PageRef,
     Pages,
     PartitionIndex,
     Translation,
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.types import TopicPartition
 
@@ -129,7 +128,8 @@ class OffsetMapReader:
         self._reader: LogReader | None = None
         self._tail: asyncio.Task[None] | None = None
         self._pages = PageCache(kept_segments)
-        self._newest: dict[TopicPartition, int] = {}
+        self._newest: dict[TopicPartition, tuple[PageRef, bytes]] = {}
+        """Of each partition the page that grows, in its stored form: it is replaced each second, and asked for most."""
         self._index = MapIndex()
         self._turn = asyncio.Lock()
 
@@ -192,6 +192,10 @@ class OffsetMapReader:
                 return look(index, offset, self._pages.get)
             except PageMissingError as missing:
                 ref = missing.ref
+            newest, value = self._newest[partition]
+            if ref == newest:
+                self._pages.put(ref, decode_page(ref.number, value))
+                continue
             page = await read_page(self._cluster, self.topic, partition, ref)
             if page is not None:
                 self._pages.put(ref, page)
@@ -211,13 +215,10 @@ class OffsetMapReader:
 
     def _take(self, _partition: int, record: Record) -> None:
         taken = self._index.take(record)
-        if taken is None:
+        if taken is None or record.value is None:
             return
-        # The page that grows is asked for most, and replaced each second.
-        partition, page = taken
+        partition, ref = taken
         before = self._newest.get(partition)
         if before is not None:
-            self._pages.drop(before)
-        ref = self._index.partitions[partition].pages[-1]
-        self._newest[partition] = ref.position
-        self._pages.put(ref, page)
+            self._pages.drop(before[0].position)
+        self._newest[partition] = ref, bytes(record.value)

@@ -13,7 +13,7 @@ from mm2py.mirror.source_offsets import (
     parse_source_offset_value,
 )
 from mm2py.runtime.tasks.offset_committer import OffsetStore
-from mm2py.storage.offset_map_store import MapStore
+from mm2py.storage.offset_map_store import MapStore, StoredMap
 from mm2py.types import TopicPartition
 
 __all__ = ["ObservedMaps", "ObservedOffsets"]
@@ -70,12 +70,29 @@ class ObservedMaps:
         """How often the topic was lost and made again."""
         return self._store.topics_lost
 
-    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
-        """Return the newest page of each partition."""
-        pages = await self._store.load(partitions)
-        for partition, page in pages.items():
-            self._note(partition, page, first=False)
-        return pages
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions that have a map, as far as the topic was read."""
+        return self._store.partitions
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Return the maps of partitions that have one."""
+        maps = await self._store.load(partitions)
+        for partition, stored in maps.items():
+            self._note(partition, stored.page, first=False)
+        return maps
+
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the numbers of partitions' pages."""
+        return await self._store.numbers(partitions)
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Remove pages by number."""
+        await self._store.remove(pages)
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         """Return the last page that begins below a target offset."""

@@ -139,11 +139,12 @@ async def known_copies(
             positions[partition] = last + 1
 
     def take_page(_partition: int, record: Record) -> None:
-        if record.value is None:
-            return
         try:
             partition, number = decode_page_key(record.key)
-            pages[partition] = decode_page(number, bytes(record.value))
+            if record.value is not None:
+                pages[partition] = decode_page(number, bytes(record.value))
+            elif partition in pages and pages[partition].number == number:
+                del pages[partition]
         except ProtocolError as error:
             log.warning("record of the offset map is ignored cause=%s", error)
 

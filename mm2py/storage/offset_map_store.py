@@ -8,15 +8,16 @@ their stored form.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
-from mm2py.mirror.offset_lookup import MapIndex, PageRef
-from mm2py.mirror.offset_map import Page, decode_page, encode_page, encode_page_key
+from mm2py.errors import ProtocolError
+from mm2py.mirror.offset_lookup import MapIndex
+from mm2py.mirror.offset_map import Page, PageRef, decode_page, encode_page, encode_page_key
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition
 
-__all__ = ["MapStore", "NoMapStore", "OffsetMapStore", "page_entries"]
+__all__ = ["MapStore", "NoMapStore", "OffsetMapStore", "StoredMap", "page_entries"]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,13 @@ def page_entries(pages: Mapping[TopicPartition, Sequence[Page]]) -> list[Entry]:
     ]
 
 
+class StoredMap(NamedTuple):
+    """One partition's map: its newest page, and what is known of the pages before it."""
+
+    page: Page
+    older: Sequence[PageRef]
+
+
 class MapStore(Protocol):
     """Where the maps of a task's partitions are kept."""
 
@@ -46,8 +54,21 @@ class MapStore(Protocol):
         """How often the topic was deleted and created again since the start: none of the pages before is in it."""
         ...
 
-    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
-        """Return the newest page of each partition that has a map; reads the topic to its end first."""
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Return the maps of partitions that have one; reads the topic to its end first."""
+        ...
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions that have a map, as far as the topic was read."""
+        ...
+
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the numbers of partitions' pages, oldest first; reads the topic to its end first."""
         ...
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
@@ -56,6 +77,10 @@ class MapStore(Protocol):
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Write pages; returns when all are acknowledged, raises as ``OffsetStore.set``."""
+        ...
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Remove pages by number, in the order given; as ``write``."""
         ...
 
 
@@ -73,7 +98,21 @@ class NoMapStore:
         """Nothing is kept."""
         return 0
 
-    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """Nothing is kept."""
+        return ()
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Nothing is kept."""
+        del partitions
+        return {}
+
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
         """Nothing is kept."""
         del partitions
         return {}
@@ -85,6 +124,9 @@ class NoMapStore:
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Keep nothing."""
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Nothing is kept."""
 
 
 @final
@@ -135,14 +177,30 @@ class OffsetMapStore:
         """Stop reading; safe before ``start`` and safe twice."""
         await self._table.stop()
 
-    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
-        """Return the newest page of each partition that has a map."""
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions that had a map when the topic was read last."""
+        return self.index.partitions.keys()
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Return the maps of partitions that have one."""
         await self._table.read_to_end(READ_S)
-        found: dict[TopicPartition, Page] = {}
+        found: dict[TopicPartition, StoredMap] = {}
         for partition in partitions:
-            if self.index.of(partition) is not None:
-                number, value = self._newest[partition]
-                found[partition] = decode_page(number, value)
+            index = self.index.of(partition)
+            if index is None:
+                continue
+            try:
+                page = decode_page(*self._newest[partition])
+                found[partition] = StoredMap(page, index.pages[:-1])
+            except ProtocolError as error:
+                log.warning(
+                    "offset map of a partition is damaged, it begins anew partition=%s cause=%s",
+                    partition,
+                    error,
+                )
         return found
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
@@ -173,9 +231,32 @@ class OffsetMapStore:
             )
         self._written = post.result()
 
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the numbers of partitions' pages, oldest first."""
+        await self._table.read_to_end(READ_S)
+        found = {it: self.index.partitions.get(it) for it in partitions}
+        return {
+            it: [ref.number for ref in index.pages]
+            for it, index in found.items()
+            if index is not None
+        }
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Write tombstones."""
+        entries: list[Entry] = [
+            (encode_page_key(it, number), None)
+            for it, numbers in pages.items()
+            for number in numbers
+        ]
+        await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
+        for partition, numbers in pages.items():
+            self.index.forget(partition, numbers)
+
     def _take(self, _partition: int, record: Record) -> None:
         taken = self.index.take(record)
         if taken is None or record.value is None:
             return
-        partition, page = taken
-        self._newest[partition] = (page.number, bytes(record.value))
+        partition, ref = taken
+        self._newest[partition] = ref.number, bytes(record.value)

@@ -1,9 +1,11 @@
-"""Publishes the producer ids of a flow's tasks on its target, before their first use.
+"""Publishes the producer ids of a flow's tasks on its target before their first use, and knows those of all its mirrors.
 
-Flow: ``Sender.new_producer`` -> ``publish`` -> a record in ``mm2py-producers.internal``, acknowledged -> data.
+Flow: ``Sender.new_producer`` -> ``publish`` -> a record in ``mm2py-producers.internal``, acknowledged -> data. An id that was
+found in a log -> ``includes`` -> the topic read to its end, once per id: an id that is not in it then never will be.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Final, final
 
 from mm2py.errors import RequestTimedOutError
@@ -25,6 +27,8 @@ class ProducerIdStore:
         self._table = table
         self._turn = asyncio.Lock()
         self._open = False
+        self._mirrors: set[int] = set()
+        self._others: set[int] = set()
 
     async def publish(self, producer: MirrorProducer) -> None:
         """Write one id; it may be used when this returns.
@@ -34,10 +38,7 @@ class ProducerIdStore:
         """
         try:
             async with asyncio.timeout(PUBLISH_S):
-                async with self._turn:
-                    if not self._open:
-                        await self._table.start(_ignore)
-                        self._open = True
+                await self._opened()
                 await self._table.post([encode_producer(producer)])
         except TimeoutError:
             raise RequestTimedOutError(
@@ -46,11 +47,30 @@ class ProducerIdStore:
                 remedy="check that the brokers that lead it can be reached, and Write on it is granted",
             ) from None
 
+    async def includes(self, producer_id: int) -> bool:
+        """Return whether an id that was found in a log of the target is a mirror's.
+
+        Raises:
+            Mm2pyError: the topic cannot be read now.
+        """
+        if producer_id not in self._mirrors and producer_id not in self._others:
+            await self._opened()
+            await self._table.read_to_end(PUBLISH_S)
+            if producer_id not in self._mirrors:
+                self._others.add(producer_id)
+        return producer_id in self._mirrors
+
+    async def _opened(self) -> None:
+        async with self._turn:
+            if not self._open:
+                await self._table.start(self._take)
+                self._open = True
+
+    def _take(self, _partition: int, record: Record) -> None:
+        with suppress(ValueError):
+            self._mirrors.add(int(record.key or b""))
+
     async def close(self) -> None:
         """Close the table; safe twice."""
         self._open = False
         await self._table.stop()
-
-
-def _ignore(_partition: int, _record: Record) -> None:
-    """Who reads the ids reads them on the cluster that it copies from."""

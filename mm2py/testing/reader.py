@@ -80,6 +80,7 @@ class FakeReader:
         self.closed = 0
         self.ends_asked = 0
         self.ends: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
 
     def add(
         self,
@@ -149,6 +150,12 @@ class FakeReader:
     def lag(self, tp: TopicPartition) -> int:
         """Return ``lags``, -1 where it is not known."""
         return self.lags.get(tp, -1)
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return those of ``starts``."""
+        return {tp: self.starts[tp] for tp in partitions if tp in self.starts}
 
     async def refresh_ends(self) -> None:
         """Set the lag of paused partitions from ``ends``."""

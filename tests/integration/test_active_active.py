@@ -1,10 +1,12 @@
 """Same names both ways on two real clusters: nothing runs in a circle, nothing is lost."""
 
+import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
@@ -283,3 +285,109 @@ def test_a_file_that_would_run_in_a_circle_is_refused(
     assert done.returncode != 0
     assert "records would be copied in a circle" in done.stdout + done.stderr
     assert "loop.suppression=on" in done.stdout + done.stderr
+
+
+class Group:
+    """A consumer group without members: what it has read at one region is what it commits there."""
+
+    def __init__(self, regions: tuple[KafkaAddress, KafkaAddress], topic: str, name: str) -> None:
+        self._topic = topic
+        self._clients = [
+            Consumer(
+                {
+                    "bootstrap.servers": region.bootstrap_servers,
+                    "group.id": name,
+                    "enable.auto.commit": False,
+                    "log_level": 2,
+                }
+            )
+            for region in regions
+        ]
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit at the first region."""
+        wanted = [TopicPartition(self._topic, *it) for it in offsets.items()]
+        self._clients[0].commit(offsets=wanted, asynchronous=False)
+
+    def there(self) -> dict[int, int]:
+        """Return what it would continue with at the second region."""
+        wanted = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
+        found = self._clients[1].committed(wanted, timeout=30)
+        return {it.partition: it.offset for it in found if it.offset >= 0}
+
+    def close(self) -> None:
+        """Close its connections."""
+        for client in self._clients:
+            client.close()
+
+
+def test_a_group_that_moves_skips_nothing_of_either_region(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, chance = unique("both-ways"), random.Random(5)
+    for region in (region_a, region_b):
+        create_topic(region, topic, PARTITIONS)
+    sync = {
+        "{source}->{target}.sync.group.offsets.enabled": "true",
+        "{source}->{target}.groups": f"{topic}-readers",
+    }
+    flow = write_pair(tmp_path, region_a, region_b, topic, sync)
+    group = Group((region_a, region_b), topic, f"{topic}-readers")
+    at = dict.fromkeys(range(PARTITIONS), 0)
+    seen: list[tuple[dict[int, int], dict[int, int]]] = []
+    with (
+        Load(region_a, topic, PARTITIONS, rate=RATE // 2, mark=MARKS[0]) as first,
+        Load(region_b, topic, PARTITIONS, rate=RATE // 2, mark=MARKS[1]) as second,
+        Mirror(flow.file) as mirror,
+    ):
+        wait_both_ready(mirror)
+        for turn in range(20):
+            first.wait_acked(100)
+            at = {p: chance.randint(at[p], end) for p, end in ends(region_a, topic).items()}
+            group.commit(at)
+            if not turn:
+                until(lambda: len(group.there()) == PARTITIONS, 90, "the group", alive=mirror)
+            seen.append((group.there(), at))
+        first.stop()
+        second.stop()
+        written = first.acked + second.acked
+        one, two = wait_until_quiet(mirror, region_a, region_b, topic, written)
+        at = dict(ends(region_a, topic))
+        group.commit(at)
+        # Behind the last copy the second region has records of its own only, which are read again.
+        copied = {
+            partition: 1
+            + max(
+                place
+                for place, record in zip(log.offsets, log.records, strict=True)
+                if MARKS[0] in (record.value or b"")
+            )
+            for partition, log in two.items()
+        }
+        until(lambda: group.there() == copied, 90, "its end", alive=mirror)
+        seen.append((group.there(), at))
+        assert mirror.stop() == 0
+    group.close()
+    assert len({tuple(there.items()) for there, _ in seen}) > 3, "it moved hardly ever"
+    for there, here in seen:
+        for partition, offset in there.items():
+            have_read = {
+                record.value
+                for place, record in zip(
+                    one[partition].offsets, one[partition].records, strict=True
+                )
+                if place < here[partition]
+            }
+            passed = {
+                record.value
+                for place, record in zip(
+                    two[partition].offsets, two[partition].records, strict=True
+                )
+                if place < offset
+            }
+            skipped = passed - have_read
+            assert not skipped, f"partition {partition} at {here} skips at {offset}: {skipped}"

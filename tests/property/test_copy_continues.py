@@ -17,8 +17,8 @@ from mm2py.client.send.tail import Identical
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import TargetMovedError
-from mm2py.mirror.offset_lookup import PageRef, Place, to_source, to_target
-from mm2py.mirror.offset_map import Page, decode_page, decode_page_key
+from mm2py.mirror.offset_lookup import Place, to_source, to_target
+from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps

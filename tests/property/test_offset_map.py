@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from mm2py.mirror.offset_lookup import (
     MapIndex,
     PageMissingError,
-    PageRef,
     PartitionIndex,
     Place,
     to_source,
@@ -20,6 +19,7 @@ from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
     Mark,
     Page,
+    PageRef,
     PartitionMap,
     Segment,
     decode_page,

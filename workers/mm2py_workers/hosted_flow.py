@@ -32,7 +32,7 @@ from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.offset_map_store import MapStore, NoMapStore
+from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, store_producer
@@ -128,10 +128,24 @@ class HostedMaps:
         """How often it was deleted and created again."""
         return self._store.topics_lost
 
-    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
-        """Return the newest page of each partition that has a map."""
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions that had a map when the topic was read last."""
+        return self._store.partitions
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Return the maps of partitions that have one."""
         await self.opening.done()
         return await self._store.load(partitions)
+
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the numbers of partitions' pages."""
+        await self.opening.done()
+        return await self._store.numbers(partitions)
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         """Return the last page that begins below a target offset, else the first one."""
@@ -142,6 +156,11 @@ class HostedMaps:
         """Write pages; returns when all are acknowledged."""
         await self.opening.done()
         await self._store.write(pages)
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Remove pages by number."""
+        await self.opening.done()
+        await self._store.remove(pages)
 
     async def close(self) -> None:
         """Stop reading."""

@@ -11,7 +11,7 @@ from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.send.owner import Announce
+from mm2py.client.send.owner import MirrorIds
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
@@ -72,7 +72,7 @@ class TargetSenders:
             ConfigError: a producer property is wrong.
         """
         settings = self._settings(spec)
-        announce = self._announcement(spec)
+        mirror_ids = self._mirror_ids(spec)
 
         def make(
             on_delivered: OnDelivered,
@@ -89,7 +89,7 @@ class TargetSenders:
                 on_failed=on_failed,
                 on_stalled=on_stalled,
                 on_doubt=on_doubt,
-                announce=announce,
+                mirror_ids=mirror_ids,
                 permit=self._permit,
                 owns_cluster=True,
                 copied=copied,
@@ -111,7 +111,7 @@ class TargetSenders:
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
         """
-        settings = self._settings(spec)
+        settings, mirror_ids = self._settings(spec), self._mirror_ids(spec)
         interval_ms = transaction_interval_ms(framework, worker)
         if interval_ms >= settings.transaction_timeout_ms:
             raise ConfigError(
@@ -129,33 +129,19 @@ class TargetSenders:
             own=own(topic) if topic != worker.offset_storage_topic else None,
             fence=lambda: guard.fence(spec.id),
             verify=lambda: guard.verify(spec.id, spec.configs),
-            announce=self._announcement(spec),
+            announce=None if mirror_ids is None else mirror_ids.announce,
             interval_s=interval_ms / 1000,
             clock=self._clock,
             permit=self._permit,
         )
 
-    def _announcement(self, spec: TaskSpec) -> Announce | None:
+    def _mirror_ids(self, spec: TaskSpec) -> MirrorIds | None:
         """Return what publishes the ids of a mirror's task; what others write is the cluster's own."""
         config = spec.connector_config
         mirrors = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
         if not mirrors or suppression_of(config) is Suppression.OFF:
             return None
-
-        async def announce(producer_id: int) -> None:
-            await self._producers.publish(
-                MirrorProducer(
-                    producer_id=producer_id,
-                    flow=str(self._flow),
-                    source=spec.config.get("source.cluster.alias", self._flow.source),
-                    source_cluster=spec.config.get(SOURCE_CLUSTER_ID, ""),
-                    task=str(spec.id),
-                    worker=f"{platform.node()}/{os.getpid()}",
-                    time_ms=self._clock.now_ms(),
-                )
-            )
-
-        return announce
+        return _TaskIds(self._producers, self._flow, spec, self._clock)
 
     def _settings(self, spec: TaskSpec) -> ProducerSettings:
         props = framework_producer_properties(
@@ -164,3 +150,31 @@ class TargetSenders:
         return producer_settings(
             props, scope=f"producer of {spec.id} to cluster {self._flow.target}"
         )
+
+
+@final
+class _TaskIds(MirrorIds):
+    """The ids of one task among those of all mirrors."""
+
+    def __init__(
+        self, store: ProducerIdStore, flow: FlowName, spec: TaskSpec, clock: Clock
+    ) -> None:
+        self._store, self._flow, self._spec, self._clock = store, flow, spec, clock
+
+    async def announce(self, producer_id: int) -> None:
+        """Publish an id with what it copies from where."""
+        await self._store.publish(
+            MirrorProducer(
+                producer_id=producer_id,
+                flow=str(self._flow),
+                source=self._spec.config.get("source.cluster.alias", self._flow.source),
+                source_cluster=self._spec.config.get(SOURCE_CLUSTER_ID, ""),
+                task=str(self._spec.id),
+                worker=f"{platform.node()}/{os.getpid()}",
+                time_ms=self._clock.now_ms(),
+            )
+        )
+
+    async def includes(self, producer_id: int) -> bool:
+        """Return whether a mirror writes with this id."""
+        return await self._store.includes(producer_id)

@@ -8,7 +8,7 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Final, Literal, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
@@ -29,9 +29,12 @@ from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
 from mm2py.protocol.log_offsets import OffsetQuery
 from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.topics import MetadataResult, NewTopic, TopicMetadata
-from mm2py.types import TopicPartition
+from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
+__all__ = ["NO_LOG", "Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
+
+NO_LOG: Final = -1
+"""Where the log of a partition begins that does not exist."""
 
 _GROUP_ID_NOT_FOUND = 69
 _LIST_OFFSETS_RETRIES = 2
@@ -227,6 +230,16 @@ class Admin:
             await self.cluster.clock.sleep(backoff.next_s())
             listed |= await self._list_once(again, read_committed=read_committed)
         return listed
+
+    async def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where logs begin, ``NO_LOG`` for a partition that does not exist; without those that cannot be asked now."""
+        found: dict[TopicPartition, int] = {}
+        for tp, listed in (await self.list_offsets(dict.fromkeys(partitions, EARLIEST))).items():
+            if listed.error is None:
+                found[tp] = listed.offset
+            elif listed.error.code == UNKNOWN_TOPIC_OR_PARTITION:
+                found[tp] = NO_LOG
+        return found
 
     async def list_offsets_at(
         self,

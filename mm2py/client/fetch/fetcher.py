@@ -238,6 +238,12 @@ class Fetcher:
         position = parked[0].base_offset if parked else cursor.position
         return max(0, end - position)
 
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where logs begin, of any partitions of the cluster, as ``Admin.log_starts``."""
+        return await Admin(self._cluster).log_starts(partitions)
+
     async def refresh_ends(self) -> None:
         """Ask where paused partitions end now, each leader once: no Fetch answer has it.
 

@@ -394,14 +394,16 @@ class LogReader:
                 self._cluster.leader_moved(tp, *(part.current_leader or ()))
                 problem = error
             elif part.records:
-                self._hand_on(tp, part, handle)
+                await self._hand_on(tp, part, handle)
             elif nothing and _readable_end(part) >= (end := _end_of(tp, part, ends)):
                 # Brokers skip holes inside the log, so an empty answer below the last stable offset
                 # means that everything from here to the end was compacted away.
                 self._move(tp, max(end, self._positions[tp]))
         return problem
 
-    def _hand_on(self, tp: TopicPartition, part: FetchedPartition, handle: RecordHandler) -> None:
+    async def _hand_on(
+        self, tp: TopicPartition, part: FetchedPartition, handle: RecordHandler
+    ) -> None:
         assert part.records is not None
         position = self._positions[tp]
         aborted = sorted(part.aborted, key=lambda pair: pair[1], reverse=True)
@@ -422,6 +424,7 @@ class LogReader:
                         handle(tp.partition, record)
                 position = batch.last_offset + 1
                 self._move(tp, position)
+                await asyncio.sleep(0)  # a topic may be long, and others wait for this loop
         except ProtocolError as error:
             raise ProtocolError(
                 f"{tp} of {self._cluster} from offset {position}: {error.message}",

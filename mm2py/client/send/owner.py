@@ -13,10 +13,22 @@ from mm2py.client.send.tail import Recognised
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["Announce", "LaneOwner"]
+__all__ = ["Announce", "LaneOwner", "MirrorIds"]
 
 Announce = Callable[[int], Awaitable[None]]
 """Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
+
+
+class MirrorIds(Protocol):
+    """The producer ids of mirrors that write to the target (``mm2py.storage.producer_id_store``)."""
+
+    async def announce(self, producer_id: int) -> None:
+        """Make an id known that is about to be used; ``Mm2pyError``: it cannot now, and is not used."""
+        ...
+
+    async def includes(self, producer_id: int) -> bool:
+        """Return whether an id that was found in a log is a mirror's; ``Mm2pyError``: not known now."""
+        ...
 
 
 class LaneOwner(Protocol):
@@ -28,6 +40,12 @@ class LaneOwner(Protocol):
 
     async def announce(self, producer_id: int) -> None:
         """Announce an id that is about to be used; raises as ``new_producer``."""
+        ...
+
+    async def name_writer(
+        self, target: TopicPartition, producer_id: int, first: int, last: int
+    ) -> None:
+        """Report who wrote these target offsets, unless it is a mirror."""
         ...
 
     def allowed(self) -> bool:

@@ -19,15 +19,15 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import NamedTuple, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import ListedOffset
 from mm2py.client.connect.cluster import ADMIN, Cluster
-from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.fetch.partition_fetch import PartitionReads
 from mm2py.client.send.lane import LaneState, SenderLane, Writer
 from mm2py.client.send.owner import LaneOwner
-from mm2py.client.send.tail import CopiedSoFar, Identical, LaneTail, LogEnd, writer_at
+from mm2py.client.send.tail import CopiedSoFar, Identical, LaneTail, LogEnd, writer_of
 from mm2py.clock import Clock
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
@@ -40,8 +40,6 @@ from mm2py.types import TopicPartition
 __all__ = ["Beginning", "LaneResume"]
 
 log = logging.getLogger(__name__)
-
-FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
 class Beginning(NamedTuple):
@@ -60,6 +58,7 @@ class LaneResume:
     ) -> None:
         self._cluster, self._copied = cluster, copied
         self._clock, self._owner = clock, owner
+        self._reads = PartitionReads(cluster, owner.spawn)
         self._tails: dict[TopicPartition, asyncio.Event] = {}
         """Lanes whose first batches are compared with the log; set when more were offered."""
 
@@ -138,6 +137,8 @@ class LaneResume:
                 lane.target,
                 tail.recognised,
             )
+        for producer_id, (first, last) in tail.others.items():
+            await self._owner.name_writer(lane.target, producer_id, first, last)
         writer = tail.writers.get(self._copied.producer(lane.source).producer_id)
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
@@ -175,13 +176,14 @@ class LaneResume:
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while producer_id >= 0 and end > 0 and self.identical is not Identical.OFF:
             try:
-                writer = await writer_at(self._cluster, lane.target, end - 1)
+                fetched = await self._reads.read(lane.target, end - 1)
             except FatalServerError:
                 break  # deleted, or it may not be read
             except Mm2pyError as error:
                 log.debug("log of %s cannot be read yet cause=%s", lane.target, error)
                 await self._clock.sleep(backoff.next_s())
                 continue
+            writer = writer_of(fetched, end - 1)
             if writer is not None and writer.producer_id == producer_id:
                 return writer
             break
@@ -244,7 +246,7 @@ class LaneResume:
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while True:
             try:
-                return await fetch_partition(self._cluster, tp, position, max_bytes=FETCH_BYTES)
+                return await self._reads.read(tp, position)
             except FatalServerError:
                 raise
             except Mm2pyError as error:

@@ -8,16 +8,18 @@ opening.py finds leaders and log ends, recovery.py pauses, reads the target's lo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Final, final
 
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.send.limits import LaneLimits, TargetLimits, fitting
 from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
-from mm2py.client.send.owner import Announce
+from mm2py.client.send.owner import MirrorIds
 from mm2py.client.send.recovery import LaneRecovery
 from mm2py.client.send.repair import refusal
 from mm2py.client.send.resume import LaneResume
@@ -43,6 +45,8 @@ __all__ = ["Sender"]
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
+FOREIGN_LOOK_S: Final = 60.0
+"""How often another writer of a partition is looked for, until one is named that is no mirror."""
 
 DEAL_BYTES: Final = 256 * 1024
 """What waits of a partition from which on its broker's socket buffers are too small for a long round trip: the
@@ -80,8 +84,8 @@ class Sender:
     ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
     partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
     a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
-    names source offsets that are sent again although they may be there (rule 7). All on the event loop. ``announce``
-    is awaited for each producer id before anything is sent under it.
+    names source offsets that are sent again although they may be there (rule 7). All on the event loop. Each producer id
+    is announced to ``mirror_ids`` before anything is sent under it.
 
     Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
@@ -102,7 +106,7 @@ class Sender:
         on_failed: OnFailed,
         on_stalled: OnStalled = _ignore_stall,
         on_doubt: OnDoubt = _ignore_doubt,
-        announce: Announce | None = None,
+        mirror_ids: MirrorIds | None = None,
         permit: Permit = UNLIMITED,
         whole_batches: bool = False,
         owns_cluster: bool = False,
@@ -118,7 +122,7 @@ class Sender:
         self._on_failed = on_failed
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
-        self._announce = announce
+        self._mirror_ids = mirror_ids
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
         self._end_watch = permit.watch(self._permit_changed)
@@ -143,8 +147,8 @@ class Sender:
         )
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
-        self._foreign: set[TopicPartition] = set()
-        """Targets whose other writer was named."""
+        self._foreign: dict[TopicPartition, float] = {}
+        """Targets that have another writer: when it may be looked for again, never once it was named."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -178,8 +182,8 @@ class Sender:
 
     async def announce(self, producer_id: int) -> None:
         """Announce an id before its first use by this Sender, also one that a predecessor had."""
-        if self._announce is not None and producer_id not in self._announced:
-            await self._announce(producer_id)
+        if self._mirror_ids is not None and producer_id not in self._announced:
+            await self._mirror_ids.announce(producer_id)
             self._announced.add(producer_id)
 
     def enqueue(
@@ -232,6 +236,10 @@ class Sender:
         Without a permit it does not wait: nothing moves, and no position may be written either.
         """
         return await set_within(self._idle, timeout_s) and self.buffered_bytes == 0
+
+    async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where logs of the target begin, as ``Admin.log_starts``."""
+        return await Admin(self._cluster).log_starts(targets)
 
     def drop_unopened(self) -> None:
         """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.
@@ -462,13 +470,46 @@ class Sender:
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
 
+    async def name_writer(
+        self, target: TopicPartition, producer_id: int, first: int, last: int
+    ) -> None:
+        """Name another writer once per partition; a mirror is no news, so others are looked for later."""
+        if await self._is_mirror(producer_id):
+            self._foreign[target] = self._clock.monotonic() + FOREIGN_LOOK_S
+            return
+        if self._foreign.get(target) == math.inf:
+            return
+        self._foreign[target] = math.inf
+        # Applications of the target write there as a matter of course where names are the same both ways.
+        log.log(
+            logging.WARNING if self._mirror_ids is None else logging.INFO,
+            "another program writes to a target partition, offsets are not the same on both clusters from here on"
+            " partition=%s producer_id=%d first_offset=%d last_offset=%d",
+            target,
+            producer_id,
+            first,
+            last,
+        )
+
+    async def _is_mirror(self, producer_id: int) -> bool:
+        if self._mirror_ids is None or producer_id < 0:
+            return False
+        try:
+            return await self._mirror_ids.includes(producer_id)
+        except Mm2pyError as error:
+            log.debug(
+                "mirrors of the target are not known producer_id=%d cause=%s", producer_id, error
+            )
+            return False
+
     def _note_foreign(self, lane: SenderLane) -> None:
         """Another program wrote between our batches: name it, and end the partition where offsets must be identical."""
         assert lane.foreign is not None
         (first, end), lane.foreign = lane.foreign, None
         required = self._copied is not None and self._copied.identical is Identical.REQUIRE
-        if required or lane.target not in self._foreign:
-            self._foreign.add(lane.target)
+        now = self._clock.monotonic()
+        if required or self._foreign.get(lane.target, now) <= now:
+            self._foreign[lane.target] = now + FOREIGN_LOOK_S
             self.spawn(self._name_foreign(lane, first, end, required=required))
 
     async def _name_foreign(
@@ -478,16 +519,10 @@ class Sender:
             writer = await writer_at(self._cluster, lane.target, first)
             name = "" if writer is None else f"with producer id {writer.producer_id}"
         except Mm2pyError as error:
-            name = f"(its batch cannot be read: {error})"
+            writer, name = None, f"(its batch cannot be read: {error})"
         if not required:
-            log.warning(
-                "another program %s writes to a target partition, offsets are not the same on both clusters from"
-                " here on partition=%s first_offset=%d last_offset=%d",
-                name,
-                lane.target,
-                first,
-                end - 1,
-            )
+            producer_id = -1 if writer is None else writer.producer_id
+            await self.name_writer(lane.target, producer_id, first, end - 1)
         elif lane.state is not LaneState.FAILED:
             self.failed(
                 lane,

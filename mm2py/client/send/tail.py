@@ -3,13 +3,13 @@
 Flow: a lane opens -> its log ends behind the last known copy -> the tail is read -> the lane's first batches are compared
 with it, in order -> those that are there count as delivered, a batch that is there in part is cut -> the rest is sent.
 A record is recognised by its timestamp, key, value and headers, whatever batches it came in; anything else in the tail
-is another writer's, and is named.
+is another writer's.
 
 Invariants, tests of the same names:
 
 1. Nothing of a tail that is recognised is sent; everything else is.
 2. A record is recognised only behind the one before it: order and number of equal records count.
-3. What another writer wrote between is skipped, never taken for a copy.
+3. What another writer wrote between is skipped and noted, never taken for a copy.
 """
 
 import logging
@@ -49,6 +49,7 @@ __all__ = [
     "Recognised",
     "not_identical",
     "writer_at",
+    "writer_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -172,8 +173,10 @@ class LaneTail:
         self._timed = True
         self.writers: dict[int, Writer] = {}
         """By producer id, what follows its last batch here."""
+        self.others: dict[int, tuple[int, int]] = {}
+        """First and last offset of the records that are not ours, by producer id."""
         self.recognised = 0
-        self.foreign = 0
+        self._opened = -1  # producer id of what is in ``_open``
         self.is_over = start >= end
 
     async def compare(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
@@ -211,35 +214,20 @@ class LaneTail:
 
     async def _find(self, content: Content) -> int:
         """Return the offset of the next record of this content, -1 where there is none; skip what is before it."""
-        skipped: list[tuple[int, Content]] = []
         read = 0
         while True:
             while self._open:
                 offset, found = self._open.popleft()
                 if found[1] == content[1] and (found[0] == content[0] or not self._timed):
-                    self.foreign += len(skipped)
-                    if skipped:
-                        self._name(skipped[0][0], skipped[-1][0])
                     return offset
-                skipped.append((offset, found))
+                first, _ = self.others.get(self._opened, (offset, offset))
+                self.others[self._opened] = first, offset
             if read > AHEAD_BYTES or not await self._has_records():
-                break
+                return -1
             stored = self._stored.popleft()
             read += len(stored.data)
-            self._timed = not stored.is_append_timed
+            self._timed, self._opened = not stored.is_append_timed, stored.producer[0]
             self._open.extend(stored.contents())
-        if skipped:
-            self.foreign += len(skipped)
-            self._name(skipped[0][0], skipped[-1][0])
-        return -1
-
-    def _name(self, first: int, last: int) -> None:
-        log.warning(
-            "another program writes to a target partition partition=%s first_offset=%d last_offset=%d",
-            self.target,
-            first,
-            last,
-        )
 
     async def _has_records(self) -> bool:
         """Read on until something is at hand; False at the end."""
@@ -291,7 +279,11 @@ async def writer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Writer
         RetriableError: the log cannot be read now.
         FatalServerError: it may not be read, or has not this offset any more.
     """
-    fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
+    return writer_of(await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES), offset)
+
+
+def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
+    """Return who wrote the batch that has an offset; None where it was compacted away."""
     view = memoryview(fetched.records or b"")
     at = 0
     while len(view) - at >= HEADER_BYTES:

@@ -304,6 +304,7 @@ class HerderLoop:
             log.info("connector starts again with its new config connector=%s", name)
             await self._work.restart_connector(name, snapshot)
         for name in sorted(targets & snapshot.connectors.keys()):
+            self._publication.forget(name)
             await self._work.set_target(name, snapshot.target(name))
         if self.news.rebalance_expected:
             self._must_join = True

@@ -45,6 +45,10 @@ class TaskPublication:
         """A round is over or a session key was read: a leader may be known now."""
         self._leader_changed.set()
 
+    def forget(self, name: str) -> None:
+        """The connector's target state changed: a stop takes its task configs away, and it publishes anew."""
+        self._published.pop(name, None)
+
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
         """Return whether other task configs are in force than those published here last."""
         made_of, configs = self._published.get(name, ({}, ()))

@@ -4,8 +4,9 @@ Flow: ``load`` at the start -> acknowledged runs, marks -> ``write`` -> ``mm2py.
 what it had acknowledged is noticed here: its offsets go back.
 
 Invariants, tests of the same names: 1 what is written covers every position that was acknowledged before; 2 what could
-not be written is written with the next turn; 3 only the open page of a partition is in memory; 4 a topic that was deleted
-gets the open page of every partition again, and what its other pages had is unknown, not guessed.
+not be written is written with the next turn; 3 only the open page of a partition is in memory; 4 a page is removed only
+behind everything that was written of its partition, and an offset in either log is never in it (``map_pruning``);
+5 a topic that was deleted gets the open page of every partition again, and what its other pages had is unknown, not guessed.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
-from mm2py.storage.offset_map_store import MapStore, NoMapStore
+from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.types import TopicPartition
 
 __all__ = ["TaskOffsetMaps"]
@@ -41,13 +42,17 @@ class TaskOffsetMaps:
     Args:
         store: where they are kept.
         identical: ``offsets.identical``.
+        sweeps: whether this task removes the maps of topics that are gone, whichever task copied them.
     """
 
-    def __init__(self, store: MapStore, identical: Identical = Identical.OFF) -> None:
-        self._store = store
+    def __init__(
+        self, store: MapStore, identical: Identical = Identical.OFF, *, sweeps: bool = False
+    ) -> None:
+        self._store, self.sweeps = store, sweeps
         self.identical = identical
         self._maps: dict[TopicPartition, PartitionMap] = {}
         self._unwritten: dict[TopicPartition, list[Page]] = {}
+        self._loaded: frozenset[TopicPartition] = frozenset()
         self._topics_lost = 0
         self._turn = asyncio.Lock()
         self._astray: set[TopicPartition] = set()
@@ -80,19 +85,20 @@ class TaskOffsetMaps:
         Raises:
             RetriableError: they cannot be read now.
         """
-        pages: Mapping[TopicPartition, Page] = {}
+        maps: Mapping[TopicPartition, StoredMap] = {}
         try:
-            pages = await self._store.load(partitions)
+            maps = await self._store.load(partitions)
         except RetriableError:
             raise
         except Mm2pyError as error:
             self._note_refusal(error)
-        if not self._maps:  # else some of them may still have to be written again
+        if not self._loaded:  # else some of them may still have to be written again
             self._topics_lost = self._store.topics_lost
         for partition in partitions:
             self._maps.pop(partition, None)
             self._unwritten.pop(partition, None)
-        self._maps |= {partition: PartitionMap(page) for partition, page in pages.items()}
+        self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
+        self._loaded |= frozenset(partitions)
         self._astray.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
@@ -190,6 +196,48 @@ class TaskOffsetMaps:
     def identify(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Name the incarnation of the source topic that is copied now."""
         self.of(partition).identify(topic_id)
+
+    # ---- pages that nothing can ask for any more
+
+    def with_older_pages(self) -> list[TopicPartition]:
+        """Return the partitions whose maps have pages that may expire."""
+        return [partition for partition, found in self._maps.items() if found.has_older_pages]
+
+    async def prune(self, starts: Mapping[TopicPartition, tuple[int, int]], most: int) -> int:
+        """Remove expired pages, given where both logs of partitions begin; returns how many, at most ``most``.
+
+        Raises:
+            Mm2pyError: they cannot be removed now.
+        """
+        async with self._turn:
+            expired: dict[TopicPartition, list[int]] = {}
+            left = most
+            for partition, (source_start, target_start) in starts.items():
+                if partition in self._unwritten:
+                    continue
+                numbers = self.of(partition).expired(source_start, target_start)[:left]
+                if numbers:
+                    expired[partition], left = numbers, left - len(numbers)
+            if expired:
+                await self._store.remove(expired)
+            for partition, numbers in expired.items():
+                self.of(partition).forget(numbers[-1])
+            return most - left
+
+    def of_other_tasks(self) -> list[TopicPartition]:
+        """Return partitions that have a map and are not of this task."""
+        return [it for it in self._store.partitions if it not in self._loaded]
+
+    async def remove(self, partitions: Collection[TopicPartition], most: int) -> int:
+        """Remove the maps of partitions that do not exist any more; as ``prune``."""
+        left = most
+        pages: dict[TopicPartition, Sequence[int]] = {}
+        for partition, numbers in (await self._store.numbers(partitions)).items():
+            if some := numbers[:left]:
+                pages[partition], left = some, left - len(some)
+        if pages:
+            await self._store.remove(pages)
+        return most - left
 
     async def write(self) -> None:
         """Write what changed since the last time; a topic that refuses is reported once and tried again.

@@ -4,7 +4,7 @@ Flow: loop -> ``TargetSender`` -> target; acknowledgements, refusals, stalls and
 ``SenderFactory`` was given; what is known of earlier copies goes with them. Types only: the Sender is in ``mm2py.client.send.sender``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from mm2py.client.send.tail import CopiedSoFar
@@ -40,6 +40,10 @@ class TargetSender(Protocol):
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes waiting for one target partition."""
+        ...
+
+    async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where the target's logs begin, as ``CopiedLogs.log_starts``."""
         ...
 
     def drop_unopened(self) -> None:

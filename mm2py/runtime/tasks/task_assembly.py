@@ -111,7 +111,9 @@ class TaskAssembly:
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
         identical = Identical(framework.offsets_identical)
         _check_exactly_once(framework, enabled=transactions is not None)
-        maps = TaskOffsetMaps(kept if copies else NoMapStore(), identical)
+        maps = TaskOffsetMaps(
+            kept if copies else NoMapStore(), identical, sweeps=spec.id.number == 0
+        )
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),

@@ -35,7 +35,7 @@ from mm2py.mirror.offset_map import Page
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
-from mm2py.storage.offset_map_store import MapStore, page_entries
+from mm2py.storage.offset_map_store import MapStore, StoredMap, page_entries
 from mm2py.storage.table import Entry, batched, partition_of
 from mm2py.types import TaskId, TopicPartition
 
@@ -321,9 +321,22 @@ class TransactionMaps(MapStore):
         """As of the maps that are read."""
         return self._maps.topics_lost
 
-    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Page]:
-        """Return the newest committed page of each partition that has a map."""
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions that had a map when the topic was read last."""
+        return self._maps.partitions
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Return the committed maps of partitions that have one."""
         return await self._maps.load(partitions)
+
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the numbers of partitions' committed pages."""
+        return await self._maps.numbers(partitions)
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         """Return the last page that begins below a target offset, else the first one."""
@@ -333,6 +346,10 @@ class TransactionMaps(MapStore):
         """Write pages between ``settle`` and ``commit``."""
         if self.topic:
             await self._transactions.write(TopicPartition(self.topic, 0), page_entries(pages))
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Remove pages outside of any transaction: nothing can ask for them, whether or not one is aborted."""
+        await self._maps.remove(pages)
 
 
 @final

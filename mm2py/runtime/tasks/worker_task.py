@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, final
 
 from mm2py.api.context import PartitionState
-from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, TakesOver
+from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
@@ -26,6 +26,7 @@ from mm2py.runtime.herder.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
+from mm2py.runtime.tasks.map_pruning import MapPruning
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
@@ -233,7 +234,7 @@ class WorkerTask:
                     self._polls = True
                     self._look_at_holds()
                     self._lifecycle.to(State.RUNNING)
-                    commits = asyncio.create_task(self._commit_forever())
+                    commits = asyncio.create_task(self._commit_and_prune())
                     await self._loop()
             except Exception as error:  # noqa: BLE001 - the worker loop's edge: fails the task visibly
                 self._lifecycle.to(State.FAILED, error)
@@ -457,6 +458,21 @@ class WorkerTask:
         self._room.set()
 
     # ---------------------------------------------------------------- positions and the end
+
+    async def _commit_and_prune(self) -> None:
+        await asyncio.gather(self._commit_forever(), self._prune_forever())
+
+    async def _prune_forever(self) -> None:
+        """Keep the offset map from growing without end, where the source is one whose records are deleted."""
+        if self._maps.kept is None or not isinstance(self._task, CopiedLogs):
+            return
+        pruning = MapPruning(
+            self._maps, self._task, self._sender, permit=self._permit, clock=self._clock
+        )
+        try:
+            await pruning.run()
+        except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
+            self._crash(error)
 
     async def _commit_forever(self) -> None:
         if self._commits is None:

@@ -12,7 +12,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
-from mm2py.client.send.owner import Announce
+from mm2py.client.send.owner import Announce, MirrorIds
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
@@ -31,6 +31,20 @@ KIP_951 = {PRODUCE: (3, 10)}
 SOURCE = TopicPartition("t", 0)
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
 LONG_AGO_MS = 1_000_000
+
+
+class Ids(MirrorIds):
+    """Announces through a function; there are no other mirrors."""
+
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
+
+    async def announce(self, producer_id: int) -> None:
+        await self._announce(producer_id)
+
+    async def includes(self, producer_id: int) -> bool:
+        del producer_id
+        return False
 
 
 class Rig:
@@ -65,7 +79,7 @@ class Rig:
             on_failed=self._on_failed,
             on_stalled=lambda target, error: self.stalled.append((target, error is not None)),
             on_doubt=lambda source, first, last, _: self.doubts.append((source, first, last)),
-            announce=announce,
+            mirror_ids=None if announce is None else Ids(announce),
             permit=self.permit,
         )
         self._next: dict[TopicPartition, int] = {}

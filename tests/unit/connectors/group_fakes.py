@@ -209,7 +209,7 @@ class FakeMap:
         self.pages[position] = page = Page(
             0, NO_TOPIC_ID, NO_TOPIC_ID, covered, -1, -1, -1, 0, found
         )
-        index.put(page, position)
+        index.put(page.number, page.head, position)
 
     async def read_to_end(self) -> None:
         """Nothing to read: ``put`` changes the index."""

@@ -9,7 +9,6 @@ import pytest
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import (
     PageMissingError,
-    PageRef,
     PartitionIndex,
     Place,
     Translation,
@@ -20,6 +19,7 @@ from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
     Mark,
     Page,
+    PageRef,
     PartitionMap,
     Segment,
     TargetLoss,
@@ -122,7 +122,7 @@ def look(partition_map: PartitionMap) -> tuple[PartitionIndex, Mapping[int, Page
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition_map.take():
         pages[page.number] = page
-        index.put(page, 100 + page.number)
+        index.put(page.number, page.head, 100 + page.number)
     return index, pages
 
 
@@ -252,12 +252,12 @@ def test_another_incarnation_begins_a_map_of_its_own() -> None:
         partition.add(2 * at, 1, at)
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition.take():
-        index.put(page, page.number)
+        index.put(page.number, page.head, page.number)
     partition.note(None, under_way=2)
     partition.add(600, 3, 300)  # the third one is the first of the new topic
     partition.identify(NEW)
     for page in partition.take():
-        index.put(page, page.number)
+        index.put(page.number, page.head, page.number)
         pages[page.number] = page
     assert [it.number for it in index.pages] == [0]
     assert index.source_id == NEW
@@ -277,15 +277,56 @@ def test_a_run_without_a_target_offset_is_unknown_not_a_hole() -> None:
     assert back(partition, 12, 20) == [(Place.UNKNOWN, -1), (Place.COPIED, 15)]
 
 
-def test_pages_whose_copies_the_target_deleted_may_go() -> None:
+def grown(pages: int) -> PartitionMap:
+    """Return the map of a source of which every second offset is a hole."""
     partition = PartitionMap()
-    for at in range(3 * PAGE_SEGMENTS):
+    for at in range(pages * PAGE_SEGMENTS):
         partition.add(2 * at, 1, at)
-    index, pages = look(partition)
+    return partition
+
+
+def test_only_pages_below_both_logs_expire_and_the_newest_stays() -> None:
+    partition = grown(3)
+    partition.take()
+    assert partition.expired(10_000, 10_000) == [0, 1]
+    assert partition.expired(4 * PAGE_SEGMENTS - 1, 10_000) == [0, 1]
+    assert partition.expired(4 * PAGE_SEGMENTS - 2, 10_000) == [0]
+    assert partition.expired(10_000, 2 * PAGE_SEGMENTS - 1) == [0]
+    assert partition.expired(0, 10_000) == []
+    partition.forget(0)
+    assert partition.expired(10_000, 10_000) == [1]
+    partition.note(None)  # another incarnation begins with page 0
+    partition.forget(1)
+    assert partition.expired(10_000, 10_000) == []
+
+
+def test_a_page_stays_while_a_later_one_speaks_of_lower_source_offsets() -> None:
+    partition = grown(2)
+    end = 2 * PAGE_SEGMENTS
+    partition.add(4, 1, end)  # copied again
+    for at in range(PAGE_SEGMENTS):
+        partition.add(2 * (end + at), 1, end + 1 + at)
+    partition.take()
+    assert partition.expired(10_000, 10_000) == []
+    assert partition.expired(10_000, 10_000) == []
+
+
+def test_an_offset_whose_page_has_expired_is_expired_both_ways() -> None:
+    index, pages = look(grown(3))
     index.forget(0)
     assert index.is_whole
-    found = to_target(index, 20, lambda ref: pages[ref.number])
-    assert found == (Place.LOST, PAGE_SEGMENTS)
+
+    def page(ref: PageRef) -> Page:
+        return pages[ref.number]
+
+    assert to_target(index, 20, page) == (Place.EXPIRED, PAGE_SEGMENTS)
+    assert to_source(index, 20, page) == (Place.EXPIRED, 2 * PAGE_SEGMENTS)
+    assert to_target(index, 2 * PAGE_SEGMENTS + 1, page) == (
+        Place.NEVER_EXISTED,
+        PAGE_SEGMENTS + 1,
+    )
+    assert to_target(index, 2 * PAGE_SEGMENTS, page) == (Place.COPIED, PAGE_SEGMENTS)
+    assert to_source(index, PAGE_SEGMENTS, page) == (Place.COPIED, 2 * PAGE_SEGMENTS)
 
 
 def test_the_cache_keeps_the_pages_used_last() -> None:

@@ -105,6 +105,7 @@ class FakeSender:
         self.started = 0
         self.flush_result: bool | None = None
         self._next: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
 
     def __call__(
         self,
@@ -126,6 +127,9 @@ class FakeSender:
         if self.start_errors:
             raise self.start_errors.pop(0)
         self.started += 1
+
+    async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {it: self.starts[it] for it in targets if it in self.starts}
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]

@@ -459,6 +459,25 @@ async def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
     await node.stop()
 
 
+async def test_a_resume_behind_a_stop_is_no_repair(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            await node.herder.stop_connector("c", actor="t")
+            await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
+            await node.herder.resume("c", actor="t")
+            for _ in range(5):  # rounds, in each of which what runs is compared
+                node.membership.request_rejoin()
+                await asyncio.sleep(0)
+            await node.runs("c-0", "c-1")
+            await cluster.clock.settle()
+    assert [it for it in caplog.messages if "published again" in it] == []
+    await node.stop()
+
+
 async def test_one_timer_serves_a_session_key_however_many_rounds_there_are() -> None:
     cluster = Cluster()
     node = cluster.node(inter_worker_key_ttl_ms=60_000).start()

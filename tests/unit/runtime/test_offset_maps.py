@@ -7,11 +7,12 @@ import pytest
 from mm2py.api.context import SourceGap
 from mm2py.client.send.tail import LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError
-from mm2py.mirror.offset_lookup import PageRef, Place, to_target
+from mm2py.mirror.offset_lookup import Place, to_target
 from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
     Mark,
     Page,
+    PageRef,
     Segment,
     TargetLoss,
     decode_page,
@@ -20,7 +21,7 @@ from mm2py.mirror.offset_map import (
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.offset_map_store import OffsetMapStore
+from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import FakeStore
 
@@ -58,8 +59,16 @@ class BrokenMaps:
         self.error: Exception | None = error
         self.written: list[Mapping[TopicPartition, Sequence[Page]]] = []
 
-    async def load(self, partitions: object) -> Mapping[TopicPartition, Page]:
+    partitions: tuple[TopicPartition, ...] = ()
+
+    async def load(self, partitions: object) -> Mapping[TopicPartition, StoredMap]:
         return {}
+
+    async def numbers(self, partitions: object) -> Mapping[TopicPartition, Sequence[int]]:
+        return {}
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        raise AssertionError("nothing was loaded")
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         return None
@@ -275,7 +284,7 @@ async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> Non
     assert set_back.target_end(ORDERS, OLD) == -1
 
 
-async def test_invariant_4_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again() -> (
+async def test_invariant_5_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again() -> (
     None
 ):
     topic = MemoryTopic("map")

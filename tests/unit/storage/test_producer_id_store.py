@@ -93,3 +93,16 @@ async def test_a_topic_that_cannot_be_used_is_named_and_opened_again_by_the_next
     table.answers[0].set_result(0)
     await again
     assert table.starts == 1
+
+
+async def test_ids_of_all_mirrors_of_the_target_are_known_also_new_ones() -> None:
+    topic = MemoryTopic("mm2py-producers.internal")
+    store, other = ProducerIdStore(MemoryTable(topic)), ProducerIdStore(MemoryTable(topic))
+    await other.publish(producer(1))
+    assert await store.includes(1)
+    assert not await store.includes(5)
+    await other.publish(producer(2))
+    assert await store.includes(2)
+    reads = len(topic.records)
+    assert not await store.includes(5)  # it never will be: it was used before it was asked for
+    assert len(topic.records) == reads

@@ -1,0 +1,144 @@
+"""Many partitions of one broker are read with one Fetch at a time, whatever their batches' sizes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch import partition_fetch
+from mm2py.client.fetch.partition_fetch import PartitionReads
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.testing.broker import FakeBroker
+from mm2py.types import TopicPartition
+
+FETCH = 1
+PARTITIONS = [TopicPartition(f"t{topic}", number) for topic in range(20) for number in range(3)]
+
+
+def batch(value: bytes) -> bytes:
+    data = encode_batch([NewRecord(None, value, (), 1)])
+    sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    return bytes(data)
+
+
+class Rig:
+    """Reads at a fake broker."""
+
+    def __init__(self, broker: FakeBroker, cluster: Cluster) -> None:
+        self.broker, self.tasks = broker, set[asyncio.Task[None]]()
+        self.reads = PartitionReads(cluster, self._spawn)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        return task
+
+    async def value(self, tp: TopicPartition, position: int) -> bytes | None:
+        fetched = await self.reads.read(tp, position)
+        found = [
+            it.value for batch in decode_batches(fetched.records or b"") for it in batch.records
+        ]
+        return None if not found else bytes(found[0] or b"")
+
+    @property
+    def fetches(self) -> int:
+        return self.broker.count(FETCH)
+
+
+@asynccontextmanager
+async def rig() -> AsyncGenerator[Rig]:
+    async with FakeBroker(topics={tp.topic: 3 for tp in PARTITIONS}) as broker:
+        settings = ConnectionSettings(
+            bootstrap_servers=(("127.0.0.1", broker.port),), retry_backoff_ms=1
+        )
+        cluster = Cluster(settings, alias="B")
+        await cluster.connect()
+        await cluster.metadata(sorted({tp.topic for tp in PARTITIONS}))
+        made = Rig(broker, cluster)
+        try:
+            yield made
+        finally:
+            for task in made.tasks:
+                task.cancel()
+            await asyncio.gather(*made.tasks, return_exceptions=True)
+            await cluster.close()
+
+
+async def test_reads_that_wait_for_one_broker_go_out_together() -> None:
+    async with rig() as it:
+        for number, tp in enumerate(PARTITIONS):
+            it.broker.append(tp, batch(b"%d" % number))
+        values = await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS))
+        assert values == [b"%d" % number for number in range(len(PARTITIONS))]
+        assert it.fetches == 1
+
+
+async def test_batches_beyond_the_limits_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_fetch, "ANSWER_BYTES", 1_000)
+    async with rig() as it:
+        for tp in PARTITIONS[::2]:
+            it.broker.append(tp, batch(bytes(3_000)))
+        values = await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS[::2]))
+        assert values == [bytes(3_000)] * 30
+        assert it.fetches == 30  # a broker returns one such batch at a time
+
+
+async def test_an_empty_end_is_answered_beside_partitions_that_have_records() -> None:
+    async with rig() as it:
+        for tp in PARTITIONS[1:]:
+            it.broker.append(tp, batch(b"x"))
+        values = await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS))
+        assert values == [None, *[b"x"] * (len(PARTITIONS) - 1)]
+        assert it.fetches == 1
+
+
+async def test_two_reads_of_one_partition_are_both_answered() -> None:
+    async with rig() as it:
+        it.broker.append(PARTITIONS[0], batch(b"a"))
+        it.broker.append(PARTITIONS[0], batch(b"b"))
+        both = await asyncio.gather(it.value(PARTITIONS[0], 0), it.value(PARTITIONS[0], 1))
+        assert list(both) == [b"a", b"b"]
+
+
+async def test_an_error_concerns_its_partition_only() -> None:
+    async with rig() as it:
+        for tp in PARTITIONS[1:]:
+            it.broker.append(tp, batch(b"x"))
+        found = await asyncio.gather(
+            it.value(PARTITIONS[0], 7), it.value(PARTITIONS[1], 0), return_exceptions=True
+        )
+        assert isinstance(found[0], FatalServerError)
+        assert found[1] == b"x"
+
+
+async def test_what_a_broker_cannot_answer_is_an_error_of_each_read() -> None:
+    async with rig() as it:
+        it.broker.fail_next(FETCH, NOT_LEADER_OR_FOLLOWER)
+        found = await asyncio.gather(
+            *(it.value(tp, 0) for tp in PARTITIONS), return_exceptions=True
+        )
+        assert all(isinstance(error, RetriableError) for error in found)
+        await it.broker.stop()
+        with pytest.raises(ConnectionFailedError):
+            await it.value(PARTITIONS[0], 0)
+
+
+async def test_a_caller_that_leaves_does_not_hold_up_the_others() -> None:
+    async with rig() as it:
+        hold = it.broker.hold(FETCH)
+        first = asyncio.create_task(it.value(PARTITIONS[0], 0))
+        await hold.arrived.wait()
+        leaving = asyncio.create_task(it.value(PARTITIONS[1], 0))
+        staying = asyncio.create_task(it.value(PARTITIONS[2], 0))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        first.cancel()
+        it.broker.append(PARTITIONS[2], batch(b"x"))
+        hold.release()
+        assert await staying == b"x"
