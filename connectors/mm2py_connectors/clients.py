@@ -195,14 +195,14 @@ class ExactMap(Protocol):
 class SourceReader(Protocol):
     """The reading that a task needs (``Fetcher``)."""
 
-    async def assign(
+    def add(
         self,
         positions: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Replace the assignment.
+        """Read these partitions too.
 
         ``topic_ids``: the incarnation that a position belongs to; ``epochs``: the leader epoch before it.
         """

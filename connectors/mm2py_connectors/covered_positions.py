@@ -30,7 +30,7 @@ class CoveredPositions:
 
     def start(self, positions: Mapping[TopicPartition, int]) -> None:
         """Take positions that come from stored offsets; negative ones are not known yet."""
-        self._last = {tp: position - 1 for tp, position in positions.items() if position >= 0}
+        self._last |= {tp: position - 1 for tp, position in positions.items() if position >= 0}
 
     def began(self, source: TopicPartition, position: int) -> None:
         """The first offset of a partition without a stored one is known, before any of it is handed out."""

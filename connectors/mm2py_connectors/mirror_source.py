@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import Connector
-from mm2py.api.context import ConnectorContext, PartitionRates, PublishedTasks, TaskContext
+from mm2py.api.context import (
+    ConnectorContext,
+    KeptOutPartitions,
+    PartitionRates,
+    PublishedTasks,
+    TaskContext,
+)
 from mm2py.api.task import BatchSourceTask
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
@@ -269,11 +275,18 @@ class MirrorSourceConnector(Connector):
             )
             scheduler.repeat(
                 "sync topic configs",
-                lambda: configs.run(topics.remote_topics),
+                lambda: configs.run(self._not_in_backfill(topics.remote_topics)),
                 config.sync_topic_configs_interval_seconds,
             )
         if config.refresh_topics_enabled:
             scheduler.repeat("refresh topics", self._refresh, self._refresh_s(), delayed=True)
+
+    def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""
+        context: object = self._context
+        kept_out = context.kept_out() if isinstance(context, KeptOutPartitions) else ()
+        in_backfill = {partition.topic for partition in kept_out}
+        return {it: remote for it, remote in remote_topics.items() if it not in in_backfill}
 
     def _refresh_s(self) -> int:
         seconds = self._config.refresh_topics_interval_seconds

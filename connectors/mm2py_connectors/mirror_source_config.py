@@ -153,6 +153,15 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         str,
         Option(JavaType.STRING, "Kafka's id of the target, where loops are suppressed.", ours=True),
     ] = ""
+    task_end_offsets: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST,
+            "topic-partition:offset of partitions that a backfill copies: nothing is read at and behind that offset but the "
+            "rest of its batch.",
+            ours=True,
+        ),
+    ] = ()
     task_late_partitions: Annotated[
         tuple[str, ...],
         Option(

@@ -50,7 +50,7 @@ from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.covered_positions import CoveredPositions
 from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
-from mm2py_connectors.partition_deal import parse_partitions
+from mm2py_connectors.partition_deal import parse_ends, parse_partitions
 
 __all__ = ["HELD_LAG_S", "MirrorSourceTask"]
 
@@ -101,6 +101,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._targets = {
             tp: self.target_of(tp) for tp in parse_partitions(self._config.task_assigned_partitions)
         }
+        self._ends = parse_ends(self._config.task_end_offsets)
         location = self._config.offset_syncs_topic_location
         self._sync_side: Side = "source" if location == "source" else "target"
         # The name carries the alias of the cluster that does not host the topic.
@@ -122,6 +123,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._newest_ms: dict[TopicPartition, int] = {}
         self._covered = CoveredPositions()
         self._from_end: set[TopicPartition] = set()
+        self._read_up: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._next_report = 0.0
@@ -133,10 +135,13 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def start(self) -> None:
         """Resume behind the stored positions; partitions without one start as auto.offset.reset says."""
-        partitions = list(self._targets)
+        kept_out = self._context.kept_out
+        left_out = [tp for tp in self._targets if tp in kept_out]
+        partitions = [tp for tp in self._targets if tp not in kept_out]
         stored = await self._context.committed_offsets(
             [self.source_partition(tp) for tp in partitions]
         )
+        self._context.leave_out(left_out)
         props = self._client_props("source", "consumer", "replication-consumer")
         props[BYTE_RATE] = str(self._config.flow_max_bytes_per_second)
         alias = self._config.source_cluster_alias
@@ -145,25 +150,33 @@ class MirrorSourceTask(BatchSourceTask):
         opened = self._readers(props, alias, self._context.clock, events)
         try:
             await opened.session.connect()
-            positions = self._positions(partitions, stored, props["auto.offset.reset"])
-            self._covered.start(positions)
-            self._from_end = {tp for tp, position in positions.items() if position == LATEST}
-            known = await self._context.incarnations()
-            # Without a stored position any incarnation is read from its beginning.
-            self._ids = {tp: known[tp] for tp in known if positions.get(tp, -1) >= 0}
-            epochs = dict(zip(partitions, map(committed_epoch, stored), strict=True))
-            await opened.reader.assign(positions, topic_ids=self._ids, epochs=epochs)
+            self._from_end.clear()
+            self._ids.clear()
+            positions = await self._resume(opened.reader, partitions, stored)
         except BaseException:
             await opened.reader.close()
             await opened.session.close()
             raise
         self._reader = opened
-        if self._config.emit_offset_syncs_enabled and positions:
+        if self._config.emit_offset_syncs_enabled and self._targets:
             self._open_syncs()
         log.info(
-            "source task started partitions=%d resumed=%d",
+            "source task started partitions=%d resumed=%d left_to_backfill=%d",
             len(partitions),
             sum(position >= 0 for position in positions.values()),
+            len(left_out),
+        )
+
+    async def take_over(self, partitions: Collection[TopicPartition]) -> None:
+        """Copy partitions too that were left out at the start."""
+        if self._reader is None:
+            return
+        new = [tp for tp in self._targets if tp in partitions]
+        stored = await self._context.committed_offsets([self.source_partition(tp) for tp in new])
+        positions = await self._resume(self._reader.reader, new, stored)
+        log.info(
+            "partitions of a backfill are copied from here on positions=%s",
+            ",".join(f"{tp}@{position}" for tp, position in positions.items()),
         )
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
@@ -171,6 +184,7 @@ class MirrorSourceTask(BatchSourceTask):
         if self._reader is None:
             return ()
         reader = self._reader.reader
+        self._report_ended()
         while self._to_drop:
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
@@ -181,6 +195,9 @@ class MirrorSourceTask(BatchSourceTask):
         self._report_lag(due)
         if self._failed:
             fetched = self._without_failed(fetched)
+        if self._ends:
+            cut = [(source, self._below_end(source, batches)) for source, batches in fetched]
+            fetched = [(source, batches) for source, batches in cut if batches]
         outgoing: list[Outgoing] = []
         for source, batches in fetched:
             outgoing.append(Outgoing(source, self._targets[source], batches))
@@ -285,6 +302,25 @@ class MirrorSourceTask(BatchSourceTask):
         self._stalls.close()
 
     # -- start ------------------------------------------------------------------------------------
+
+    async def _resume(
+        self,
+        reader: SourceReader,
+        partitions: Sequence[TopicPartition],
+        stored: Sequence[SourceOffset | None],
+    ) -> Mapping[TopicPartition, int]:
+        """Read partitions from their stored positions on; return these."""
+        props = self._client_props("source", "consumer", "replication-consumer")
+        positions = self._positions(partitions, stored, props["auto.offset.reset"])
+        self._covered.start(positions)
+        self._from_end.update(tp for tp, position in positions.items() if position == LATEST)
+        known = await self._context.incarnations()
+        # Without a stored position any incarnation is read from its beginning.
+        ids = {tp: known[tp] for tp, position in positions.items() if position >= 0 and tp in known}
+        self._ids |= ids
+        epochs = dict(zip(partitions, map(committed_epoch, stored), strict=True))
+        reader.add(positions, topic_ids=ids, epochs=epochs)
+        return positions
 
     def _positions(
         self,
@@ -420,6 +456,28 @@ class MirrorSourceTask(BatchSourceTask):
                 if batch.lease is not None:
                     batch.lease.release()
         return kept
+
+    # -- the ends of a backfill -------------------------------------------------------------------
+
+    def _below_end(self, source: TopicPartition, batches: list[RecordBatch]) -> list[RecordBatch]:
+        """Return the batches that begin below the partition's end; with the last one it is read no more."""
+        end = self._ends.get(source)
+        if end is None or not batches or batches[-1].last_offset < end - 1:
+            return batches
+        self._to_drop.append(source)
+        for batch in batches:
+            if batch.base_offset >= end and batch.lease is not None:
+                batch.lease.release()
+        self._read_up.add(source)
+        return [batch for batch in batches if batch.base_offset < end]
+
+    def _report_ended(self) -> None:
+        """What was read up to its end is covered when the last record below it is delivered, holes behind it too."""
+        for source in [tp for tp in self._read_up if not self._covered.under_way(tp)]:
+            self._read_up.discard(source)
+            del self._targets[source]
+            last = self._handed.get(source, -1)
+            self._context.report_covered(source, max(last, self._ends[source] - 1))
 
     def _look_at(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
         """Return the partitions whose lag and covered position may have changed: a look at one takes microseconds."""

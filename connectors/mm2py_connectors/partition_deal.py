@@ -14,15 +14,21 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "ASSIGNED_PARTITIONS",
+    "END_OFFSETS",
     "LATE_PARTITIONS",
     "PartitionDeal",
+    "format_ends",
     "format_partitions",
+    "parse_ends",
     "parse_partitions",
 ]
 
 ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
 LATE_PARTITIONS: Final = "task.late.partitions"
 """Ours: those of the assigned partitions that were found after the first start of the flow."""
+
+END_OFFSETS: Final = "task.end.offsets"
+"""Ours: where the partitions of a backfill end."""
 
 LEAST: Final = 0.1
 """Part of the mean that an idle partition counts for: it costs something, and may wake up."""
@@ -149,3 +155,23 @@ def parse_partitions(items: Sequence[str]) -> tuple[TopicPartition, ...]:
             )
         parsed[TopicPartition(topic, int(number))] = None
     return tuple(parsed)
+
+
+def format_ends(ends: Mapping[TopicPartition, int]) -> str:
+    """Return the property text of ``task.end.offsets``."""
+    return ",".join(f"{partition}:{end}" for partition, end in ends.items())
+
+
+def parse_ends(items: Sequence[str]) -> dict[TopicPartition, int]:
+    """Read ``topic-partition:offset`` items.
+
+    Raises:
+        ConfigError: An item is not of that form.
+    """
+    ends: dict[TopicPartition, int] = {}
+    for item in items:
+        name, colon, offset = item.rpartition(":")
+        if not colon or not offset.isascii() or not offset.isdigit():
+            raise ConfigError(f"{END_OFFSETS}: {item!r} is not topic-partition:offset")
+        ends[parse_partitions([name])[0]] = int(offset)
+    return ends

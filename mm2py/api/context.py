@@ -13,6 +13,7 @@ __all__ = [
     "ConnectorContext",
     "EventKind",
     "EventSink",
+    "KeptOutPartitions",
     "LossEvent",
     "PartitionRates",
     "PartitionState",
@@ -185,6 +186,15 @@ class PublishedTasks(Protocol):
         ...
 
 
+@runtime_checkable
+class KeptOutPartitions(Protocol):
+    """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
+
+    def kept_out(self) -> Collection[TopicPartition]:
+        """Return source partitions that a backfill copies: the configs of their copies are its own meanwhile."""
+        ...
+
+
 class TaskContext(Protocol):
     """Lent to a task."""
 
@@ -196,6 +206,15 @@ class TaskContext(Protocol):
     @property
     def task_id(self) -> str:
         """``<connector>-<index>``, for logs and client ids."""
+        ...
+
+    @property
+    def kept_out(self) -> Collection[TopicPartition]:
+        """Source partitions that the task must not copy now: a backfill does."""
+        ...
+
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        """Report which of its partitions the task has left out at its start; see ``TakesOver``."""
         ...
 
     async def committed_offsets(

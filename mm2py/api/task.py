@@ -11,7 +11,15 @@ from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["BatchSourceTask", "CopiedLogs", "Delivery", "Outgoing", "Run", "SourceTask"]
+__all__ = [
+    "BatchSourceTask",
+    "CopiedLogs",
+    "Delivery",
+    "Outgoing",
+    "Run",
+    "SourceTask",
+    "TakesOver",
+]
 
 
 class Outgoing(NamedTuple):
@@ -95,6 +103,18 @@ class BatchSourceTask(Protocol):
 
     async def stop(self) -> None:
         """Close connections; safe before ``start`` and safe twice."""
+        ...
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """What a ``BatchSourceTask`` may do besides: leave out at its start what ``TaskContext.kept_out`` names."""
+
+    async def take_over(self, partitions: Collection[TopicPartition]) -> None:
+        """Copy these too, from their stored positions of now; called between two polls.
+
+        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
+        """
         ...
 
 

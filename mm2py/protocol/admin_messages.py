@@ -25,8 +25,15 @@ from mm2py.protocol.configs import (
 )
 from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.schema import admin_schema, required, schema_call
+from mm2py.types import TopicPartition
 
-__all__ = ["create_acls", "describe_acls", "describe_configs", "incremental_alter_configs"]
+__all__ = [
+    "create_acls",
+    "describe_acls",
+    "describe_configs",
+    "describe_log_dirs",
+    "incremental_alter_configs",
+]
 
 
 def describe_configs(
@@ -79,6 +86,29 @@ def _entry(
             for synonym in config.synonyms
         ),
     )
+
+
+def describe_log_dirs(
+    topics: Mapping[str, Sequence[int]],
+) -> Call[Mapping[TopicPartition, int]]:
+    """Read how many bytes the replicas on one broker have; partitions without one there are left out."""
+
+    def request() -> admin_schema.DescribeLogDirsRequest:
+        kind = admin_schema.DescribeLogDirsRequest.DescribableLogDirTopic
+        return admin_schema.DescribeLogDirsRequest(
+            topics=[kind(topic=name, partitions=list(each)) for name, each in topics.items()]
+        )
+
+    def convert(answer: admin_schema.DescribeLogDirsResponse) -> Mapping[TopicPartition, int]:
+        return {
+            TopicPartition(topic.name, each.partition_index): each.partition_size
+            for folder in answer.results
+            for topic in folder.topics
+            for each in topic.partitions
+            if not each.is_future_key
+        }
+
+    return schema_call(request, admin_schema.DescribeLogDirsResponse, convert, (1, 4))
 
 
 def incremental_alter_configs(

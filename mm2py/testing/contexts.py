@@ -4,7 +4,7 @@ Flow: a test stores positions -> the task reads them in ``start`` -> what the ta
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
@@ -52,11 +52,17 @@ class FakeTaskContext:
         self.known_ids: dict[TopicPartition, bytes] = {}
         self.ids: list[tuple[TopicPartition, bytes, bool]] = []
         self.findings: dict[str, tuple[str, int, bool]] = {}
+        self.kept_out: frozenset[TopicPartition] = frozenset()
+        self.left_out: set[TopicPartition] = set()
         self._positions: dict[str, SourceOffset] = {}
 
     def store(self, partition: SourcePartition, offset: SourceOffset) -> None:
         """Set the stored position of a source partition."""
         self._positions[json.dumps(dict(partition), sort_keys=True)] = dict(offset)
+
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        """Keep what the task left out."""
+        self.left_out.update(partitions)
 
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]

@@ -82,17 +82,17 @@ class FakeReader:
         self.ends: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
 
-    async def assign(
+    def add(
         self,
         positions: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Start at these positions."""
-        self.positions = dict(positions)
-        self.topic_ids = dict(topic_ids or {})
-        self.epochs = dict(epochs or {})
+        """Read these too, from these positions on."""
+        self.positions |= positions
+        self.topic_ids |= topic_ids or {}
+        self.epochs |= epochs or {}
 
     def began_at(self, tp: TopicPartition) -> int:
         """Return ``began``, -1 where it is not known."""

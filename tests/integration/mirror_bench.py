@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from confluent_kafka import Consumer, Producer
@@ -37,6 +37,11 @@ Line = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], i
 
 class Context:
     """Lent to connector and task alike."""
+
+    kept_out: frozenset[TopicPartition] = frozenset()
+
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        assert not partitions
 
     def __init__(self, stored: Mapping[TopicPartition, int] | None = None) -> None:
         self.clock: Clock = SYSTEM_CLOCK

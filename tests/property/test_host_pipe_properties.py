@@ -119,10 +119,11 @@ class Recorder:
         spec: FlowSpec,
         *,
         held: frozenset[TopicPartition],
+        kept_out: frozenset[TopicPartition],
         term: int,
         until_s: float,
     ) -> None:
-        self.seen.append(("open_flow", (number, spec, held, term, until_s)))
+        self.seen.append(("open_flow", (number, spec, held, kept_out, term, until_s)))
         if self.error is not None:
             raise self.error
 
@@ -185,11 +186,11 @@ def test_specs_survive_the_pipe(
     async def scenario(near: HostPipe, _far: HostPipe, recorder: Recorder) -> None:
         await near.channel(7).ask(InProcessTaskHost.start_task, spec)
         await near.channel(7).confirm(
-            HostService.open_flow, 3, flow, held=held, term=2, until_s=until_s
+            HostService.open_flow, 3, flow, held=held, kept_out=held, term=2, until_s=until_s
         )
         assert recorder.seen == [
             ("start_task", (spec,)),
-            ("open_flow", (3, flow, held, 2, until_s)),
+            ("open_flow", (3, flow, held, held, 2, until_s)),
         ]
 
     play(scenario)
@@ -230,6 +231,7 @@ def test_an_error_of_a_method_is_raised_at_its_caller(raised: Exception, expecte
                 1,
                 flow,
                 held=frozenset(),
+                kept_out=frozenset(),
                 term=0,
                 until_s=0.0,
             )

@@ -16,12 +16,14 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
+from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.ledger_store import LedgerStore
@@ -130,6 +132,14 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         ),
         peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
         overrides=overrides,
+        backfills=BackfillStore(
+            tables.own_table(
+                backfill_topic(source),
+                "compact",
+                plan.worker.offset_storage_replication_factor,
+                transactional=True,
+            )
+        ),
         resolve=plan.resolve,
         editor=OffsetEditor(
             stores.offsets,

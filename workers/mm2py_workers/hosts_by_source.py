@@ -85,6 +85,10 @@ class HostsBySource:
         for each in self._hosts.values():
             each.host.hold(partitions)
 
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let no task copy these; backfills are of flows of a mirror's file, so there are none."""
+        await asyncio.gather(*(each.host.keep_out(partitions) for each in self._hosts.values()))
+
     async def close(self) -> None:
         """Stop all tasks, then close what they report to."""
         hosts = tuple(self._hosts.values())

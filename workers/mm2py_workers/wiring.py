@@ -47,7 +47,7 @@ from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.worker_place import WorkerPlace
 
-__all__ = ["Node", "build_node", "processes_of"]
+__all__ = ["Node", "build_node", "derive_plan", "processes_of"]
 
 REST_WAITS_S: Final = 5.0
 """Longest time that REST waits for the flows; a cluster may be away for hours."""
@@ -214,7 +214,7 @@ class _Plans:
         """Return the plan of a pair; ``ConfigError``: it cannot be run."""
         plan = self._plans.get(name)
         if plan is None:
-            derived = _derive(self._config, name, self._plugins, by_file=name in self._by_file)
+            derived = derive_plan(self._config, name, self._plugins, by_file=name in self._by_file)
             plan = self._plans[name] = replace(derived, resolve=self._resolve)
         return plan
 
@@ -257,9 +257,14 @@ class _Plans:
         return connection_settings(self.of(name).props, scope=f"worker of {name}")
 
 
-def _derive(
+def derive_plan(
     config: MirrorMakerConfig, name: FlowName, plugins: Plugins, *, by_file: bool
 ) -> FlowPlan:
+    """Derive what one flow is made from; ``by_file``: whether the file enables it.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
     props = config.worker_config(name)
     try:
         worker = parse_config(WorkerConfig, props)

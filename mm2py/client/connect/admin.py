@@ -168,6 +168,19 @@ class Admin:
         )
         return _by_name(await self.cluster.call_controller(call, code_of=_first_retriable))
 
+    async def partition_sizes(
+        self, topics: Mapping[str, Sequence[int]]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the bytes of each partition's largest replica; left out where brokers do not disclose them."""
+        sizes: dict[TopicPartition, int] = {}
+        for node in (await self.describe_cluster()).brokers:
+            connection = await self.cluster.connection(node.node_id, ADMIN)
+            for partition, size in (
+                await connection.call(admin_messages.describe_log_dirs(topics))
+            ).items():
+                sizes[partition] = max(size, sizes.get(partition, 0))
+        return sizes
+
     # ---- ACLs ----
 
     async def describe_topic_acls(self) -> tuple[Acl, ...] | None:

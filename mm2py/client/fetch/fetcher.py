@@ -123,12 +123,24 @@ class Fetcher:
             cursor.fail()
             self._routes.leave(cursor)
         self._discard(self._cursors)
+        self._cursors = {}
+        self.add(positions, topic_ids=topic_ids, epochs=epochs)
+
+    def add(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read these partitions besides the assigned ones; the arguments are those of ``assign``."""
         ids, known = topic_ids or {}, epochs or {}
-        self._cursors = {
-            tp: Cursor(tp, position, ids.get(tp, NO_TOPIC_ID), known.get(tp, -1))
+        new = [
+            Cursor(tp, position, ids.get(tp, NO_TOPIC_ID), known.get(tp, -1))
             for tp, position in positions.items()
-        }
-        for cursor in self._cursors.values():
+        ]
+        self._cursors |= {cursor.tp: cursor for cursor in new}
+        for cursor in new:
             self._routes.seek(cursor)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:

@@ -3,7 +3,7 @@
 Flow: composition root -> ``HerderParts`` -> ``mm2py.runtime.herder.herder.Herder`` -> values of this module.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -154,6 +154,35 @@ class Overrides(Protocol):
         ...
 
 
+class Backfills(Protocol):
+    """Partitions of the flow that a backfill copies (``mm2py.storage.backfill_store``)."""
+
+    @property
+    def reserved(self) -> int:
+        """Offset of the topic behind the newest record that reserves a partition."""
+        ...
+
+    async def start(self) -> None:
+        """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
+        ...
+
+    async def stop(self) -> None:
+        """Close its connections; safe twice."""
+        ...
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` after each record that is read later."""
+        ...
+
+    def kept_out(self) -> Collection[TopicPartition]:
+        """Return what this flow must not copy."""
+        ...
+
+    async def notice(self, worker: str, offset: int) -> None:
+        """Write that a worker copies nothing that was reserved below ``offset``."""
+        ...
+
+
 class OffsetStore(Protocol):
     """The offset store as far as a herder goes; tasks use their hosts' own."""
 
@@ -202,7 +231,8 @@ class HerderParts:
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides`` is None on an ordinary worker.
+    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides`` and ``backfills``
+    are None on an ordinary worker.
     """
 
     node: HerderNode
@@ -217,6 +247,7 @@ class HerderParts:
     hosts: Callable[[TaskWatcher, StartGuard], TaskHost]
     peers: PeerClient
     overrides: Overrides | None
+    backfills: Backfills | None = None
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     editor: OffsetEditing
     meter: FlowMeter

@@ -8,7 +8,7 @@ decides nothing about assignment and writes no config.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
@@ -257,6 +257,10 @@ class AssignedWork:
         """Pause exactly these source partitions, -1 for whole topics."""
         self._host.hold(partitions)
 
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let no task here copy these source partitions; returns when that is so."""
+        await self._host.keep_out(partitions)
+
     async def close(self) -> None:
         """Close the task host; the work was stopped before."""
         await self._host.close()
@@ -332,7 +336,7 @@ class AssignedWork:
                 clock=self._clock,
                 target=target,
                 resolve=self._parts.resolve,
-                facts=ConnectorFacts(self._rates, partial(self._published, name)),
+                facts=ConnectorFacts(self._rates, partial(self._published, name), self._kept_out),
             )
             self._connectors[name], self._configs[name] = connector, config
             connector.start()
@@ -345,6 +349,10 @@ class AssignedWork:
             if task.connector == name
             and (name in snapshot.inconsistent or task in snapshot.tasks(name))
         ]
+
+    def _kept_out(self) -> Collection[TopicPartition]:
+        backfills = self._parts.backfills
+        return () if backfills is None else backfills.kept_out()
 
     def _rates(self) -> Mapping[TopicPartition, float]:
         seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions

@@ -15,6 +15,7 @@ from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
+from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
 from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
@@ -52,6 +53,13 @@ class Supervisor:
             self.fencing,
             clock=clock,
             on_change=self._note_state,
+        )
+        self._watch = (
+            None
+            if parts.backfills is None
+            else BackfillWatch(
+                parts.backfills, self.work.keep_out, parts.node.worker_id, clock=clock
+            )
         )
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
@@ -136,6 +144,8 @@ class Supervisor:
         if parts.overrides is not None:
             parts.overrides.listen(self._overrides_changed)
             self._overrides_changed()
+        if self._watch is not None:
+            await self._watch.open()
         self._queue.open()
         loop.enter()
         return True
@@ -147,6 +157,8 @@ class Supervisor:
             "the status topic": parts.status.start,
             "the offset store": parts.offsets.start,
         }
+        if parts.backfills is not None:
+            steps["the backfill topic"] = parts.backfills.start
         reading = [asyncio.ensure_future(self._patiently(*step)) for step in steps.items()]
         waits = [*reading, *self._reading_overrides()]
         try:
@@ -193,6 +205,8 @@ class Supervisor:
         elif self.failure is not None:
             parts.meter.state = "FAILED"
             self._queue.close(HerderFailedError(self.failure))
+        if self._watch is not None:
+            await self._watch.close()
         await self._steps(
             ("stopping the work", loop.stop_work),
             ("leaving the group", parts.membership.leave),
@@ -200,6 +214,8 @@ class Supervisor:
             ("closing the status topic", parts.status.stop),
             ("closing the config topic", parts.config.stop),
         )
+        if parts.backfills is not None:
+            await self._steps(("closing the backfill topic", parts.backfills.stop))
 
     async def _pause(self, failure: Mm2pyError) -> None:
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))

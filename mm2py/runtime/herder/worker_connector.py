@@ -7,7 +7,7 @@ takes no other with it; it is cut off when it does not stop within Connect's 5 s
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final, runtime_checkable
 
@@ -46,10 +46,11 @@ class _ReportsProblems(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFacts:
-    """What a connector may ask about its flow: bytes per second by source partition, task configs in force."""
+    """What a connector may ask about its flow: bytes per second by source partition, task configs in force, partitions in a backfill."""
 
     rates: Callable[[], Mapping[TopicPartition, float]] = dict
     published: Callable[[], TaskConfigs] = tuple
+    kept_out: Callable[[], Collection[TopicPartition]] = tuple
 
 
 @final
@@ -130,6 +131,10 @@ class WorkerConnector:
     def published_tasks(self) -> TaskConfigs:
         """Its task configs that are in force: none at its first start or after a stop."""
         return self._facts.published()
+
+    def kept_out(self) -> Collection[TopicPartition]:
+        """Return source partitions that a backfill copies."""
+        return self._facts.kept_out()
 
     def fail(self, error: Exception) -> None:
         """Make the connector FAILED; its tasks continue with what they have (Connect's rule)."""

@@ -95,6 +95,7 @@ class ChildTaskHost:
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
         self._held: frozenset[TopicPartition] = frozenset()
+        self._kept_out: frozenset[TopicPartition] = frozenset()
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task on the host with the fewest; failures are states."""
@@ -148,6 +149,14 @@ class ChildTaskHost:
         self._held = partitions
         for channel in self._channels.values():
             channel.post(InProcessTaskHost.hold, partitions)
+
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let no task copy these; a host that ends meanwhile copies nothing."""
+        self._kept_out = partitions
+        asked = [it.ask(InProcessTaskHost.keep_out, partitions) for it in self._channels.values()]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, Mm2pyError):
+                raise answer
 
     async def close(self) -> None:
         """Stop all tasks and close the flow on its hosts, which others may use."""
@@ -205,6 +214,7 @@ class ChildTaskHost:
                 channel.number,
                 self._spec,
                 held=self._held,
+                kept_out=self._kept_out,
                 term=self._permit.term,
                 until_s=_finite(self._permit.until_s),
             )

@@ -131,6 +131,7 @@ class HostService:
         spec: FlowSpec,
         *,
         held: frozenset[TopicPartition],
+        kept_out: frozenset[TopicPartition],
         term: int,
         until_s: float,
     ) -> None:
@@ -157,12 +158,14 @@ class HostService:
             flow = self._build(spec, reports, changed)
             host = flow.host
             host.hold(held)
+            host.kept_out = kept_out
             flow.permit.follow(term, until_s)
         channel.serve(
             host.start_task,
             host.stop_task,
             host.pause_task,
             host.hold,
+            host.keep_out,
             scope=scope,
         )
         self._flows[number] = _Open(flow, scope, channel, meters)

@@ -80,7 +80,7 @@ class TaskOffsetMaps:
         return lost or bool(self._unwritten) or any(it.changed for it in self._maps.values())
 
     async def load(self, partitions: Collection[TopicPartition]) -> None:
-        """Continue where the stored maps end.
+        """Continue where the stored maps of these partitions end.
 
         Raises:
             RetriableError: they cannot be read now.
@@ -92,11 +92,14 @@ class TaskOffsetMaps:
             raise
         except Mm2pyError as error:
             self._note_refusal(error)
-        self._maps = {partition: PartitionMap(*stored) for partition, stored in maps.items()}
-        self._loaded = frozenset(partitions)
-        self._unwritten = {}
-        self._topics_lost = self._store.topics_lost
-        self._astray.clear()
+        if not self._loaded:  # else some of them may still have to be written again
+            self._topics_lost = self._store.topics_lost
+        for partition in partitions:
+            self._maps.pop(partition, None)
+            self._unwritten.pop(partition, None)
+        self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
+        self._loaded |= frozenset(partitions)
+        self._astray.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): behind what the map knows.

@@ -41,6 +41,9 @@ WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
 }
+KEPT_OUT: Final = (
+    "a backfill copies this partition, this flow continues behind it: mm2py backfill status"
+)
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 
@@ -140,7 +143,10 @@ class WorkerTaskContext:
         self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
-        self._asked: tuple[TopicPartition | None, ...] = ()
+        self._asked: set[TopicPartition] = set()
+        self.kept_out: frozenset[TopicPartition] = frozenset()
+        self.left_out: set[TopicPartition] = set()
+        """Partitions that were kept out when the task asked, and are not taken over since."""
         self._metered: set[TopicPartition] = set()
         self._found: dict[str, str] = {}
         self._to_note: dict[TopicPartition, bytes] = {}
@@ -158,13 +164,13 @@ class WorkerTaskContext:
 
     @property
     def partitions(self) -> int:
-        """How many source partitions the task has, as far as it said."""
+        """How many source partitions the task has, as far as it named them."""
         return max(len(self._asked), len(self._states))
 
     @property
     def known(self) -> frozenset[TopicPartition]:
         """Source partitions that the task asked positions for, or worked on."""
-        return frozenset(self._states).union(tp for tp in self._asked if tp is not None)
+        return frozenset(self._states).union(self._asked)
 
     @property
     def failed(self) -> int:
@@ -187,15 +193,30 @@ class WorkerTaskContext:
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
         """Return stored offsets; an entry that is not a JSON object counts as none, with a warning."""
-        self._asked = tuple(map(_mirrored, partitions))
+        asked = tuple(map(_mirrored, partitions))
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
-        mirrored = [partition for partition in self._asked if partition is not None]
+        mirrored = [partition for partition in asked if partition is not None]
+        self._asked.update(mirrored)
         values, _ = await asyncio.gather(self._store.get(keys), self.maps.load(mirrored))
         offsets = [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
         return [
             offset if partition is None else self._resumed(partition, offset)
-            for partition, offset in zip(self._asked, offsets, strict=True)
+            for partition, offset in zip(asked, offsets, strict=True)
         ]
+
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        """Note what the task does not copy because it is kept out; it is shown as HELD."""
+        self.left_out = set(partitions)
+        for partition in partitions:
+            meter = self.meter(partition)
+            meter.state, meter.cause = PartitionState.HELD.value, KEPT_OUT
+
+    def taken_over(self, partitions: Collection[TopicPartition]) -> None:
+        """The task copies partitions that it had left out."""
+        self.left_out.difference_update(partitions)
+        for partition in partitions:
+            meter = self.meter(partition)
+            meter.state, meter.cause = PartitionState.RUNNING.value, ""
 
     def _resumed(
         self, partition: TopicPartition, stored: SourceOffset | None

@@ -7,7 +7,7 @@ hosts into child processes behind the same interface, so only plain data crosses
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final
 from weakref import WeakValueDictionary
 
@@ -83,6 +83,13 @@ class TaskHost(Protocol):
         """Name all paused source partitions of the flow, -1 for a whole topic, for later tasks too."""
         ...
 
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        """Copy none of these source partitions, in later tasks too; returns when no task here does any more.
+
+        Those that are not among them any more are copied again from their stored positions.
+        """
+        ...
+
     async def close(self) -> None:
         """Stop all tasks and the host."""
         ...
@@ -113,6 +120,9 @@ class InProcessTaskHost:
         # A lock lives as long as a call holds it or waits for it.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._held: frozenset[TopicPartition] = frozenset()
+        self.kept_out: frozenset[TopicPartition] = frozenset()
+        """What later tasks do not copy; ``keep_out`` has the present ones follow."""
+        self._specs: dict[TaskId, TaskSpec] = {}
 
     async def start_task(self, spec: TaskSpec) -> None:
         """Launch a task; one of that name that still runs is stopped first."""
@@ -127,8 +137,9 @@ class InProcessTaskHost:
                     log.exception("task cannot be built")
                     self._watcher(spec.id, self._refused[spec.id])
                     return
-                self._tasks[spec.id] = task
+                self._tasks[spec.id], self._specs[spec.id] = task, spec
                 task.hold(self._held)
+                task.keep_out(self.kept_out)
                 task.pause(paused=spec.paused)
                 task.start()
 
@@ -155,6 +166,7 @@ class InProcessTaskHost:
         async with self._turns.setdefault(task, asyncio.Lock()):
             running = self._tasks.get(task)
             if running is not None:
+                self._specs[task] = replace(self._specs[task], paused=paused)
                 running.pause(paused=paused)
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -162,6 +174,23 @@ class InProcessTaskHost:
         self._held = partitions
         for task in self._running():
             task.hold(partitions)
+
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        """Copy none of these: a task that does is drained and started again without them."""
+        self.kept_out = partitions
+        await asyncio.gather(*(self._without_kept_out(task) for task in self.tasks()))
+
+    async def _without_kept_out(self, task: TaskId) -> None:
+        async with self._turns.setdefault(task, asyncio.Lock()):
+            running = self._tasks.get(task)
+            if running is None or running.keep_out(self.kept_out):
+                return
+            spec = self._specs[task]
+        if running.status.state is not State.FAILED:
+            log.info(
+                "task is started again, a backfill copies some of its partitions task=%s", task
+            )
+            await self.start_task(spec)
 
     async def close(self) -> None:
         """Stop all tasks in order."""
@@ -175,4 +204,5 @@ class InProcessTaskHost:
         if running is not None:
             await running.stop(timeout_s)
         self._tasks.pop(task, None)
+        self._specs.pop(task, None)
         self._refused.pop(task, None)

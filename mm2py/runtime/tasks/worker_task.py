@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, final
 
 from mm2py.api.context import PartitionState
-from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing
+from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
@@ -188,6 +188,17 @@ class WorkerTask:
         if self._polls:
             self._look_at_holds()
 
+    def keep_out(self, partitions: frozenset[TopicPartition]) -> bool:
+        """Copy none of these source partitions; return False where the task must be started again for that.
+
+        One that was left out and is not among them any more is taken over between two polls.
+        """
+        context = self._context
+        copied = context.known - context.left_out
+        context.kept_out = partitions
+        self._room.set()
+        return not (copied & partitions)
+
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
         """Act on a failure the task reported: what it handed out before may still arrive."""
         self._arrivals.flush()
@@ -270,6 +281,8 @@ class WorkerTask:
             if self._paused:
                 self._lifecycle.to(await self._while_paused())
                 continue
+            if self._context.left_out and not await self._take_over(patience):
+                continue
             budget = room_bytes()
             if not budget or not self._permit.was_valid:
                 await self._wait_for_room()
@@ -282,6 +295,19 @@ class WorkerTask:
             patience.succeeded()
             if outgoing:
                 self._send(outgoing)
+
+    async def _take_over(self, patience: Patience) -> bool:
+        """Copy what was left out and is not kept out any more; False where that has to be tried again."""
+        returned = self._context.left_out - self._context.kept_out
+        if returned and self._permit.was_valid and isinstance(self._task, TakesOver):
+            try:
+                await self._task.take_over(returned)
+            except RetriableError as error:
+                await patience.wait(error)
+                return False
+            self._context.taken_over(returned)
+            self._look_at_holds()
+        return True
 
     async def _while_paused(self) -> State:
         while self._paused and self._error is None and not self._stop.is_set():

@@ -494,3 +494,48 @@ async def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
         bench.task.delivered(delivery(T0, Run(1, 2, 104)))
         await a_second_later()
         assert len(bench.context.ids) == 2
+
+
+async def test_what_a_backfill_copies_is_left_out_and_taken_over_behind_its_last_record() -> None:
+    bench = Bench(stored={T1: 9})
+    bench.context.kept_out = frozenset({T0})
+    async with running(bench):
+        assert bench.reader.positions == {T1: 10, DASH: EARLIEST}
+        assert bench.context.left_out == {T0}
+        bench.context.store(bench.task.source_partition(T0), {"offset": 99})
+        await bench.task.take_over({T0, TopicPartition("not-ours", 0)})
+        assert bench.reader.positions == {T1: 10, DASH: EARLIEST, T0: 100}
+
+
+async def test_a_partition_is_read_up_to_its_end_and_covered_with_the_last_delivery() -> None:
+    bench = Bench({"task.end.offsets": "t-0:8"})
+    lease = Lease()
+    async with running(bench):
+        straddling = a_batch(4, 2), a_batch(6, 4), a_batch(10, 3, lease=lease)
+        bench.reader.answers.append([(T0, list(straddling)), (T1, [a_batch(0, 20)])])
+        handed = {out.source: out.batches for out in await bench.task.poll(1)}
+        assert [batch.base_offset for batch in handed[T0]] == [4, 6]
+        assert len(handed[T1]) == 1
+        assert lease.released == 1
+        await bench.task.poll(1)
+        assert bench.reader.dropped == [T0]
+        assert (T0, 9) not in bench.context.covered
+        bench.task.delivered(delivery(T0, Run(4, 6, 0)))
+        await bench.task.poll(1)
+        assert (T0, 9) in bench.context.covered
+
+
+async def test_holes_in_front_of_the_end_are_covered_too() -> None:
+    bench = Bench({"task.end.offsets": "t-0:8"})
+    async with running(bench):
+        bench.reader.answers.append([(T0, [a_batch(0, 3), a_batch(9, 1)])])
+        await bench.task.poll(1)
+        bench.task.delivered(delivery(T0, Run(0, 3, 0)))
+        await bench.task.poll(1)
+        assert (T0, 7) in bench.context.covered
+
+
+@pytest.mark.parametrize("ends", ["t-0", "t-0:", "t-0:x", "t:5"])
+def test_an_end_that_is_no_offset_is_refused(ends: str) -> None:
+    with pytest.raises(ConfigError):
+        Bench({"task.end.offsets": ends})

@@ -134,6 +134,9 @@ class ObedientHost:
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         self.held = partitions
 
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        self.events.append(f"keep out {len(partitions)}")
+
     async def close(self) -> None:
         self.closed = True
 

@@ -1,6 +1,6 @@
 """A task host over the real assembly, on fakes: every task it starts is a ``FakeTask`` of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import ClassVar
 
@@ -45,11 +45,21 @@ class AskingTask(FakeTask):
         self.context = context
         self.partitions = partitions
         self.started = 0
+        self.taken_over: list[TopicPartition] = []
+        self.take_over_errors: list[Exception] = []
 
     async def start(self) -> None:
         await super().start()
-        await self.context.committed_offsets([self.source_partition(p) for p in self.partitions])
+        kept_out = self.context.kept_out
+        asked = [p for p in self.partitions if p not in kept_out]
+        await self.context.committed_offsets([self.source_partition(p) for p in asked])
+        self.context.leave_out([p for p in self.partitions if p in kept_out])
         self.started += 1
+
+    async def take_over(self, partitions: Collection[TopicPartition]) -> None:
+        if self.take_over_errors:
+            raise self.take_over_errors.pop(0)
+        self.taken_over += partitions
 
 
 class _Connector(FakeConnector):

@@ -3,6 +3,7 @@
 import asyncio
 from math import inf
 
+from mm2py.errors import RetriableError
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import outgoing, until
 from tests.unit.runtime.task_host_fakes import HostStage, spec_of
@@ -122,6 +123,40 @@ async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_h
     assert task.released == []
     stage.host.hold(frozenset())
     assert task.released == [ORDERS]
+    await stage.host.close()
+
+
+async def test_a_task_is_drained_and_started_again_without_what_a_backfill_copies() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await stage.host.start_task(spec_of(1, topics="other"))
+    await until(lambda: stage.words() == stage.words(1) == ["RUNNING"])
+    stage.tasks[0].rounds.append([outgoing("orders", 0, 3)])
+    await stage.host.keep_out(frozenset({ORDERS}))
+    assert stage.tasks[0].stopped == 1
+    assert stage.store.written().get(KEY) == b'{"offset":2}'  # committed before it let go
+    assert stage.tasks[1].stopped == 0
+    await until(lambda: stage.words() == ["RUNNING", "UNASSIGNED", "RUNNING"])
+    again = stage.tasks[2]
+    await stage.host.keep_out(frozenset({ORDERS}))  # nothing copies it: nothing happens
+    assert again.stopped == 0
+    again.take_over_errors.append(RetriableError("not now"))
+    await stage.host.keep_out(frozenset())
+    await until(lambda: again.taken_over == [ORDERS])
+    assert again.stopped == 0
+    await stage.host.close()
+
+
+async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies() -> None:
+    stage = HostStage()
+    await stage.host.keep_out(frozenset({ORDERS}))
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await until(lambda: stage.words() == ["RUNNING"])
+    states = {it.source: it.state for it in stage.meter.node_snapshot("me").partitions}
+    assert states[ORDERS] == "HELD"
+    await stage.host.keep_out(frozenset())
+    await until(lambda: stage.tasks[0].taken_over == [ORDERS])
+    assert len(stage.tasks) == 1
     await stage.host.close()
 
 

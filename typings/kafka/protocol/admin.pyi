@@ -302,3 +302,27 @@ class ListGroupsResponse(ApiMessage):
     error_code: int
     groups: list[ListedGroup]
     def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., groups: list[ListedGroup] = ..., version: int | None = ...) -> None: ...
+
+class DescribeLogDirsRequest(ApiMessage):
+    class DescribableLogDirTopic(DataContainer):
+        topic: str
+        partitions: list[int]
+        def __init__(self, *, topic: str = ..., partitions: list[int] = ..., version: int | None = ...) -> None: ...
+    topics: list[DescribableLogDirTopic] | None
+    def __init__(self, *, topics: list[DescribableLogDirTopic] | None = ..., version: int | None = ...) -> None: ...
+
+class DescribeLogDirsResponse(ApiMessage):
+    class DescribeLogDirsResult(DataContainer):
+        class DescribeLogDirsTopic(DataContainer):
+            class DescribeLogDirsPartition(DataContainer):
+                partition_index: int
+                partition_size: int
+                offset_lag: int
+                is_future_key: bool
+            name: str
+            partitions: list[DescribeLogDirsPartition]
+        error_code: int
+        log_dir: str
+        topics: list[DescribeLogDirsTopic]
+    error_code: int
+    results: list[DescribeLogDirsResult]

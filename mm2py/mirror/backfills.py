@@ -1,0 +1,215 @@
+"""Records of ``mm2py-backfill.<source>.internal``: one backfill job, its partitions, and which workers have noticed (docs/formats.md).
+
+Flow: ``Job``, ``Lease``, ``Wish``, ``Notice`` -> ``encode_backfill`` -> the topic on the target ->
+``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
+
+Each key has one kind of writer, so that no record overwrites another program's: the job is its driver's, a lease the driver's
+before and after a run and its lane's during one, the wish belongs to people, a notice to one worker of the live flow.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from mm2py.errors import ProtocolError
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "BACKFILL_VERSION",
+    "BackfillRecord",
+    "Job",
+    "JobState",
+    "Lease",
+    "LeaseState",
+    "Notice",
+    "SettingChange",
+    "Wanted",
+    "Wish",
+    "backfill_key",
+    "backfill_topic",
+    "decode_backfill",
+    "encode_backfill",
+]
+
+BACKFILL_VERSION: Final = 1
+
+
+def backfill_topic(source_alias: str) -> str:
+    """Return the name of the topic on the target; no mirror replicates it (``mm2*.internal``)."""
+    return f"mm2py-backfill.{source_alias}.internal"
+
+
+class JobState(StrEnum):
+    """What a backfill as a whole does."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    DONE = "DONE"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    """It ended before its time: another run continues it, or a cancel gives its partitions back."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether lanes are to work on it."""
+        return self in (JobState.RUNNING, JobState.PAUSED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its partitions is kept from the live flow any more."""
+        return self in (JobState.DONE, JobState.CANCELLED)
+
+
+class LeaseState(StrEnum):
+    """Which side copies a partition."""
+
+    RESERVED = "RESERVED"
+    """For a lane; the live flow does not copy it."""
+    COPYING = "COPYING"
+    """A lane does."""
+    HANDED_OVER = "HANDED_OVER"
+    """Everything below the end is copied, and the position is stored: the live flow continues there."""
+    RELEASED = "RELEASED"
+    """Cancelled or failed: the live flow continues at the stored position."""
+
+    @property
+    def keeps_live_out(self) -> bool:
+        """Whether the live flow must not copy the partition."""
+        return self in (LeaseState.RESERVED, LeaseState.COPYING)
+
+
+class Wanted(StrEnum):
+    """What people want of a running job."""
+
+    RUN = "RUN"
+    PAUSE = "PAUSE"
+    CANCEL = "CANCEL"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A property of a target topic that is another one during the run; ``before`` is None where it was a default."""
+
+    topic: str
+    name: str
+    before: str | None
+    during: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far."""
+
+    id: str
+    state: JobState
+    run: int
+    lanes: int
+    beat: int = 0
+    topics: str = ""
+    start: str = "earliest"
+    end: str = "now"
+    started_ms: int = 0
+    settings: tuple[SettingChange, ...] = ()
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
+
+    ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first.
+    """
+
+    topic: str
+    partition: int
+    job: str
+    run: int
+    state: LeaseState
+    start: int
+    end: int
+    position: int
+    lane: int = -1
+    attempt: str = ""
+    target_start: int = -1
+    target_end: int = -1
+    bytes: int = 0
+    cause: str = ""
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def records(self) -> int:
+        """Records on the target: its partition has no other writer meanwhile."""
+        return max(0, self.target_end - self.target_start) if self.target_start >= 0 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What people want of a job."""
+
+    job: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A worker of the live flow copies nothing that was kept from it below ``offset`` of this topic."""
+
+    worker: str
+    offset: int
+
+
+BackfillRecord = Job | Lease | Wish | Notice
+
+_ADAPTERS: Final[Mapping[str, TypeAdapter[BackfillRecord]]] = {
+    "job": TypeAdapter(Job),
+    "lease": TypeAdapter(Lease),
+    "notice": TypeAdapter(Notice),
+    "wish": TypeAdapter(Wish),
+}
+
+
+def backfill_key(record: BackfillRecord) -> str:
+    """Return ``job``, ``wish``, ``lease:<topic>:<partition>`` or ``notice:<worker>``."""
+    match record:
+        case Lease(topic=topic, partition=partition):
+            return f"lease:{topic}:{partition}"
+        case Notice(worker=worker):
+            return f"notice:{worker}"
+        case Job() | Wish():
+            return type(record).__name__.lower()
+
+
+def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
+    """Return key and value: the version byte, then ASCII JSON with sorted members."""
+    key = backfill_key(record)
+    members = _ADAPTERS[key.partition(":")[0]].dump_python(record, mode="json")
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    return key.encode(), bytes((BACKFILL_VERSION,)) + text.encode("ascii")
+
+
+def decode_backfill(key: bytes | None, value: bytes) -> BackfillRecord:
+    """Read a record that is no tombstone; members that it does not know are ignored.
+
+    Raises:
+        ProtocolError: it is damaged, or of a version that this program does not know.
+    """
+    text = (key or b"").decode(errors="replace")
+    adapter = _ADAPTERS.get(text.partition(":")[0])
+    if adapter is None or not value or value[0] != BACKFILL_VERSION:
+        raise ProtocolError(f"key {text!r} is no record of version 1 of the backfill topic")
+    try:
+        record = adapter.validate_json(value[1:])
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        raise ProtocolError(f"damaged record {text!r} of the backfill topic: {first}") from None
+    if backfill_key(record) != text:
+        raise ProtocolError(f"record {text!r} of the backfill topic has the value of another key")
+    return record

@@ -1,0 +1,531 @@
+"""The driver of a backfill: takes partitions from the live flow, has lanes copy them, and leaves nothing behind that it changed.
+
+Flow: ``claim`` (one driver at a time) -> former lanes are fenced -> partitions are reserved -> every worker of the live flow has
+confirmed that it copies none of them -> topic settings -> lanes on Spark -> each lane hands its partitions over -> settings put back.
+Everything that a later driver needs is in the backfill topic before it is done, so that another run continues after a crash.
+
+Invariants, tests of the same names:
+
+1. Lanes start only after every member of the live flow's group has confirmed the reservation.
+2. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
+3. A job that another driver is working on is left alone.
+4. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, final
+from urllib.parse import urlsplit
+
+from mm2py.client.connect.admin import ConfigOp
+from mm2py.clock import Clock
+from mm2py.errors import FatalError, Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.mirror.backfills import (
+    BackfillRecord,
+    Job,
+    JobState,
+    Lease,
+    LeaseState,
+    SettingChange,
+    Wanted,
+    Wish,
+    encode_backfill,
+)
+from mm2py.protocol.connect_group import decode_metadata, is_ours
+from mm2py.protocol.groups import DescribedGroup
+from mm2py.spark.lease import LEASE_S, lane_id
+from mm2py.spark.plan import PartitionPlan, Plan, deal_lanes
+from mm2py.spark.survey import Known
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.privileged_writer import PrivilegedWriter
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "BackfillDriver",
+    "BackfillFlow",
+    "BackfillRefusedError",
+    "Lanes",
+    "Request",
+    "driver_id",
+    "report",
+    "without_driver",
+]
+
+log = logging.getLogger(__name__)
+
+BEAT_S: Final = 2.0
+ALIVE_S: Final = 4 * BEAT_S
+"""A driver whose beat does not rise for so long is dead, or frozen: it is fenced."""
+
+LET_GO_S: Final = 90.0
+"""How long workers of the live flow may take to stop copying what was reserved."""
+
+LOOK_S: Final = 0.3
+NO_DRIVER: Final = (
+    "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
+)
+STOPPED: Final = "stopped; run the same command again to continue"
+WRITE_S: Final = 60.0
+
+
+def driver_id(flow: str) -> str:
+    """Return the transactional id of a flow's driver."""
+    return f"mm2py-backfill-{flow}-driver"
+
+
+class BackfillRefusedError(FatalError):
+    """A check refuses the backfill; nothing was changed, or it was put back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What people asked for, as the job record keeps it."""
+
+    id: str
+    topics: str
+    start: str
+    end: str
+    lanes: int
+
+
+class BackfillFlow(Protocol):
+    """What a driver asks of the flow's target."""
+
+    async def group(self) -> DescribedGroup:
+        """Return the group of the live flow's workers."""
+        ...
+
+    async def known(self, partitions: Collection[TopicPartition]) -> Known:
+        """Return stored positions and maps."""
+        ...
+
+    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Store where the copy of partitions begins that have no position."""
+        ...
+
+    async def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers."""
+        ...
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> Mapping[str, ServerError | None]:
+        """Change topic configs of the target; None or the refusal per topic."""
+        ...
+
+
+class Lanes(Protocol):
+    """Runs lanes on Spark."""
+
+    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
+        """Run every lane to its end; raises what Spark or a lane raised."""
+        ...
+
+
+@final
+class BackfillDriver:
+    """Drives the newest backfill of a flow, or begins one.
+
+    Args:
+        store: the backfill topic, open.
+        writer: writes it under the driver's transactional id.
+        flow: the target.
+        name: ``A->B``.
+    """
+
+    def __init__(
+        self,
+        store: BackfillStore,
+        writer: PrivilegedWriter,
+        flow: BackfillFlow,
+        *,
+        name: str,
+        clock: Clock,
+    ) -> None:
+        self._store, self._writer, self._flow = store, writer, flow
+        self._name, self._clock = name, clock
+        self._job: Job | None = None
+        self._stopped = False
+        self._turn = asyncio.Lock()
+
+    # ---- one run
+
+    async def claim(self) -> Job | None:
+        """Become the only driver; return the job that another run left unfinished, None for none.
+
+        Raises:
+            BackfillRefusedError: another driver works on it.
+        """
+        await self._store.refresh()
+        job = self._store.job
+        if job is not None and job.state.is_copied and await self.is_driven():
+            raise BackfillRefusedError(
+                f"backfill {job.id} of {self._name} is running",
+                remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
+            )
+        await self._insist(self._writer.claim)
+        await self._store.refresh()
+        job = self._store.job
+        return None if job is None or job.state.is_over else job
+
+    async def is_driven(self) -> bool:
+        """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
+        job, deadline = self._store.job, self._clock.monotonic() + ALIVE_S
+        while self._clock.monotonic() < deadline:
+            await self._clock.sleep(LOOK_S)
+            await self._store.refresh()
+            newer = self._store.job
+            if job is None or newer is None or (newer.run, newer.beat) != (job.run, job.beat):
+                return newer is not None and newer.state.is_copied
+        return False
+
+    async def run(self, plan: Plan, request: Request, lanes: Lanes) -> Job:
+        """Run the unfinished job, or a new one by ``plan``, to its end; return the job as it ended.
+
+        Raises:
+            BackfillRefusedError: the live flow does not let go of the partitions.
+            Mm2pyError: it failed; what is copied is kept, and another run continues.
+        """
+        job, leases = self._take_up(plan, request)
+        await self._fence_lanes(max(job.lanes, request.lanes), leases)
+        if self._store.job is not None and self._store.job.id != job.id:
+            await self._store.forget_notices()
+        job = self._job = replace(job, lanes=max(job.lanes, request.lanes))
+        await self._write([job, *leases])
+        beats = asyncio.create_task(self._beat(), name="backfill driver")
+        try:
+            await self._live_flow_lets_go(leases)
+            await self._change(job.settings)
+            await self._place(leases)
+            dealt = self._dealt(plan, request.lanes)
+            if dealt:
+                await lanes.run(job, dealt)
+        except BaseException as error:
+            beats.cancel()
+            await self._close_after(error)
+            raise
+        finally:
+            beats.cancel()
+            await asyncio.gather(beats, return_exceptions=True)
+        return await self._close()
+
+    async def cancel(self) -> Job:
+        """Give what is not handed over back to the live flow; for a job without a driver, after ``claim``."""
+        job = self._store.job
+        assert job is not None
+        leases = list(self._store.leases.values())
+        await self._fence_lanes(job.lanes, leases)
+        self._job = replace(job, run=job.run + 1)
+        return await self._release("cancelled")
+
+    async def stop(self) -> None:
+        """End the run before its time: lanes stop in order, and another run continues."""
+        self._stopped = True
+        if self._job is not None:
+            await self._write([replace(self._job, state=JobState.FAILED, cause=STOPPED)])
+
+    async def wish(self, wanted: Wanted) -> None:
+        """Write what people want of the newest job; its driver and its lanes follow."""
+        job = self._store.job
+        if job is None or job.state.is_over:
+            raise BackfillRefusedError(f"no backfill of {self._name} is unfinished")
+        await self._store.post([Wish(job=job.id, wanted=wanted)])
+
+    # ---- begin
+
+    def _take_up(self, plan: Plan, request: Request) -> tuple[Job, list[Lease]]:
+        before = self._store.job
+        if before is not None and not before.state.is_over:
+            job = replace(before, run=before.run + 1, state=JobState.RUNNING, cause="")
+            left = [
+                it for it in self._store.leases.values() if it.state is not LeaseState.HANDED_OVER
+            ]
+            return job, [
+                replace(it, state=LeaseState.RESERVED, run=job.run, cause="") for it in left
+            ]
+        job = Job(
+            id=request.id,
+            state=JobState.RUNNING,
+            run=1,
+            lanes=request.lanes,
+            topics=request.topics,
+            start=request.start,
+            end=request.end,
+            started_ms=self._clock.now_ms(),
+            settings=plan.settings,
+        )
+        return job, [
+            Lease(
+                topic=it.topic,
+                partition=it.partition,
+                job=job.id,
+                run=1,
+                state=LeaseState.RESERVED,
+                start=it.start,
+                end=it.end,
+                position=it.start,
+            )
+            for it in plan.partitions
+        ]
+
+    async def _fence_lanes(self, lanes: int, leases: Sequence[Lease]) -> None:
+        """Let no lane of a former run renew; wait for what it was granted."""
+        await self._flow.fence([lane_id(self._name, number) for number in range(lanes)])
+        await self._store.refresh()
+        known = self._store.leases
+        if any(
+            it.source in known and known[it.source].state is LeaseState.COPYING for it in leases
+        ):
+            log.info("lanes of a former run may still write, their leases run out")
+            await self._clock.sleep(LEASE_S)
+
+    async def _live_flow_lets_go(self, leases: Sequence[Lease]) -> None:
+        """Wait until every worker of the live flow has confirmed that it copies none of the partitions."""
+        if not leases:
+            return
+        await self._store.refresh()
+        reserved, deadline = self._store.reserved, self._clock.monotonic() + LET_GO_S
+        while True:
+            group = await self._flow.group()
+            if group.members and group.protocol_name and not is_ours(group.protocol_name):
+                raise BackfillRefusedError(
+                    f"the flow {self._name} is run by another program (group {group.group_id}), which does not leave"
+                    " partitions to a backfill",
+                    remedy="stop its workers, run the backfill, and start them again",
+                )
+            await self._store.refresh()
+            pending = [it for it in _workers(group) if self._store.noticed(it) < reserved]
+            if not pending:
+                return
+            if self._clock.monotonic() > deadline:
+                raise BackfillRefusedError(
+                    f"workers of the flow {self._name} have not let go of the partitions within {LET_GO_S:.0f} s:"
+                    f" {', '.join(pending)}",
+                    remedy="look at their logs; a worker that does not answer leaves the group after its session timeout",
+                )
+            await self._clock.sleep(LOOK_S)
+
+    async def _place(self, leases: Sequence[Lease]) -> None:
+        """Let each partition begin where its copy is now: the live flow went on until it let go."""
+        known = await self._flow.known([it.source for it in leases])
+        placed: list[Lease] = []
+        positions: dict[TopicPartition, int] = {}
+        for lease in leases:
+            position = known.resume(lease.source)
+            if position < 0 and lease.start > 0:
+                positions[lease.source] = lease.start
+            at = max(position, lease.position) if position < 0 else position
+            done = at >= lease.end
+            begun = lease.target_start >= 0
+            placed.append(
+                replace(
+                    lease,
+                    start=lease.start if begun else at,
+                    end=max(lease.end, at) if done else lease.end,
+                    position=at,
+                    target_end=max(lease.target_end, known.target_end(lease.source))
+                    if begun
+                    else -1,
+                    state=LeaseState.HANDED_OVER if done else lease.state,
+                )
+            )
+        if positions:
+            await self._flow.set_positions(positions)
+        await self._write(placed)
+        await self._store.refresh()
+
+    def _dealt(self, plan: Plan, lanes: int) -> list[list[TopicPartition]]:
+        sizes = {it.source: it.bytes for it in plan.partitions}
+        left = [
+            PartitionPlan(
+                topic=it.topic,
+                partition=it.partition,
+                target_topic="",
+                start=it.position,
+                end=it.end,
+                bytes=sizes.get(it.source, it.end - it.position),
+            )
+            for it in self._store.kept_out().values()
+        ]
+        return [[it.source for it in lane] for lane in deal_lanes(left, lanes)]
+
+    # ---- end
+
+    async def _close(self) -> Job:
+        await self._store.refresh()
+        job = self._mine()
+        left = [it for it in self._store.leases.values() if it.state.keeps_live_out]
+        if left and self._store.wanted is Wanted.CANCEL:
+            return await self._release("cancelled")
+        stopped = [it for it in self._store.leases.values() if it.state is LeaseState.RELEASED]
+        if left or stopped:
+            first = (stopped or left)[0]
+            cause = (
+                STOPPED
+                if self._stopped
+                else f"{len(left) + len(stopped)} partitions are not copied to their end, {first.source}: {first.cause}"
+            )
+            job = replace(job, state=JobState.FAILED, cause=cause)
+        else:
+            await self._restore(job.settings)
+            job = replace(job, state=JobState.DONE, cause="")
+        await self._write([job])
+        self._job = job
+        return job
+
+    async def _close_after(self, error: BaseException) -> None:
+        """Note why the run ended; a refusal leaves nothing behind."""
+        if isinstance(error, BackfillRefusedError):
+            await self._release(str(error))
+            return
+        job = self._mine()
+        cause = str(error) or type(error).__name__
+        try:
+            await self._write([replace(job, state=JobState.FAILED, cause=cause)])
+        except Mm2pyError as second:
+            log.warning("the end of the run cannot be noted cause=%s", second)
+
+    async def _release(self, cause: str) -> Job:
+        """Give partitions back to the live flow, put settings back, end the job."""
+        await self._store.refresh()
+        job = self._mine()
+        released = [
+            replace(it, state=LeaseState.RELEASED, run=job.run, cause=cause)
+            for it in self._store.leases.values()
+            if it.state.keeps_live_out
+        ]
+        await self._restore(job.settings)
+        job = replace(job, state=JobState.CANCELLED, cause=cause)
+        await self._write([*released, job])
+        self._job = job
+        return job
+
+    # ---- settings of target topics
+
+    async def _change(self, settings: Sequence[SettingChange]) -> None:
+        await self._alter({it: ConfigOp(it.name, "SET", it.during) for it in settings})
+
+    async def _restore(self, settings: Sequence[SettingChange]) -> None:
+        await self._alter(
+            {
+                it: ConfigOp(it.name, "DELETE")
+                if it.before is None
+                else ConfigOp(it.name, "SET", it.before)
+                for it in settings
+            }
+        )
+
+    async def _alter(self, operations: Mapping[SettingChange, ConfigOp]) -> None:
+        changes: dict[str, list[ConfigOp]] = {}
+        for setting, operation in operations.items():
+            changes.setdefault(setting.topic, []).append(operation)
+        for topic, error in (await self._flow.alter_topic_configs(changes)).items():
+            if error is not None:
+                names = ", ".join(it.name for it in changes[topic])
+                raise BackfillRefusedError(
+                    f"{names} of target topic {topic} cannot be changed: {error}",
+                    remedy="grant AlterConfigs on it, or change them by hand for the time of the backfill",
+                )
+
+    # ---- records
+
+    def _mine(self) -> Job:
+        assert self._job is not None
+        return self._job
+
+    async def _beat(self) -> None:
+        while True:
+            await self._clock.sleep(BEAT_S)
+            if self._stopped:
+                return
+            job = self._mine()
+            state = JobState.PAUSED if self._store.wanted is Wanted.PAUSE else JobState.RUNNING
+            self._job = replace(job, beat=job.beat + 1, state=state)
+            try:
+                await self._write([self._job])
+            except RetriableError as error:
+                log.warning("driver's beat is not written cause=%s", error)
+
+    async def _write(self, records: Sequence[BackfillRecord]) -> None:
+        """Write records in one transaction; behind a failure only if no other driver has taken over.
+
+        Raises:
+            BackfillRefusedError: one has.
+        """
+        entries = [encode_backfill(record) for record in records]
+
+        async def write() -> None:
+            if not self._writer.claimed:
+                await self._writer.claim()
+                await self._store.refresh()
+                job, newest = self._job, self._store.job
+                if (
+                    job is not None
+                    and newest is not None
+                    and newest.id == job.id
+                    and newest.run > job.run
+                ):
+                    raise BackfillRefusedError(f"another driver has taken backfill {job.id} over")
+            await self._writer.write(entries)
+
+        async with self._turn:
+            await self._insist(write)
+
+    async def _insist(self, step: Callable[[], Awaitable[None]]) -> None:
+        deadline = self._clock.monotonic() + WRITE_S
+        while True:
+            try:
+                await step()
+            except RetriableError as error:
+                if self._clock.monotonic() > deadline:
+                    raise
+                log.debug("backfill topic cannot be written now cause=%s", error)
+                await self._clock.sleep(LOOK_S)
+            else:
+                return
+
+
+def without_driver(job: Job) -> Job:
+    """Return a job whose driver is gone as it is shown: nothing copies its partitions."""
+    return replace(job, state=JobState.FAILED, cause=NO_DRIVER)
+
+
+def report(job: Job, leases: Collection[Lease]) -> dict[str, object]:
+    """Return a job as JSON members; ``to`` and ``target_to`` are exclusive."""
+    shown = sorted(leases, key=lambda it: it.source)
+    return {
+        "id": job.id,
+        "state": job.state.value,
+        "records": sum(it.records for it in shown),
+        "bytes": sum(it.bytes for it in shown),
+        "partitions": [
+            {
+                "topic": it.topic,
+                "partition": it.partition,
+                "state": it.state.value,
+                "from": it.start,
+                "to": it.position if it.state is LeaseState.HANDED_OVER else it.end,
+                "position": it.position,
+                "target_from": None if it.target_start < 0 else it.target_start,
+                "target_to": None if it.target_end < 0 else it.target_end,
+                "records": it.records,
+                "bytes": it.bytes,
+                "cause": it.cause,
+            }
+            for it in shown
+        ],
+        "cause": job.cause,
+    }
+
+
+def _workers(group: DescribedGroup) -> list[str]:
+    """Return the workers of a group, by the addresses in their metadata; members join meanwhile have none yet."""
+    workers: list[str] = []
+    for member in group.members:
+        try:
+            workers.append(urlsplit(decode_metadata(member.metadata).url).netloc)
+        except ProtocolError:
+            workers.append(member.client_id or member.member_id)
+    return workers

@@ -1,0 +1,392 @@
+"""Asks both clusters what a backfill would copy and what stands in its way; changes nothing.
+
+Flow: source topics of the flow -> ends and sizes of their logs; target topics, their ends and configs; stored positions and the
+offset map -> a range per partition, or why it is refused -> ``Plan``.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.clock import Clock
+from mm2py.config.java_regex import JavaPattern
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UsageError
+from mm2py.mirror.backfills import SettingChange
+from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.source_offsets import (
+    committed_offset,
+    mirror_source_partition,
+    parse_source_offset_value,
+    source_offset_key,
+)
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.records import Record
+from mm2py.spark.plan import PartitionPlan, Plan, Refusal
+from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
+
+__all__ = ["Boundary", "FlowTopics", "Known", "Survey", "known_copies", "parse_boundary"]
+
+log = logging.getLogger(__name__)
+
+LONG_MAX: Final = str((1 << 63) - 1)
+LEADERS_S: Final = 20.0
+LOOK_S: Final = 0.3
+SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
+
+REASONS: Final[Mapping[str, str]] = {
+    "retention.ms": "the target would delete records older than that as soon as they are copied",
+    "retention.bytes": "the target would delete the beginning while the end is copied",
+    "message.timestamp.before.max.ms": "the target would refuse records that are older than that",
+}
+UNLIMITED_VALUES: Final = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.before.max.ms": LONG_MAX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """``--from`` or ``--to``: the log's own end (both None), a timestamp in ms, or an offset."""
+
+    timestamp: int | None = None
+    offset: int | None = None
+
+
+def parse_boundary(text: str, name: str, edge: str) -> Boundary:
+    """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, or ``offset:N``.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    from datetime import UTC, datetime
+
+    if text == edge:
+        return Boundary()
+    if text.startswith("offset:") and text[7:].isdecimal():
+        return Boundary(offset=int(text[7:]))
+    if text.isdecimal():
+        return Boundary(timestamp=int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{name} {text!r} is not understood",
+            remedy=f"write {edge}, a timestamp (2026-01-31T00:00:00Z or ms since the epoch) or offset:N",
+        ) from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return Boundary(timestamp=int(moment.timestamp() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTopics:
+    """Source topics of the flow with the names of their copies."""
+
+    flow: FlowName
+    copies: Mapping[str, str]
+    offsets_topic: str
+    read_committed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Copies of the flow so far: stored positions, and newest pages of the offset map."""
+
+    positions: Mapping[TopicPartition, int]
+    pages: Mapping[TopicPartition, Page]
+
+    def resume(self, partition: TopicPartition) -> int:
+        """Return where the copy of a partition continues, -1 where there is none."""
+        page = self.pages.get(partition)
+        return max(self.positions.get(partition, -1), page.covered if page is not None else -1)
+
+    def target_end(self, partition: TopicPartition) -> int:
+        """Return the target offset behind the newest copy of a partition, -1 where it is not known."""
+        page = self.pages.get(partition)
+        return page.segments[-1].target_end if page is not None and page.segments else -1
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the flow has copied anything of a partition."""
+        return partition in self.positions or partition in self.pages
+
+
+async def known_copies(
+    target: Admin, flow: FlowTopics, partitions: Collection[TopicPartition], clock: Clock
+) -> Known:
+    """Read stored positions and the offset map; topics that do not exist hold nothing."""
+    map_topic = offset_map_topic(flow.flow.source)
+    there = await target.describe_topics([flow.offsets_topic, map_topic])
+    keys = {
+        source_offset_key(
+            SOURCE_CONNECTOR, mirror_source_partition(flow.flow.source, partition)
+        ): partition
+        for partition in partitions
+    }
+    positions: dict[TopicPartition, int] = {}
+    pages: dict[TopicPartition, Page] = {}
+
+    def take_position(_partition: int, record: Record) -> None:
+        partition = keys.get(bytes(record.key or b""))
+        if partition is None:
+            return
+        value = None if record.value is None else bytes(record.value)
+        last = committed_offset(parse_source_offset_value(value))
+        positions.pop(partition, None)
+        if last >= 0:
+            positions[partition] = last + 1
+
+    def take_page(_partition: int, record: Record) -> None:
+        try:
+            partition, number = decode_page_key(record.key)
+            if record.value is not None:
+                pages[partition] = decode_page(number, bytes(record.value))
+            elif partition in pages and pages[partition].number == number:
+                del pages[partition]
+        except ProtocolError as error:
+            log.warning("record of the offset map is ignored cause=%s", error)
+
+    for topic, take in ((flow.offsets_topic, take_position), (map_topic, take_page)):
+        if topic not in there:
+            continue
+        reader = LogReader(target.cluster, topic, clock=clock, waits_for_transactions=True)
+        try:
+            await reader.read_to_end(take)
+        finally:
+            await reader.close()
+    return Known(positions, pages)
+
+
+@final
+class Survey:
+    """Plans a backfill of one flow.
+
+    Args:
+        source, target: administration of both clusters, connected.
+        flow: its topics.
+    """
+
+    def __init__(self, source: Admin, target: Admin, flow: FlowTopics, *, clock: Clock) -> None:
+        self._source, self._target, self._flow, self._clock = source, target, flow, clock
+
+    async def plan(self, topics: str, start: Boundary, end: Boundary) -> Plan:
+        """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all."""
+        chosen = self._chosen(topics)
+        if not chosen:
+            what = f"topics that match {topics}" if topics else "topics"
+            refusal = Refusal(topics, -1, f"the flow {self._flow.flow} copies no {what}")
+            return Plan(flow=str(self._flow.flow), partitions=(), refused=(refusal,))
+        sources = await self._source.describe_topics(chosen)
+        copies = await self._target.describe_topics(chosen.values())
+        partitions = [
+            TopicPartition(name, number)
+            for name, topic in sorted(sources.items())
+            for number in topic.partitions
+        ]
+        ranges, refused = await self._ranges(partitions, start, end)
+        known = await known_copies(self._target, self._flow, partitions, self._clock)
+        refused |= await self._target_refusals(partitions, chosen, copies, known)
+        sizes = await self._sizes(sources)
+        planned: list[PartitionPlan] = []
+        for partition in partitions:
+            if partition in refused:
+                continue
+            first, last, log_start = ranges[partition]
+            begin = max(known.resume(partition), log_start) if known.has(partition) else first
+            share = max(0, last - begin) / max(1, last - log_start)
+            planned.append(
+                PartitionPlan(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    target_topic=chosen[partition.topic],
+                    start=min(begin, last),
+                    end=last,
+                    bytes=int(sizes.get(partition, 0) * min(1.0, share)),
+                    resumes=known.has(partition),
+                )
+            )
+        settings, notes = await self._settings(planned, copies)
+        missing = [
+            Refusal(name, -1, "the source has no such topic")
+            for name in chosen
+            if name not in sources
+        ]
+        return Plan(
+            flow=str(self._flow.flow),
+            partitions=tuple(planned),
+            refused=(
+                *missing,
+                *(Refusal(*it, reason) for it, reason in sorted(refused.items())),
+            ),
+            settings=settings,
+            reasons=REASONS,
+            notes=notes,
+        )
+
+    def _chosen(self, topics: str) -> Mapping[str, str]:
+        if not topics:
+            return self._flow.copies
+        pattern = JavaPattern(topics)
+        return {name: copy for name, copy in self._flow.copies.items() if pattern.matches(name)}
+
+    async def _ranges(
+        self, partitions: Sequence[TopicPartition], start: Boundary, end: Boundary
+    ) -> tuple[dict[TopicPartition, tuple[int, int, int]], dict[TopicPartition, str]]:
+        """Return (first, end, log start) of each partition, and those whose ends are not known."""
+        committed = self._flow.read_committed
+        lists = [
+            await self._offsets(self._source, dict.fromkeys(partitions, EARLIEST)),
+            await self._offsets(
+                self._source, dict.fromkeys(partitions, LATEST), read_committed=committed
+            ),
+        ]
+        by_time: list[Mapping[TopicPartition, ListedOffset]] = []
+        for boundary in (start, end):
+            asked = (
+                {} if boundary.timestamp is None else dict.fromkeys(partitions, boundary.timestamp)
+            )
+            by_time.append(await self._offsets(self._source, asked) if asked else {})
+        ranges: dict[TopicPartition, tuple[int, int, int]] = {}
+        refused: dict[TopicPartition, str] = {}
+        for partition in partitions:
+            errors = [found[partition].error for found in lists if found[partition].error]
+            if errors:
+                refused[partition] = (
+                    f"the source does not tell where its log begins and ends: {errors[0]}"
+                )
+                continue
+            low, high = (found[partition].offset for found in lists)
+            first = _placed(start, by_time[0].get(partition), low, high, low)
+            last = _placed(end, by_time[1].get(partition), low, high, high)
+            if start.offset is not None and start.offset > high:
+                refused[partition] = (
+                    f"--from offset:{start.offset} is behind the source's end {high}"
+                )
+                continue
+            ranges[partition] = first, max(first, last), low
+        return ranges, refused
+
+    async def _offsets(
+        self, admin: Admin, asked: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Return offsets; a topic that was just created has no leaders for a moment."""
+        deadline = self._clock.monotonic() + LEADERS_S
+        while True:
+            found = await admin.list_offsets(asked, read_committed=read_committed)
+            late = self._clock.monotonic() > deadline
+            if late or not any(isinstance(it.error, RetriableError) for it in found.values()):
+                return found
+            await self._clock.sleep(LOOK_S)
+
+    async def _target_refusals(
+        self,
+        partitions: Sequence[TopicPartition],
+        chosen: Mapping[str, str],
+        copies: Mapping[str, TopicDescription],
+        known: Known,
+    ) -> dict[TopicPartition, str]:
+        refused: dict[TopicPartition, str] = {}
+        there: dict[TopicPartition, TopicPartition] = {}
+        for partition in partitions:
+            copy = copies.get(chosen[partition.topic])
+            if copy is None:
+                continue  # it is made with the source's partitions
+            if copy.error is not None:
+                refused[partition] = f"target topic {copy.name} cannot be described: {copy.error}"
+            elif partition.partition not in copy.partitions:
+                refused[partition] = (
+                    f"target topic {copy.name} has {len(copy.partitions)} partitions, none of this number: add"
+                    " partitions, or start the flow, which does"
+                )
+            else:
+                there[partition] = TopicPartition(copy.name, partition.partition)
+        ends = await self._offsets(self._target, dict.fromkeys(there.values(), LATEST))
+        for partition, copy_of in there.items():
+            found = ends[copy_of]
+            if found.error is not None:
+                refused[partition] = (
+                    f"the end of {copy_of} on the target is not known: {found.error}"
+                )
+            elif found.offset > 0 and not known.has(partition):
+                refused[partition] = (
+                    f"target partition {copy_of} is not empty (its log ends at {found.offset}) and this flow has"
+                    " copied nothing into it: history cannot be put in front of what is there"
+                )
+        return refused
+
+    async def _sizes(self, topics: Mapping[str, TopicDescription]) -> Mapping[TopicPartition, int]:
+        try:
+            return await self._source.partition_sizes(
+                {name: topic.partitions for name, topic in topics.items()}
+            )
+        except Mm2pyError as error:
+            log.warning(
+                "sizes of the source's logs are not known, lanes are dealt without cause=%s", error
+            )
+            return {}
+
+    async def _settings(
+        self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+    ) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
+        """Return what has to be changed on target topics, and what is only worth knowing."""
+        wanted = sorted({it.target_topic for it in planned if it.start < it.end})
+        configs = await self._target.describe_topic_configs([it for it in wanted if it in copies])
+        changes: list[SettingChange] = []
+        notes: list[str] = []
+        for topic in wanted:
+            entries = {entry.name: entry for entry in configs.get(topic, ())}
+            changes += _changes(topic, entries)
+            notes += _notes(topic, entries)
+            if topic not in copies:
+                notes.append(
+                    f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
+                )
+        return tuple(changes), tuple(notes)
+
+
+def _placed(
+    boundary: Boundary, by_time: ListedOffset | None, low: int, high: int, default: int
+) -> int:
+    """Return the offset of a boundary inside the log."""
+    if boundary.offset is not None:
+        return min(max(boundary.offset, low), high)
+    if boundary.timestamp is not None:
+        # No record so late: the end.
+        return by_time.offset if by_time is not None and by_time.offset >= 0 else high
+    return default
+
+
+def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChange]:
+    changes: list[SettingChange] = []
+    deletes = "delete" in _value(entries, "cleanup.policy")
+    for name, unlimited in UNLIMITED_VALUES.items():
+        entry = entries.get(name)
+        if entry is None or entry.value in (None, unlimited):
+            continue
+        if name.startswith("retention.") and not deletes:
+            continue
+        own = any(it.name == name and it.source.name == "DYNAMIC_TOPIC_CONFIG" for it in (entry,))
+        changes.append(SettingChange(topic, name, entry.value if own else None, unlimited))
+    return changes
+
+
+def _notes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[str]:
+    notes: list[str] = []
+    if _value(entries, "message.timestamp.type") == "LogAppendTime":
+        notes.append(
+            f"{topic} has message.timestamp.type=LogAppendTime: records get the time of the copy"
+        )
+    if (codec := _value(entries, "compression.type")) not in ("", "producer"):
+        notes.append(
+            f"{topic} has compression.type={codec}: the target compresses every batch anew"
+        )
+    if "compact" in _value(entries, "cleanup.policy"):
+        notes.append(f"{topic} is compacted: counts of both sides differ by right")
+    return notes
+
+
+def _value(entries: Mapping[str, ConfigEntry], name: str) -> str:
+    entry = entries.get(name)
+    return (entry.value or "") if entry is not None else ""

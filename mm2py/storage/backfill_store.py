@@ -1,0 +1,142 @@
+"""Backfills of one flow, as every process sees them (``mm2py-backfill.<source>.internal``).
+
+Flow: ``start`` -> the topic is read to its end, then followed -> ``job``, ``leases``, ``kept_out`` -> ``listen``; ``post`` ->
+acknowledged. A fold over a ``Table``; which process may write a key is in ``mm2py.mirror.backfills``.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from mm2py.errors import ProtocolError
+from mm2py.mirror.backfills import (
+    BackfillRecord,
+    Job,
+    Lease,
+    LeaseState,
+    Notice,
+    Wanted,
+    Wish,
+    decode_backfill,
+    encode_backfill,
+)
+from mm2py.protocol.records import Record
+from mm2py.storage.table import Table
+from mm2py.types import TopicPartition
+
+__all__ = ["BackfillStore"]
+
+log = logging.getLogger(__name__)
+
+READ_S: Final = 60.0
+"""Longest read to the end of the topic (``default.api.timeout.ms``)."""
+
+
+@final
+class BackfillStore:
+    """The newest record of each key.
+
+    Args:
+        table: the topic; followed, or read by ``refresh``.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._records: dict[bytes, BackfillRecord] = {}
+        self._changed: Callable[[], None] | None = None
+        self.offset = 0
+        """Offset behind the last record that was read."""
+        self.reserved = 0
+        """Offset behind the newest record that reserves a partition for a lane."""
+
+    async def start(self) -> None:
+        """Read the topic to its end.
+
+        Raises:
+            RetriableError: not now; a later call begins anew.
+        """
+        self._records.clear()
+        self.offset = self.reserved = 0
+        await self._table.start(self._take)
+
+    async def stop(self) -> None:
+        """Stop reading; safe before ``start`` and safe twice."""
+        await self._table.stop()
+
+    async def refresh(self) -> None:
+        """Read the topic to its end of now."""
+        await self._table.read_to_end(READ_S)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` after each record that is read later."""
+        self._changed = changed
+
+    # ---- what is known
+
+    @property
+    def job(self) -> Job | None:
+        """The newest backfill, None if there was none."""
+        found = self._records.get(b"job")
+        return found if isinstance(found, Job) else None
+
+    @property
+    def wanted(self) -> Wanted:
+        """What people want of the newest backfill."""
+        wish, job = self._records.get(b"wish"), self.job
+        if isinstance(wish, Wish) and job is not None and wish.job == job.id:
+            return wish.wanted
+        return Wanted.RUN
+
+    @property
+    def leases(self) -> Mapping[TopicPartition, Lease]:
+        """Partitions of the newest backfill, by source partition."""
+        job = self.job
+        return {
+            it.source: it
+            for it in self._records.values()
+            if isinstance(it, Lease) and job is not None and it.job == job.id
+        }
+
+    def kept_out(self) -> Mapping[TopicPartition, Lease]:
+        """Return what the live flow must not copy: partitions that are reserved for lanes, or copied by one."""
+        job = self.job
+        if job is None or job.state.is_over:
+            return {}
+        return {tp: it for tp, it in self.leases.items() if it.state.keeps_live_out}
+
+    def noticed(self, worker: str) -> int:
+        """Return below which offset of the topic a worker has acted on all records, -1 for none."""
+        found = self._records.get(f"notice:{worker}".encode())
+        return found.offset if isinstance(found, Notice) else -1
+
+    # ---- changes
+
+    async def post(self, records: Sequence[BackfillRecord]) -> int:
+        """Write records as one batch; return the offset of the first once all are acknowledged."""
+        return await self._table.post([encode_backfill(record) for record in records])
+
+    async def notice(self, worker: str, offset: int) -> None:
+        """Write that a worker of the live flow copies nothing that was reserved below ``offset``."""
+        await self.post([Notice(worker=worker, offset=offset)])
+
+    async def forget_notices(self) -> None:
+        """Remove what workers noticed: it is of use during one start only."""
+        keys = [key for key, record in self._records.items() if isinstance(record, Notice)]
+        if keys:
+            await self._table.post([(key, None) for key in keys])
+
+    def _take(self, _partition: int, record: Record) -> None:
+        self.offset = record.offset + 1
+        key = bytes(record.key or b"")
+        if record.value is None:
+            self._records.pop(key, None)
+        else:
+            try:
+                taken = self._records[key] = decode_backfill(key, bytes(record.value))
+            except ProtocolError as error:
+                log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+                return
+            if isinstance(taken, Lease) and taken.state is LeaseState.RESERVED:
+                self.reserved = self.offset
+        if self._changed is not None:
+            self._changed()

@@ -1,0 +1,166 @@
+"""``mm2py backfill`` as its user runs it, and the processes below it.
+
+Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, cast
+
+from mm2py.embedded.reaper import REAPER
+from tests.integration.mirror_process import Flow
+
+__all__ = ["BackfillProcess", "Ended", "command", "flow_name"]
+
+MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
+MASTER: Final = "local[2]"
+END_WITHIN_S: Final = 240
+
+
+def flow_name(flow: Flow) -> str:
+    """Return ``A->B``."""
+    return f"{flow.source_alias}->{flow.target_alias}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, object]:
+        """The JSON on standard output, which must hold nothing else."""
+        return cast("dict[str, object]", json.loads(self.out))
+
+    @property
+    def partitions(self) -> list[dict[str, int]]:
+        """The report's partitions."""
+        return cast("list[dict[str, int]]", self.report["partitions"])
+
+    def rows(self, member: str) -> list[dict[str, object]]:
+        """A list of the report."""
+        return cast("list[dict[str, object]]", self.report[member])
+
+
+def command(flow: Flow, name: str, *options: str) -> Ended:
+    """Run a command to its end."""
+    done = subprocess.run(
+        [
+            MM2PY,
+            "backfill",
+            name,
+            str(flow.file),
+            "--flow",
+            flow_name(flow),
+            "-o",
+            "json",
+            *options,
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_WITHIN_S,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+class BackfillProcess:
+    """``mm2py backfill run`` in the background."""
+
+    def __init__(self, flow: Flow, *options: str, master: str = MASTER) -> None:
+        arguments = [str(flow.file), "--flow", flow_name(flow), "-o", "json", "--master", master]
+        self._process = subprocess.Popen(
+            [MM2PY, "backfill", "run", *arguments, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        REAPER.watch_process(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self) -> Ended:
+        """Wait for its end."""
+        out, err = self._process.communicate(timeout=END_WITHIN_S)
+        return Ended(self._process.returncode, out, err)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the driver alone."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the driver and everything below it but frozen workers, as a machine that dies."""
+        for pid in [*_below(self._process.pid), self._process.pid]:
+            _signal(pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def workers(self) -> list[int]:
+        """Return the Python processes that run lanes: children of Spark's daemon."""
+        daemons = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _words(pid)]
+        return [pid for pid in daemons if _parent(pid) in daemons]
+
+    def signal_worker(self, number: signal.Signals) -> int:
+        """Signal one worker; return its pid, 0 where none runs."""
+        for pid in self.workers():
+            if _signal(pid, number):
+                return pid
+        return 0
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def _below(pid: int) -> list[int]:
+    """Return all descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            children.setdefault(_parent(int(entry.name)), []).append(int(entry.name))
+    found: list[int] = []
+    open_pids = [pid]
+    while open_pids:
+        for child in children.get(open_pids.pop(), []):
+            found.append(child)
+            open_pids.append(child)
+    return found
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return -1
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

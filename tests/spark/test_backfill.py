@@ -1,0 +1,155 @@
+"""Backfills beside a running flow, on real brokers: one exact seam per partition, nothing lost, nothing doubled."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.cluster_changes import configs_of
+from tests.integration.conftest import CreateTopic
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import (
+    Sent,
+    assert_equal,
+    copied,
+    producer,
+    read,
+    wait_for_copy,
+    write,
+)
+from tests.spark.backfill_process import BackfillProcess, command
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+
+OLD_MS = 1_600_000_000_000
+SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
+"""The live flow gets nowhere by itself."""
+
+
+def history(topic_partitions: int, records: int, size: int = 200) -> list[Sent]:
+    return [
+        Sent(
+            i % topic_partitions,
+            b"%d-" % i + b"x" * size,
+            b"k%d" % i,
+            (("n", b"%d" % i),),
+            OLD_MS + i,
+        )
+        for i in range(records)
+    ]
+
+
+@pytest.fixture
+def old_orders(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Callable[[str], str],
+) -> tuple[Flow, str]:
+    """A flow, and a topic with 9 MB of history from 2020 on its source."""
+    topic = unique("orders")
+    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})
+    write(region_a, topic, history(3, 40_000))
+    return write_flow(tmp_path, region_a, region_b, topic, SLOW_FLOW), topic
+
+
+def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_killed(
+    old_orders: tuple[Flow, str],
+) -> None:
+    flow, topic = old_orders
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with BackfillProcess(flow, "--rate-limit", "600000") as first:
+            mirror.wait_for_log("left_to_backfill=3", 120)
+            before = copied(flow, topic)
+            until(lambda: copied(flow, topic) > before + 3_000, 120, "progress of the lanes")
+            assert first.signal_worker(signal.SIGKILL)
+            before = copied(flow, topic)
+            until(
+                lambda: copied(flow, topic) > before + 3_000, 120, "progress of the second attempt"
+            )
+            write(flow.source, topic, history(3, 300))  # behind the end of the backfill
+            first.kill()
+        stopped_at = copied(flow, topic)
+        assert stopped_at < 40_000
+        ended = command(flow, "run", "--master", "local[2]", "--rate-limit", "100000000")
+        assert ended.code == 0, ended.err
+        assert ended.report["state"] == "DONE"
+        for partition in ended.partitions:
+            # The source is dense and nothing else writes: the offsets of both sides are the same.
+            assert partition["target_from"] == partition["from"]
+            assert partition["target_to"] == partition["to"] >= 13_333
+        write(flow.source, topic, history(3, 30))
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        assert mirror.lines("partitions of a backfill are copied from here on")
+        assert not mirror.lines("Traceback")
+    status = command(flow, "status")
+    assert status.report["state"] == "DONE"
+
+
+def test_odd_topics_are_backfilled_whole_and_changed_settings_are_put_back(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Callable[[str], str],
+) -> None:
+    """Short retention before records of years ago, transactions, a compacted topic, 200 partitions: one run, no flow beside it."""
+    mark = unique("odd")
+    old, committed, compacted, many = (f"{mark}-{it}" for it in ("old", "txn", "compact", "many"))
+    forever = {"retention.ms": "-1"}
+    create_topic(region_a, old, 2, config=forever)
+    write(region_a, old, history(2, 2_000))
+    create_topic(region_a, committed, 1, config=forever)
+    _transactions(region_a, committed)
+    create_topic(region_a, compacted, 1, config={"cleanup.policy": "compact"})
+    write(region_a, compacted, [Sent(0, b"v%d" % i, b"k%d" % (i % 7)) for i in range(500)])
+    create_topic(region_a, many, 200, config=forever)
+    write(region_a, many, [Sent(i % 200, b"v%d" % i, b"k", (), OLD_MS) for i in range(600)])
+    flow = write_flow(
+        tmp_path,
+        region_a,
+        region_b,
+        f"{mark}-.*",
+        {
+            "{source}.consumer.isolation.level": "read_committed",
+            "sync.topic.configs.enabled": "false",
+        },
+    )
+    hour = {"retention.ms": "3600000"}
+    create_topic(region_b, flow.remote(old), 2, config=hour)
+    plan = command(flow, "plan")
+    assert plan.code == 0, plan.err
+    assert [
+        (it["topic"], it["property"], it["from"], it["to"]) for it in plan.rows("settings")
+    ] == [(flow.remote(old), "retention.ms", "3600000", "-1")]
+    ended = command(flow, "run", "--master", "local[2]")
+    assert ended.code == 0, ended.err
+    assert ended.report["state"] == "DONE"
+    assert len(ended.partitions) == 204
+    for topic in (old, committed, compacted, many):
+        truth = read(region_a, topic, committed=True)
+        assert_equal(truth, read(region_b, flow.remote(topic), committed=True))
+    assert configs_of(region_b, flow.remote(old))["retention.ms"] == "3600000"
+    again = command(flow, "run", "--master", "local[2]")
+    assert again.code == 0, again.err
+    assert again.report["records"] == 0  # nothing is left
+
+
+def _transactions(region: KafkaAddress, topic: str) -> None:
+    """Three transactions, the second one aborted, markers at the end."""
+    client = producer(region, transactional_id=f"tx-{topic}")
+    client.init_transactions(30)
+    for number in range(3):
+        client.begin_transaction()
+        for i in range(50):
+            client.produce(topic, b"%d-%d" % (number, i), b"k", 0)
+        client.flush(30)
+        if number == 1:
+            client.abort_transaction(30)
+        else:
+            client.commit_transaction(30)

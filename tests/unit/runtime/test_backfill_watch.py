@@ -1,0 +1,119 @@
+"""What a worker does when a backfill takes partitions and gives them back; the names are the watch's invariants."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from mm2py.errors import RetriableError
+from mm2py.runtime.herder.backfill_watch import BackfillWatch
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import until
+from mm2py.types import TopicPartition
+
+ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class FakeBackfills:
+    def __init__(self) -> None:
+        self.reserved = 0
+        self.partitions: set[TopicPartition] = set()
+        self.notices: list[tuple[str, int]] = []
+        self.failures = 0
+        self.changed: Callable[[], None] = lambda: None
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+    def kept_out(self) -> Collection[TopicPartition]:
+        return self.partitions
+
+    async def notice(self, worker: str, offset: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RetriableError("not now")
+        self.notices.append((worker, offset))
+
+    def reserve(self, offset: int, *partitions: TopicPartition) -> None:
+        self.reserved = offset
+        self.partitions |= set(partitions)
+        self.changed()
+
+    def give_back(self, partition: TopicPartition) -> None:
+        self.partitions.discard(partition)
+        self.changed()
+
+
+class Tasks:
+    def __init__(self) -> None:
+        self.seen: list[frozenset[TopicPartition]] = []
+        self.drained = asyncio.Event()
+        self.drained.set()
+
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        await self.drained.wait()
+        self.seen.append(partitions)
+
+
+async def test_a_task_never_copies_what_was_kept_out_when_it_started() -> None:
+    backfills, tasks = FakeBackfills(), Tasks()
+    backfills.reserve(3, ONE)
+    watch = BackfillWatch(backfills, tasks.keep_out, "w", clock=FakeClock())
+    await watch.open()
+    assert tasks.seen == [frozenset({ONE})]  # before ``open`` returns
+    await until(lambda: backfills.notices == [("w", 3)])
+    await watch.close()
+
+
+async def test_a_notice_is_written_only_after_no_task_copies_what_was_reserved() -> None:
+    backfills, tasks = FakeBackfills(), Tasks()
+    watch = BackfillWatch(backfills, tasks.keep_out, "w", clock=FakeClock())
+    await watch.open()
+    tasks.drained.clear()
+    backfills.reserve(5, ONE, TWO)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert backfills.notices == []
+    tasks.drained.set()
+    await until(lambda: backfills.notices == [("w", 5)])
+    assert tasks.seen == [frozenset({ONE, TWO})]
+    await watch.close()
+
+
+async def test_each_partition_is_given_back_by_itself_and_needs_no_notice() -> None:
+    backfills, tasks = FakeBackfills(), Tasks()
+    backfills.reserve(5, ONE, TWO)
+    watch = BackfillWatch(backfills, tasks.keep_out, "w", clock=FakeClock())
+    await watch.open()
+    await until(lambda: len(backfills.notices) == 1)
+    backfills.give_back(ONE)
+    await until(lambda: tasks.seen[-1] == frozenset({TWO}))
+    backfills.give_back(TWO)
+    await until(lambda: tasks.seen[-1] == frozenset())
+    assert backfills.notices == [("w", 5)]
+    await watch.close()
+
+
+async def test_a_partition_that_is_reserved_again_is_noticed_again() -> None:
+    backfills, tasks = FakeBackfills(), Tasks()
+    backfills.reserve(5, ONE)
+    watch = BackfillWatch(backfills, tasks.keep_out, "w", clock=FakeClock())
+    await watch.open()
+    backfills.reserve(9)
+    await until(lambda: backfills.notices[-1:] == [("w", 9)])
+    assert tasks.seen == [frozenset({ONE})]
+    await watch.close()
+
+
+async def test_a_notice_that_cannot_be_written_is_written_later() -> None:
+    backfills, tasks, clock = FakeBackfills(), Tasks(), FakeClock()
+    watch = BackfillWatch(backfills, tasks.keep_out, "w", clock=clock)
+    await watch.open()
+    backfills.failures = 1
+    backfills.reserve(2, ONE)
+    await until(lambda: not backfills.failures)
+    await clock.advance(1.0)
+    await until(lambda: backfills.notices == [("w", 2)])
+    await watch.close()

@@ -1,0 +1,329 @@
+"""The driver over a topic in memory; the names are the invariants of ``mm2py.spark.backfill``."""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from mm2py.client.connect.admin import ConfigOp
+from mm2py.errors import FatalError, ServerError
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, SettingChange, Wanted
+from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
+from mm2py.protocol.groups import DescribedGroup, GroupMember
+from mm2py.spark.backfill import (
+    LET_GO_S,
+    BackfillDriver,
+    BackfillRefusedError,
+    Request,
+    report,
+    without_driver,
+)
+from mm2py.spark.lease import LEASE_S
+from mm2py.spark.plan import PartitionPlan, Plan
+from mm2py.spark.survey import Known
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.table import Entry
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import until
+from mm2py.types import TopicPartition
+
+T = TypeVar("T")
+ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+SETTING = SettingChange("A.t", "retention.ms", "1000", "-1")
+
+
+class TopicWriter:
+    """A ``PrivilegedWriter`` straight into the topic."""
+
+    def __init__(self, topic: MemoryTopic) -> None:
+        self._topic = topic
+        self.claimed = False
+
+    async def claim(self) -> None:
+        self.claimed = True
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        for key, value in entries:
+            self._topic.append(key, value)
+
+    async def close(self) -> None:
+        self.claimed = False
+
+
+class Flow:
+    def __init__(self) -> None:
+        self.members: list[str] = []
+        self.protocol = "mm2py-sessioned"
+        self.positions: dict[TopicPartition, int] = {}
+        self.set: dict[TopicPartition, int] = {}
+        self.fenced: list[str] = []
+        self.altered: list[tuple[str, str, str | None]] = []
+
+    async def group(self) -> DescribedGroup:
+        members = tuple(
+            GroupMember(
+                name, None, name, "h", encode_metadata(WorkerMetadata(0, f"http://{name}/", 0)), b""
+            )
+            for name in self.members
+        )
+        return DescribedGroup("A-mm2", 0, "", "Stable", "connect", self.protocol, members)
+
+    async def known(self, partitions: Collection[TopicPartition]) -> Known:
+        return Known({it: self.positions[it] for it in partitions if it in self.positions}, {})
+
+    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.set |= positions
+
+    async def fence(self, transactional_ids: Sequence[str]) -> None:
+        self.fenced += transactional_ids
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> Mapping[str, ServerError | None]:
+        self.altered += [(it.op, it.name, it.value) for ops in changes.values() for it in ops]
+        return dict.fromkeys(changes)
+
+
+class Stage:
+    """A driver, and lanes that hand over what they are given unless ``failing``."""
+
+    def __init__(self, topic: MemoryTopic | None = None) -> None:
+        self.topic = topic or MemoryTopic("backfill")
+        self.clock, self.flow = FakeClock(), Flow()
+        self.store = BackfillStore(MemoryTable(self.topic))
+        self.driver = BackfillDriver(
+            self.store, TopicWriter(self.topic), self.flow, name="A->B", clock=self.clock
+        )
+        self.lanes: list[list[TopicPartition]] = []
+        self.failing: Exception | None = None
+        self.leaves: set[TopicPartition] = set()
+        self.at_lanes: tuple[Job | None, list[tuple[str, str, str | None]]] = None, []
+
+    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
+        self.lanes = [list(lane) for lane in lanes]
+        self.at_lanes = self.store.job, list(self.flow.altered)
+        if self.failing is not None:
+            raise self.failing
+        done = [
+            replace(lease, state=LeaseState.HANDED_OVER, position=lease.end)
+            for tp, lease in self.store.leases.items()
+            if tp not in self.leaves and any(tp in lane for lane in lanes)
+        ]
+        await self.store.post(done)
+
+    async def begin(
+        self, *partitions: PartitionPlan, settings: tuple[SettingChange, ...] = ()
+    ) -> Job:
+        """Claim and run; time passes as it is asked for."""
+        await self.store.start()
+        await self.while_time_passes(self.driver.claim())
+        plan = Plan(flow="A->B", partitions=partitions, settings=settings)
+        request = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
+        return await self.while_time_passes(self.driver.run(plan, request, self))
+
+    async def while_time_passes(self, work: Coroutine[None, None, T]) -> T:
+        task = asyncio.ensure_future(work)
+        for _ in range(600):
+            if task.done():
+                break
+            await self.clock.advance(0.3)
+        return await task
+
+
+def part(partition: TopicPartition, start: int = 0, end: int = 10) -> PartitionPlan:
+    return PartitionPlan(
+        topic=partition.topic,
+        partition=partition.partition,
+        target_topic="A.t",
+        start=start,
+        end=end,
+        bytes=100,
+    )
+
+
+async def test_a_new_backfill_runs_to_its_end_and_leaves_nothing_reserved() -> None:
+    stage = Stage()
+    job = await stage.begin(part(ONE), part(TWO))
+    assert job.state is JobState.DONE
+    assert stage.lanes == [[ONE], [TWO]]
+    assert stage.store.kept_out() == {}
+    assert stage.flow.fenced == ["mm2py-backfill-A->B-0", "mm2py-backfill-A->B-1"]
+    shown = report(job, stage.store.leases.values())
+    assert shown["state"] == "DONE"
+
+
+async def test_lanes_start_only_after_every_member_has_confirmed_the_reservation() -> None:
+    stage = Stage()
+    stage.flow.members = ["w1:1", "w2:2"]
+    running = asyncio.ensure_future(stage.begin(part(ONE)))
+    await until(lambda: ONE in stage.store.kept_out())
+    await stage.store.notice("w1:1", stage.store.reserved)
+    await stage.clock.advance(3)
+    assert stage.lanes == []
+    await stage.store.notice("w2:2", stage.store.reserved - 1)  # of an earlier reservation
+    await stage.clock.advance(3)
+    assert stage.lanes == []
+    await stage.store.notice("w2:2", stage.store.reserved)
+    assert (await running).state is JobState.DONE
+
+
+async def test_workers_that_do_not_let_go_refuse_the_backfill_and_nothing_is_left_behind() -> None:
+    stage = Stage()
+    stage.flow.members = ["w1:1"]
+    began = stage.clock.monotonic()
+    with pytest.raises(BackfillRefusedError, match=r"have not let go.*w1:1"):
+        await stage.begin(part(ONE), settings=(SETTING,))
+    assert stage.clock.monotonic() - began >= LET_GO_S
+    assert stage.lanes == []
+    assert stage.store.job is not None
+    assert stage.store.job.state is JobState.CANCELLED
+    assert stage.store.kept_out() == {}
+
+
+async def test_a_flow_of_another_program_is_refused() -> None:
+    stage = Stage()
+    stage.flow.members, stage.flow.protocol = ["java:8083"], "sessioned"
+    with pytest.raises(BackfillRefusedError, match="another program"):
+        await stage.begin(part(ONE))
+    assert stage.lanes == []
+
+
+async def test_a_setting_is_changed_only_after_its_former_value_is_in_the_job_and_put_back() -> (
+    None
+):
+    stage = Stage()
+    job = await stage.begin(part(ONE), settings=(SETTING,))
+    known, altered = stage.at_lanes
+    assert known is not None
+    assert known.settings == (SETTING,)
+    assert altered == [("SET", "retention.ms", "-1")]
+    assert stage.flow.altered[1:] == [("SET", "retention.ms", "1000")]
+    assert job.state is JobState.DONE
+
+
+async def test_a_job_that_another_driver_is_working_on_is_left_alone() -> None:
+    topic = MemoryTopic("backfill")
+    stage, other = Stage(topic), Stage(topic)
+    await other.store.start()
+    alive = Job(id="j", state=JobState.RUNNING, run=1, lanes=1, beat=3)
+    await other.store.post([alive])
+    await stage.store.start()
+    claim = asyncio.ensure_future(stage.driver.claim())
+    await stage.clock.advance(2)
+    await other.store.post([replace(alive, beat=4)])
+    await stage.clock.advance(30)
+    with pytest.raises(BackfillRefusedError, match="backfill j of A->B is running"):
+        await claim
+
+
+async def test_another_run_continues_what_a_driver_that_died_left_with_its_settings() -> None:
+    topic = MemoryTopic("backfill")
+    first = Stage(topic)
+    first.failing = FatalError("Spark is gone")
+    with pytest.raises(FatalError, match="Spark is gone"):
+        await first.begin(part(ONE), part(TWO), settings=(SETTING,))
+    assert first.store.job is not None
+    assert (first.store.job.state, first.store.job.cause) == (JobState.FAILED, "Spark is gone")
+    assert set(first.store.kept_out()) == {ONE, TWO}  # not copied twice meanwhile
+    assert len(first.flow.altered) == 1
+    second = Stage(topic)
+    second.flow.positions = {ONE: 4}
+    job = await second.begin(part(ONE), part(TWO))
+    assert (job.id, job.run, job.state) == ("j", 2, JobState.DONE)
+    assert second.store.leases[ONE].start == 4
+    assert second.flow.altered == [("SET", "retention.ms", "-1"), ("SET", "retention.ms", "1000")]
+
+
+async def test_lanes_of_a_former_run_are_fenced_and_their_leases_run_out() -> None:
+    topic = MemoryTopic("backfill")
+    first = Stage(topic)
+    first.failing = FatalError("gone")
+    with pytest.raises(FatalError):
+        await first.begin(part(ONE))
+    await first.store.post([replace(first.store.leases[ONE], state=LeaseState.COPYING)])
+    second = Stage(topic)
+    began = second.clock.monotonic()
+    await second.begin(part(ONE))
+    assert second.clock.monotonic() - began >= LEASE_S
+    assert "mm2py-backfill-A->B-0" in second.flow.fenced
+
+
+async def test_what_the_live_flow_has_copied_meanwhile_is_not_copied_again() -> None:
+    stage = Stage()
+    stage.flow.positions = {ONE: 10, TWO: 6}
+    await stage.begin(part(ONE), part(TWO))
+    assert stage.lanes == [[TWO]]
+    leases = stage.store.leases
+    assert (leases[ONE].state, leases[ONE].start) == (LeaseState.HANDED_OVER, 10)
+    assert (leases[TWO].start, leases[TWO].end) == (6, 10)
+
+
+async def test_a_range_that_begins_behind_the_log_start_gets_a_position_first() -> None:
+    stage = Stage()
+    await stage.begin(part(ONE, start=3), part(TWO))
+    assert stage.flow.set == {ONE: 3}
+
+
+async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel_releases_it() -> (
+    None
+):
+    stage = Stage()
+    stage.leaves = {TWO}
+    job = await stage.begin(part(ONE), part(TWO), settings=(SETTING,))
+    assert job.state is JobState.FAILED
+    assert set(stage.store.kept_out()) == {TWO}
+    await stage.driver.wish(Wanted.CANCEL)
+    ended = await stage.while_time_passes(stage.driver.cancel())
+    assert ended.state is JobState.CANCELLED
+    await stage.store.refresh()
+    assert stage.store.kept_out() == {}
+    assert stage.store.leases[TWO].state is LeaseState.RELEASED
+    assert stage.flow.altered[-1] == ("SET", "retention.ms", "1000")
+
+
+async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> None:
+    stage = Stage()
+    await stage.store.start()
+    with pytest.raises(BackfillRefusedError, match="no backfill of A->B is unfinished"):
+        await stage.driver.wish(Wanted.PAUSE)
+
+
+def test_a_report_has_exclusive_ends() -> None:
+    lease = Lease(
+        topic="t",
+        partition=0,
+        job="j",
+        run=1,
+        state=LeaseState.HANDED_OVER,
+        start=5,
+        end=10,
+        position=12,
+        target_start=100,
+        target_end=107,
+        bytes=70,
+    )
+    job = Job(id="j", state=JobState.DONE, run=1, lanes=1)
+    shown = report(job, [lease])
+    assert (shown["records"], shown["bytes"]) == (7, 70)
+    rows = shown["partitions"]
+    assert isinstance(rows, list)
+    assert {key: rows[0][key] for key in ("from", "to", "target_from", "target_to")} == {
+        "from": 5,
+        "to": 12,
+        "target_from": 100,
+        "target_to": 107,
+    }
+
+
+async def test_a_job_whose_driver_is_gone_is_not_shown_as_running() -> None:
+    stage = Stage()
+    await stage.store.start()
+    await stage.store.post([Job(id="j", state=JobState.RUNNING, run=1, lanes=1)])
+    assert not await stage.while_time_passes(stage.driver.is_driven())
+    assert stage.store.job is not None
+    shown = report(without_driver(stage.store.job), [])
+    assert shown["state"] == "FAILED"
+    assert "run the same command again" in str(shown["cause"])

@@ -1,0 +1,260 @@
+"""A flow of a properties file as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
+
+Flow: FILE + ``A->B`` -> configs as connect-mirror-maker-py derives them, with changes made over REST -> ``BackfillSession``
+-> ``Survey``, ``BackfillDriver``. Connections open with ``open``; nothing is created but the backfill topic, by ``open_topic``.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin, ConfigOp
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.send.transactions import fence_producers
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.clients import connection_settings
+from mm2py.config.definitions import parse_config
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.secret_names import names_a_secret
+from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
+from mm2py.mirror.backfills import backfill_topic
+from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.source_offsets import (
+    mirror_source_partition,
+    source_offset,
+    source_offset_key,
+    source_offset_value,
+)
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.groups import DescribedGroup
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.types import TopicPartition
+from mm2py_connectors.config import CONNECTORS
+from mm2py_connectors.mirror_source import MirrorSourceConnector
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_workers.backfill_lane import LaneConnections
+from mm2py_workers.config_commands import flow_named
+from mm2py_workers.hosted_flow import HostedOffsets
+from mm2py_workers.internal_stores import offset_topic
+from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.wiring import derive_plan
+
+__all__ = ["BackfillSession", "flow_plan"]
+
+SOURCE: Final = "MirrorSourceConnector"
+_QUIET: Final = {
+    "refresh.topics.enabled": "false",
+    "sync.topic.acls.enabled": "false",
+    "sync.topic.configs.enabled": "false",
+}
+"""The live flow's own jobs; here the connector only creates what is missing."""
+
+
+def flow_plan(file: Path, flow: str) -> FlowPlan:
+    """Derive the configs of one flow of a file.
+
+    Raises:
+        ConfigError: the file or the flow is wrong.
+    """
+    config = MirrorMakerConfig.load(file, CONNECTORS)
+    name = flow_named(config, flow)
+    if not config.flow_enabled(name):
+        raise ConfigError(
+            f"{file}: flow {name} is not enabled", remedy=f"set {name}.enabled = true"
+        )
+    return derive_plan(config, name, Plugins(), by_file=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Lent to the connector that creates topics."""
+
+    clock: Clock
+
+    def request_reconfiguration(self) -> None:
+        """Nothing runs that could change."""
+
+    def fail(self, error: Exception) -> None:
+        """Loops are switched off."""
+        raise error
+
+
+@final
+class BackfillSession:
+    """One flow with open connections; implements ``mm2py.spark.backfill.BackfillFlow``."""
+
+    def __init__(self, plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.plan, self._clock = plan, clock
+        self.name = plan.name
+        self.connector: Mapping[str, str] = {}
+        self.connections = LaneConnections(plan.name, plan.props, clock)
+        self._target = self.connections.cluster
+        self._source: Cluster | None = None
+        self._target_admin: Cluster | None = None
+
+    async def __aenter__(self) -> "BackfillSession":
+        """Connect to both clusters.
+
+        Raises:
+            RetriableError: one of them does not answer.
+        """
+        await self._target.connect()
+        self.connector = self.plan.resolve(await self._connector_config())
+        self._source = await self._admin_cluster("source", self.name.source)
+        self._target_admin = await self._admin_cluster("target", self.name.target)
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        for cluster in (self._source, self._target_admin):
+            if cluster is not None:
+                await cluster.close()
+        await self.connections.close()
+
+    # ---- what is there
+
+    async def survey(self) -> Survey:
+        """Return what plans; reads which topics the flow copies."""
+        source = self._admin("source")
+        config = self.connector
+        options = parse_config(MirrorSourceConfig, config)
+        policy = policy_from_config(config)
+        selection = TopicSelection(
+            policy,
+            topic_filter_from_config(config),
+            source_alias=self.name.source,
+            target_alias=self.name.target,
+            replicate_heartbeats=options.heartbeats_replication_enabled,
+        )
+        copies = {
+            topic: policy.remote_topic(self.name.source, topic)
+            for topic in sorted(await source.list_topics())
+            if selection.replicate(topic)
+        }
+        return Survey(source, self._admin("target"), self._topics(copies), clock=self._clock)
+
+    async def open_topic(self) -> None:
+        """Read the backfill topic; it is created where it does not exist."""
+        await self.connections.store.start()
+
+    async def has_topic(self) -> bool:
+        """Whether there ever was a backfill of the flow."""
+        topic = backfill_topic(self.name.source)
+        return topic in await Admin(self._target).describe_topics([topic])
+
+    async def prepare_topics(self) -> Mapping[str, str]:
+        """Create missing copies as the live flow does; return the config of its tasks.
+
+        Raises:
+            FatalError: the flow has nothing to copy.
+        """
+        connector = MirrorSourceConnector({**self.connector, **_QUIET})
+        try:
+            await connector.start(_Context(self._clock))
+            configs = connector.task_configs(1)
+        finally:
+            await connector.stop()
+        if not configs:
+            raise FatalError(f"the flow {self.name} has no partition that can be copied")
+        return configs[0]
+
+    # ---- BackfillFlow
+
+    async def group(self) -> DescribedGroup:
+        """Return the group of the live flow's workers."""
+        return await Admin(self._target).describe_group(self.plan.worker.group_id)
+
+    async def known(self, partitions: Collection[TopicPartition]) -> Known:
+        """Return stored positions and maps."""
+        return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
+
+    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does."""
+        worker = self.plan.worker
+        offsets = HostedOffsets(
+            self.connections.tables,
+            offset_topic(self.plan.props, worker),
+            transactional=worker.exactly_once,
+        )
+        try:
+            await offsets.set(
+                {
+                    source_offset_key(
+                        SOURCE, mirror_source_partition(self.name.source, partition)
+                    ): source_offset_value(source_offset(position - 1))
+                    for partition, position in positions.items()
+                }
+            )
+        finally:
+            await offsets.close()
+
+    async def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers on the target."""
+        await fence_producers(self._target, transactional_ids, clock=self._clock, timeout_ms=10_000)
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> Mapping[str, ServerError | None]:
+        """Change topic configs of the target."""
+        return await self._admin("target").alter_topic_configs(changes)
+
+    # ---- inside
+
+    def _topics(self, copies: Mapping[str, str]) -> FlowTopics:
+        consumer = effective_client_properties(
+            self.connector, "source", "consumer", role="replication-consumer"
+        )
+        committed = consumer.get("isolation.level") == "read_committed"
+        return FlowTopics(
+            self.name,
+            copies,
+            self.plan.worker.offset_storage_topic,
+            read_committed=committed or self.plan.worker.exactly_once,
+        )
+
+    def _admin(self, side: str) -> Admin:
+        cluster = self._source if side == "source" else self._target_admin
+        assert cluster is not None
+        return Admin(cluster)
+
+    async def _admin_cluster(self, side: str, alias: str) -> Cluster:
+        props = effective_client_properties(
+            self.connector, "source" if side == "source" else "target", "admin", role="backfill"
+        )
+        settings = connection_settings(props, scope=f"cluster {alias}")
+        cluster = Cluster(settings, alias=alias, clock=self._clock)
+        try:
+            await cluster.connect()
+        except RetriableError:
+            await cluster.close()
+            raise
+        return cluster
+
+    async def _connector_config(self) -> Mapping[str, str]:
+        """Return the file's config with what people changed over REST."""
+        file = self.plan.connectors
+        topic = flows_topic(self.name.source)
+        if topic not in await Admin(self._target).describe_topics([topic]):
+            return file[SOURCE]
+        overrides = FlowOverridesStore(
+            self.connections.tables.own_table(
+                topic, "compact", self.plan.worker.offset_storage_replication_factor, follow=False
+            ),
+            file,
+            clock=self._clock,
+            names_a_secret=names_a_secret,
+            by_file=self.plan.by_file,
+        )
+        try:
+            await overrides.start()
+            effective = overrides.effective()
+        finally:
+            await overrides.stop()
+        if SOURCE not in effective:
+            raise ConfigError(f"flow {self.name} was deleted over REST", remedy="create it again")
+        return effective[SOURCE]

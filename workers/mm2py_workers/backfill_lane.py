@@ -1,0 +1,275 @@
+"""What a Spark task of a backfill runs: one lane with real connections, in an event loop of its own.
+
+Flow: lane as JSON -> ``run_backfill_lane`` -> ``LaneRun`` over one ``InProcessTaskHost`` -> counts as JSON. The data plane is that of
+a task host (``hosted_flow``); its permit is the lane's lease.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, final
+
+from pydantic import TypeAdapter
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.clients import connection_settings
+from mm2py.config.definitions import parse_config
+from mm2py.config.worker import WorkerConfig
+from mm2py.mirror.backfills import backfill_topic
+from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.runtime.hosts.thaw import thawing_loop
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.tasks.task_transactions import committed_reads
+from mm2py.spark.lanes import CopyProgress, LaneRun
+from mm2py.spark.lease import LaneLease, lane_id
+from mm2py.spark.observed_stores import ObservedMaps, ObservedOffsets
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.ledger_store import LedgerStore
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py_connectors.partition_deal import (
+    ASSIGNED_PARTITIONS,
+    END_OFFSETS,
+    format_ends,
+    format_partitions,
+)
+from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets, task_assembly
+from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
+
+__all__ = ["BackfillLane", "LaneConnections", "run_backfill_lane", "without_transactions"]
+
+FIRST_NUMBER: Final = 10_000
+"""Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
+
+_SOURCE: Final = "MirrorSourceConnector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillLane:
+    """A lane as it travels to its task; the configs are resolved, secrets included."""
+
+    source: str
+    target: str
+    job: str
+    run: int
+    lane: int
+    worker: Mapping[str, str]
+    connector: Mapping[str, str]
+    task: Mapping[str, str]
+    partitions: Sequence[tuple[str, int]]
+    log_level: str = "WARNING"
+
+    @property
+    def flow(self) -> FlowName:
+        """The flow."""
+        return FlowName(ClusterAlias(self.source), ClusterAlias(self.target))
+
+
+_LANES: Final = TypeAdapter(BackfillLane)
+
+
+def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Run one lane to its end; the function of ``mm2py.spark.session.run_lanes``."""
+    spec = _LANES.validate_python(lane)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=spec.log_level,
+        format=f"%(asctime)s [backfill lane-{spec.lane}] %(message)s",
+    )
+    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+        return runner.run(_run(spec, SYSTEM_CLOCK))
+
+
+async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
+    connections = LaneConnections(spec.flow, spec.worker, clock)
+    permit = Permit(clock)
+    copy = _TaskCopy(spec, permit, clock)
+    try:
+        await connections.open()
+        lease = LaneLease(
+            connections.store,
+            connections.writer(lane_id(str(spec.flow), spec.lane)),
+            permit,
+            job=spec.job,
+            run=spec.run,
+            lane=spec.lane,
+            attempt=f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}",
+            clock=clock,
+        )
+        partitions = [TopicPartition(*each) for each in spec.partitions]
+        run = LaneRun(partitions, lease, copy, connections.store, run=spec.run, clock=clock)
+        return {"lane": spec.lane, **asdict(await run.run())}
+    finally:
+        await copy.close()
+        await connections.close()
+
+
+def without_transactions(props: Mapping[str, str]) -> dict[str, str]:
+    """Return a worker's properties for tasks that write without transactions: sequences and the map keep them exact."""
+    return {**props, "exactly.once.source.support": "disabled"}
+
+
+@final
+class LaneConnections:
+    """The backfill topic of a flow, and what writes it; its writes need no permit."""
+
+    def __init__(self, flow: FlowName, worker: Mapping[str, str], clock: Clock) -> None:
+        settings = connection_settings(worker, scope=f"worker of {flow}")
+        self.cluster = Cluster(settings, alias=flow.target, clock=clock)
+        self._producer = store_producer(worker, flow)
+        self._flow, self._clock = flow, clock
+        self.tables = FlowTables(self.cluster, self._producer, permit=UNLIMITED, clock=clock)
+        config = parse_config(WorkerConfig, worker)
+        self.store = BackfillStore(
+            self.tables.own_table(
+                backfill_topic(flow.source),
+                "compact",
+                config.offset_storage_replication_factor,
+                transactional=True,
+            )
+        )
+        self._writers: list[KafkaPrivilegedWriter] = []
+
+    async def open(self) -> None:
+        """Connect and read the topic to its end."""
+        await self.cluster.connect()
+        await self.store.start()
+
+    def writer(self, transactional_id: str) -> KafkaPrivilegedWriter:
+        """Return what writes the topic under a transactional id."""
+        writer = KafkaPrivilegedWriter(
+            self.cluster,
+            self._producer,
+            transactional_id,
+            TopicPartition(backfill_topic(self._flow.source), 0),
+            permit=UNLIMITED,
+            clock=self._clock,
+        )
+        self._writers.append(writer)
+        return writer
+
+    async def close(self) -> None:
+        """Close everything."""
+        for writer in self._writers:
+            await writer.close()
+        await self.store.stop()
+        await self.tables.close()
+        await self.cluster.close()
+
+
+@final
+class _TaskCopy:
+    """Implements ``mm2py.spark.lanes.LaneCopy``: a source task in this process."""
+
+    def __init__(self, spec: BackfillLane, permit: Permit, clock: Clock) -> None:
+        flow = spec.flow
+        self._spec, self._permit = spec, permit
+        given = parse_config(WorkerConfig, spec.worker)
+        props = without_transactions(spec.worker)
+        worker = parse_config(WorkerConfig, props)
+        settings = connection_settings(props, scope=f"worker of {flow}")
+        self._cluster = Cluster(settings, alias=flow.target, clock=clock)
+        self._tables = FlowTables(
+            self._cluster, store_producer(props, flow), permit=permit, clock=clock
+        )
+        factor = worker.offset_storage_replication_factor
+        self._offsets = HostedOffsets(
+            self._tables, offset_topic(props, worker), transactional=given.exactly_once
+        )
+        self._maps = HostedMaps(self._tables, flow.source, factor, transactional=given.exactly_once)
+        self._seen_offsets = ObservedOffsets(self._offsets)
+        self._seen_maps = ObservedMaps(self._maps)
+        self._meter = FlowMeter(flow, clock)
+        self._ledger: LedgerStore = self._tables.ledger(flow.source, factor, self._meter)
+        self._task = TaskId(_SOURCE, FIRST_NUMBER + spec.lane)
+        self._bytes: dict[TopicPartition, int] = {}
+        self._failed: dict[TopicPartition, str] = {}
+        self._meter.on_forget = self._forgotten
+        self._host = InProcessTaskHost(
+            task_assembly(
+                flow,
+                props,
+                worker,
+                plugins=Plugins(),
+                store=self._seen_offsets,
+                maps=self._seen_maps,
+                reports=FlowReports(
+                    meter=self._meter, events=self._ledger, on_topic=lambda _task, _topic: None
+                ),
+                permit=permit,
+                producers=self._tables.producer_ids(factor),
+                target_name=f"target cluster {flow.target}",
+                clock=clock,
+            ),
+            lambda _task, _status: None,
+            graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000,
+        )
+        self._connector = {**spec.connector, "exactly.once.support": "requested"}
+        self._config = committed_reads(spec.task) if given.exactly_once else spec.task
+
+    async def start(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Copy these up to their ends."""
+        await self._cluster.connect()
+        self._ledger.start()
+        for partition in ends:
+            self._failed.pop(partition, None)
+        config = {
+            **self._config,
+            # Where nothing is stored the history is what is wanted.
+            "source.consumer.auto.offset.reset": "earliest",
+            ASSIGNED_PARTITIONS: format_partitions(list(ends)),
+            END_OFFSETS: format_ends(ends),
+        }
+        await self._host.start_task(
+            TaskSpec(id=self._task, connector_config=self._connector, config=config)
+        )
+
+    async def pause(self, *, paused: bool) -> None:
+        """Read nothing, or continue."""
+        await self._host.pause_task(self._task, paused=paused)
+
+    def status(self) -> Status | None:
+        """State of the task."""
+        return self._host.status(self._task)
+
+    def progress(self, partition: TopicPartition) -> CopyProgress:
+        """Return how far a partition is."""
+        meter = self._meter.partition(partition)
+        return CopyProgress(
+            position=self._seen_offsets.positions.get(partition, -1),
+            target_start=self._seen_maps.target_starts.get(partition, -1),
+            target_end=self._seen_maps.target_ends.get(partition, -1),
+            bytes=self._bytes.get(partition, 0) + meter.bytes,
+            failed=meter.state == "FAILED" or partition in self._failed,
+            cause=meter.cause or self._failed.get(partition, ""),
+        )
+
+    async def stop(self, timeout_s: float) -> None:
+        """Deliver what was read, store positions, close."""
+        await self._host.stop_task(self._task, timeout_s)
+
+    async def close(self) -> None:
+        """Close connections; the task is stopped."""
+        await self._host.close()
+        await self._ledger.stop()
+        await self._maps.close()
+        await self._offsets.close()
+        await self._tables.close()
+        await self._cluster.close()
+
+    def _forgotten(self, meter: PartitionMeter) -> None:
+        """Keep what a task's meters had when it ended."""
+        source = meter.source
+        self._bytes[source] = self._bytes.get(source, 0) + meter.bytes
+        if meter.state == "FAILED":
+            self._failed[source] = meter.cause

@@ -1,0 +1,311 @@
+"""What the commands of ``mm2py backfill`` do: survey, Spark session, driver, progress, report.
+
+Flow: ``BackfillOrder`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or a Spark session -> ``BackfillDriver.run`` with
+``_SparkLanes`` -> report. A stop signal ends the lanes in order; the next run continues.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.definitions import parse_config
+from mm2py.mirror.backfills import Job, JobState, Wanted
+from mm2py.spark.backfill import (
+    BackfillDriver,
+    BackfillRefusedError,
+    Request,
+    driver_id,
+    without_driver,
+)
+from mm2py.spark.plan import Plan
+from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
+from mm2py.spark.survey import Survey, parse_boundary
+from mm2py.types import TopicPartition
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_workers.backfill_commands import REFUSED
+from mm2py_workers.backfill_flow import BackfillSession, flow_plan
+from mm2py_workers.backfill_lane import BackfillLane, run_backfill_lane
+from mm2py_workers.backfill_views import (
+    partition_text,
+    print_nothing,
+    print_plan,
+    print_report,
+    show_progress,
+)
+from mm2py_workers.output import FAILED, OK, Printer, say
+from mm2py_workers.signals import StopSignal
+
+__all__ = ["BackfillOrder", "make_wish", "run_backfill", "show_plan", "show_status"]
+
+log = logging.getLogger(__name__)
+
+STOP_WITHIN_S: Final = 40.0
+"""How long lanes may take to stop in order before Spark cancels them."""
+
+_CORES: Final = re.compile(r"local\[(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOrder:
+    """The arguments of plan and run."""
+
+    file: Path
+    flow: str
+    topics: str
+    start: str
+    end: str
+    master: str
+    rate_limit: int
+
+    async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
+        """Return the plan, of an unfinished job by what it was begun with."""
+        topics, start, end = (
+            (self.topics, self.start, self.end) if job is None else (job.topics, job.start, job.end)
+        )
+        return await survey.plan(
+            topics,
+            parse_boundary(start, "--from", "earliest"),
+            parse_boundary(end, "--to", "now"),
+        )
+
+
+def show_plan(order: BackfillOrder, printer: Printer) -> int:
+    """Print the plan; return the exit code."""
+    return asyncio.run(_show_plan(order, printer))
+
+
+async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
+    _check(order)
+    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
+        plan = await order.plan(await session.survey())
+    found = _CORES.match(order.master)
+    lanes = int(found[1]) if found else len(os.sched_getaffinity(0))
+    document = plan.document(lanes, order.rate_limit)
+    if printer.is_table:
+        print_plan(printer, plan, document)
+    else:
+        printer.document(document)
+    return REFUSED if plan.refused else OK
+
+
+def run_backfill(order: BackfillOrder, printer: Printer) -> int:
+    """Run a backfill; return the exit code."""
+    _check(order)
+    flow = flow_plan(order.file, order.flow)
+    # Before the loop: Spark starts a process of its own, and connections would be inherited.
+    return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
+
+
+def show_status(file: Path, flow: str, printer: Printer) -> int:
+    """Print the newest backfill; return the exit code."""
+    return asyncio.run(_show_status(file, flow, printer))
+
+
+async def _show_status(file: Path, flow: str, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(file, flow)) as session:
+        if not await session.has_topic():
+            return print_nothing(str(session.name), printer)
+        await session.open_topic()
+        store = session.connections.store
+        if store.job is None:
+            return print_nothing(str(session.name), printer)
+        job = store.job
+        if job.state.is_copied and not await _driver(session, SYSTEM_CLOCK).is_driven():
+            job = without_driver(job)
+        await store.refresh()
+        print_report(printer, job, list(store.leases.values()))
+        return OK
+
+
+def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+    """Pause, resume or cancel the newest backfill; return the exit code."""
+    return asyncio.run(_make_wish(file, flow, wanted, printer))
+
+
+async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(file, flow)) as session:
+        if not await session.has_topic():
+            raise BackfillRefusedError(f"there was no backfill of {session.name}")
+        await session.open_topic()
+        driver = _driver(session, SYSTEM_CLOCK)
+        await driver.wish(wanted)
+        store = session.connections.store
+        if wanted is Wanted.CANCEL:
+            # The driver releases the partitions; where none lives that is done here.
+            with suppress(BackfillRefusedError):
+                if await driver.claim() is not None:
+                    await driver.cancel()
+        await store.refresh()
+        assert store.job is not None
+        print_report(printer, store.job, list(store.leases.values()))
+        return OK
+
+
+def _driver(session: BackfillSession, clock: Clock) -> BackfillDriver:
+    name = str(session.name)
+    return BackfillDriver(
+        session.connections.store,
+        session.connections.writer(driver_id(name)),
+        session,
+        name=name,
+        clock=clock,
+    )
+
+
+@final
+class _Run:
+    """One ``mm2py backfill run``."""
+
+    def __init__(self, order: BackfillOrder, session: BackfillSession, printer: Printer) -> None:
+        self._order, self._session, self._printer = order, session, printer
+        self._clock = SYSTEM_CLOCK
+
+    async def run(self) -> int:
+        """Run to the end or to a stop signal; return the exit code."""
+        async with self._session as session:
+            survey = await session.survey()
+            plan = await self._order.plan(survey)
+            await session.open_topic()
+            driver = _driver(session, self._clock)
+            job = await driver.claim()
+            if job is not None:
+                say(f"backfill {job.id} is unfinished, it is continued")
+                plan = await self._order.plan(survey, job)
+            elif plan.refused:
+                return self._refuse(plan)
+            task = await session.prepare_topics()
+            if job is None:
+                # Topics that were just created have configs to look at.
+                plan = await self._order.plan(survey)
+                if plan.refused:
+                    return self._refuse(plan)
+            return await self._copy(driver, plan, task)
+
+    async def _copy(self, driver: BackfillDriver, plan: Plan, task: Mapping[str, str]) -> int:
+        session = self._session
+        opened = await asyncio.to_thread(
+            open_session, self._order.master, name=f"mm2py backfill {session.name}"
+        )
+        try:
+            lanes = _SparkLanes(opened, session, task, self._order.rate_limit)
+            request = Request(
+                id=f"{self._clock.now_ms()}-{secrets.token_hex(2)}",
+                topics=self._order.topics,
+                start=self._order.start,
+                end=self._order.end,
+                lanes=opened.slots,
+            )
+            job = await self._drive(driver, plan, request, lanes)
+        finally:
+            await asyncio.to_thread(opened.close)
+        await session.connections.store.refresh()
+        leases = list(session.connections.store.leases.values())
+        print_report(self._printer, job, leases)
+        return OK if job.state is JobState.DONE else FAILED
+
+    async def _drive(
+        self, driver: BackfillDriver, plan: Plan, request: Request, lanes: "_SparkLanes"
+    ) -> Job:
+        with StopSignal() as stop:
+            running = asyncio.create_task(driver.run(plan, request, lanes))
+            stopping = asyncio.create_task(stop.wait())
+            progress = asyncio.create_task(
+                show_progress(self._session.connections.store, self._printer, self._clock)
+            )
+            try:
+                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not running.done():
+                    say(
+                        "stopping: lanes store what is copied; run the same command again to continue"
+                    )
+                    await driver.stop()
+                    await asyncio.wait({running}, timeout=STOP_WITHIN_S)
+                    if not running.done():
+                        lanes.cancel()
+                return await running
+            finally:
+                for task in (stopping, progress):
+                    task.cancel()
+                await asyncio.gather(stopping, progress, return_exceptions=True)
+
+    def _refuse(self, plan: Plan) -> int:
+        if self._printer.is_table:
+            for it in plan.refused:
+                say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
+        else:
+            self._printer.document(
+                {"state": "REFUSED", "refused": [asdict(it) for it in plan.refused]}
+            )
+        return REFUSED
+
+
+@final
+class _SparkLanes:
+    """Implements ``mm2py.spark.backfill.Lanes``."""
+
+    def __init__(
+        self,
+        opened: OpenSession,
+        session: BackfillSession,
+        task: Mapping[str, str],
+        rate_limit: int,
+    ) -> None:
+        self._opened, self._session, self._task = opened, session, task
+        self._rate_limit = rate_limit
+        self._tag = f"mm2py-backfill-{secrets.token_hex(4)}"
+
+    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
+        """Run every lane to its end."""
+        name = self._session.name
+        specs = [
+            asdict(
+                BackfillLane(
+                    source=name.source,
+                    target=name.target,
+                    job=job.id,
+                    run=job.run,
+                    lane=number,
+                    worker=self._session.plan.props,
+                    connector=self._session.connector,
+                    task={**self._task, **self._rate(len(lanes))},
+                    partitions=[(it.topic, it.partition) for it in lane],
+                    log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+                )
+            )
+            for number, lane in enumerate(lanes)
+        ]
+        await asyncio.to_thread(
+            run_lanes,
+            self._opened.spark,
+            run_backfill_lane,
+            specs,
+            tag=self._tag,
+            description=f"{name} backfill {job.id}",
+        )
+
+    def cancel(self) -> None:
+        """Let Spark kill lanes that did not stop in order."""
+        cancel_lanes(self._opened.spark, self._tag)
+
+    def _rate(self, lanes: int) -> dict[str, str]:
+        """Share the limit among lanes; without one of its own a backfill has the flow's."""
+        options = parse_config(MirrorSourceConfig, self._session.connector)
+        limit = self._rate_limit or options.flow_max_bytes_per_second
+        return {"flow.max.bytes.per.second": str(max(1, limit // lanes))} if limit else {}
+
+
+# ---- for people
+
+
+def _check(order: BackfillOrder) -> None:
+    """Refuse wrong arguments before anything is opened."""
+    parse_boundary(order.start, "--from", "earliest")
+    parse_boundary(order.end, "--to", "now")
