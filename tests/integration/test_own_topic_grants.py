@@ -77,6 +77,19 @@ def test_an_offset_map_that_may_not_be_kept_is_named_and_kept_once_it_may(
         assert mirror.stop() == 0
 
 
+def test_a_flow_whose_backfill_topic_may_not_be_created_copies_and_names_the_right(
+    region_a: KafkaAddress, guarded: Region, topic: str, tmp_path: Path
+) -> None:
+    flow = write_flow(tmp_path, region_a, guarded, topic)
+    name = f"mm2py-backfill.{flow.source_alias}.internal"
+    forbid_creating(guarded, name)
+    with Mirror(flow.file) as mirror:
+        until(lambda: copied(flow, topic) == 10, 90, "the copy", alive=mirror)
+        assert name in mirror.wait_for_log("history of this flow cannot be copied by a backfill")
+        assert mirror.stop() == 0
+    permit_creating(guarded, name)
+
+
 @pytest.mark.parametrize("suppression", ["auto", "on", "all"])
 def test_a_source_whose_producer_ids_may_not_be_read(
     region_b: KafkaAddress,

@@ -8,12 +8,13 @@ or topic at the very first start ends the herder: it is refused as any other wro
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, final
 
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
-from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.api import Backfills, HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
@@ -158,7 +159,7 @@ class Supervisor:
             "the offset store": parts.offsets.start,
         }
         if parts.backfills is not None:
-            steps["the backfill topic"] = parts.backfills.start
+            steps["the backfill topic"] = partial(self._read_backfills, parts.backfills)
         reading = [asyncio.ensure_future(self._patiently(*step)) for step in steps.items()]
         waits = [*reading, *self._reading_overrides()]
         try:
@@ -172,6 +173,13 @@ class Supervisor:
             for each in reading:
                 each.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
+
+    async def _read_backfills(self, backfills: Backfills) -> None:
+        """Read the topic; where it may not be created there is no backfill, and none begins without this worker's notice."""
+        try:
+            await backfills.start()
+        except ConfigError as error:
+            log.warning("history of this flow cannot be copied by a backfill cause=%s", error)
 
     def _reading_overrides(self) -> Sequence["asyncio.Task[bool]"]:
         """Read the overrides once: they stay open from one life to the next, so that they can be changed."""

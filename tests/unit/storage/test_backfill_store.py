@@ -36,10 +36,10 @@ async def test_partitions_of_lanes_are_kept_from_the_live_flow_until_they_are_ha
     changes: list[int] = []
     worker.listen(lambda: changes.append(worker.offset))
     await driver.post([JOB, LEASE])
-    await until(lambda: worker.kept_out().keys() == {TP})
+    await until(lambda: set(worker.kept_out()) == {TP})
     await driver.post([replace(LEASE, state=LeaseState.COPYING)])
     await until(lambda: worker.leases[TP].state is LeaseState.COPYING)
-    assert worker.kept_out().keys() == {TP}
+    assert set(worker.kept_out()) == {TP}
     await driver.post([replace(LEASE, state=LeaseState.HANDED_OVER)])
     await until(lambda: not worker.kept_out())
     assert changes == [1, 2, 3, 4]
