@@ -284,7 +284,7 @@ class MirrorSourceConnector(Connector):
     def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
         """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""
         context: object = self._context
-        kept_out = context.kept_out() if isinstance(context, KeptOutPartitions) else ()
+        kept_out = context.kept_out if isinstance(context, KeptOutPartitions) else ()
         in_backfill = {partition.topic for partition in kept_out}
         return {it: remote for it, remote in remote_topics.items() if it not in in_backfill}
 

@@ -190,8 +190,9 @@ class PublishedTasks(Protocol):
 class KeptOutPartitions(Protocol):
     """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
 
+    @property
     def kept_out(self) -> Collection[TopicPartition]:
-        """Return source partitions that a backfill copies: the configs of their copies are its own meanwhile."""
+        """Source partitions that a backfill copies: the configs of their copies are its own meanwhile."""
         ...
 
 

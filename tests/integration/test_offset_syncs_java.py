@@ -31,6 +31,9 @@ STOPPED_AT = (0, 1, 50, 100, 101, 102, 150, 202, 250, 303, 350, 404, 450, 498, 4
 JAVAS_RULE = [0, 101, 202, 303, 404, 499]
 """One more than ``offset.lag.max`` apart, and the last one at the commit."""
 
+PREFIX = "orders-"
+"""Of the topic that is copied."""
+
 TRIES = 3
 
 Offsets = dict[tuple[str, int], int]
@@ -113,10 +116,10 @@ def is_synced(region: KafkaAddress, target_alias: str) -> bool:
 
 
 def all_syncs(region: KafkaAddress, target_alias: str) -> list[OffsetSync]:
-    """Return the syncs in order, but for those of ``heartbeats``, which other tests left in the region."""
+    """Return the syncs of our topic in order: other tests leave heartbeats in the region, also of other clusters."""
     records = read_all(region, f"mm2-offset-syncs.{target_alias}.internal", 1)
     found = [decode_offset_sync(it.key() or b"", it.value() or b"") for it in records]
-    return [sync for sync in found if sync.partition.topic != "heartbeats"]
+    return [sync for sync in found if sync.partition.topic.startswith(PREFIX)]
 
 
 def syncs(region: KafkaAddress, target_alias: str) -> Syncs:
@@ -154,7 +157,7 @@ def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(
     region_a: KafkaAddress, region_b: KafkaAddress, tmp_path: Path
 ) -> None:
     unique = token_hex(3)
-    topic, prefix = f"orders-{unique}", f"group-{unique}"
+    topic, prefix = f"{PREFIX}{unique}", f"group-{unique}"
     fill(region_a, topic)
     file = tmp_path / "mm2.properties"
     chosen = f"topics = {topic}\ngroups = {prefix}.*\n"

@@ -132,8 +132,9 @@ class WorkerConnector:
         """Its task configs that are in force: none at its first start or after a stop."""
         return self._facts.published()
 
+    @property
     def kept_out(self) -> Collection[TopicPartition]:
-        """Return source partitions that a backfill copies."""
+        """Source partitions that a backfill copies."""
         return self._facts.kept_out()
 
     def fail(self, error: Exception) -> None:
