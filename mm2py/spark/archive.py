@@ -33,11 +33,11 @@ from mm2py.spark.archive_format import (
     put_or_check,
 )
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.dealing import deal
+from mm2py.spark.dealing import answers_of
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.reading import connected
 from mm2py.spark.record_columns import ARROW_SCHEMA, RecordColumns
-from mm2py.spark.session import OpenSession, run_lanes
+from mm2py.spark.session import OpenSession
 from mm2py.types import TopicPartition
 
 __all__ = ["archive_flow", "archive_root", "run_lane"]
@@ -46,7 +46,6 @@ FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
 
 _GROUP_BYTES: Final = 8 * 1024 * 1024
-_LANES_PER_SLOT: Final = 2
 
 
 class _Ranges(NamedTuple):
@@ -83,21 +82,21 @@ def archive_flow(
     waiting = [it for it in ranges if it.size or it.lost_from >= 0]
     if waiting:
         with open_spark() as opened:
-            dealt = deal(waiting, opened.slots * _LANES_PER_SLOT, lambda it: it.size)
-            lanes = [
-                {
-                    "source": flow.source,
-                    "alias": flow.flow.source,
-                    "read_committed": flow.read_committed,
-                    "path": root,
-                    "shape": shape.value,
-                    "partitions": lane,
-                }
-                for lane in dealt
-            ]
-            name = f"archive {flow.flow}"
-            for answer in run_lanes(opened.spark, run_lane, lanes, tag=name, description=name):
-                answers += cast("list[dict[str, object]]", answer["partitions"])
+            common: dict[str, object] = {
+                "source": flow.source,
+                "alias": flow.flow.source,
+                "read_committed": flow.read_committed,
+                "path": root,
+                "shape": shape.value,
+            }
+            answers = answers_of(
+                opened,
+                run_lane,
+                waiting,
+                lambda it: it.size,
+                lambda lane: common | {"partitions": lane},
+                name=f"archive {flow.flow}",
+            )
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
     return {
         "flow": str(flow.flow),

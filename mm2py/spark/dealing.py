@@ -1,10 +1,14 @@
-"""Deals partitions to lanes: the largest first, each to the lane with the least."""
+"""Deals partitions to lanes, the largest first, each to the lane with the least; runs a lane function over them."""
 
 import heapq
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
-__all__ = ["deal"]
+from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
+
+__all__ = ["answers_of", "deal"]
+
+_LANES_PER_SLOT: Final = 2
 
 T = TypeVar("T")
 
@@ -18,3 +22,22 @@ def deal(items: Sequence[T], lanes: int, weight: Callable[[T], int]) -> list[lis
         dealt[number].append(item)
         heapq.heappush(waiting, (load + max(1, weight(item)), number))
     return dealt
+
+
+def answers_of(
+    opened: OpenSession,
+    function: LaneFunction,
+    items: Sequence[T],
+    weight: Callable[[T], int],
+    lane_of: Callable[[Sequence[T]], Mapping[str, object]],
+    *,
+    name: str,
+) -> list[dict[str, object]]:
+    """Run ``function`` over ``items`` dealt to lanes; return all of ``partitions`` of its answers.
+
+    ``name`` tags and describes the job; raises as ``run_lanes``.
+    """
+    dealt = deal(items, opened.slots * _LANES_PER_SLOT, weight)
+    lanes = [lane_of(lane) for lane in dealt]
+    found = run_lanes(opened.spark, function, lanes, tag=name, description=name)
+    return [it for answer in found for it in cast("list[dict[str, object]]", answer["partitions"])]

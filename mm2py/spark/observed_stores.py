@@ -13,7 +13,7 @@ from mm2py.mirror.source_offsets import (
     parse_source_offset_value,
 )
 from mm2py.runtime.tasks.offset_committer import OffsetStore
-from mm2py.storage.offset_map_store import MapStore, StoredMap
+from mm2py.storage.offset_map_store import MapsOver, MapStore, StoredMap
 from mm2py.types import TopicPartition
 
 __all__ = ["ObservedMaps", "ObservedOffsets"]
@@ -50,57 +50,28 @@ class ObservedOffsets:
 
 
 @final
-class ObservedMaps:
+class ObservedMaps(MapsOver):
     """Implements ``MapStore`` over another."""
 
     def __init__(self, store: MapStore) -> None:
-        self._store = store
+        super().__init__(store)
         self.target_starts: dict[TopicPartition, int] = {}
         """By source partition where the first copy of this process is, or would be."""
         self.target_ends: dict[TopicPartition, int] = {}
         """By source partition the target offset behind the newest copy that the map has."""
 
-    @property
-    def topic(self) -> str:
-        """Name of the topic."""
-        return self._store.topic
-
-    @property
-    def topics_lost(self) -> int:
-        """How often the topic was lost and made again."""
-        return self._store.topics_lost
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """All partitions that have a map, as far as the topic was read."""
-        return self._store.partitions
-
     async def load(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
         """Return the maps of partitions that have one."""
-        maps = await self._store.load(partitions)
+        maps = await super().load(partitions)
         for partition, stored in maps.items():
             self._note(partition, stored.page, first=False)
         return maps
 
-    async def numbers(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' pages."""
-        return await self._store.numbers(partitions)
-
-    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
-        """Remove pages by number."""
-        await self._store.remove(pages)
-
-    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset."""
-        return await self._store.page_below(partition, target)
-
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Write pages; returns when all are acknowledged."""
-        await self._store.write(pages)
+        await super().write(pages)
         for partition, changed in pages.items():
             for page in changed:
                 self._note(partition, page, first=True)

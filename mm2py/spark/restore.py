@@ -38,11 +38,11 @@ from mm2py.spark.archive_format import (
 )
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.compare import CompareRules, compare
-from mm2py.spark.dealing import deal
+from mm2py.spark.dealing import answers_of
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.log_entries import LogSide, OffsetRange, entries_of
 from mm2py.spark.reading import connected
-from mm2py.spark.session import OpenSession, run_lanes
+from mm2py.spark.session import OpenSession
 from mm2py.types import TopicPartition
 
 __all__ = ["Rename", "restore_flow", "run_lane"]
@@ -51,7 +51,6 @@ _BACKLOG_BYTES: Final = 16 * 1024 * 1024
 """Of a partition that waits for its acknowledgement."""
 
 _FLUSH_S: Final = 120.0
-_LANES_PER_SLOT: Final = 2
 
 
 class _Part(NamedTuple):
@@ -119,14 +118,15 @@ def restore_flow(
     answers: list[dict[str, object]] = []
     if waiting:
         with open_spark() as opened:
-            dealt = deal(waiting, opened.slots * _LANES_PER_SLOT, lambda it: it.records)
-            lanes = [
-                {"target": flow.target, "alias": flow.flow.target, "path": root, "partitions": lane}
-                for lane in dealt
-            ]
-            name = f"restore {flow.flow}"
-            for answer in run_lanes(opened.spark, run_lane, lanes, tag=name, description=name):
-                answers += cast("list[dict[str, object]]", answer["partitions"])
+            common = {"target": flow.target, "alias": flow.flow.target, "path": root}
+            answers = answers_of(
+                opened,
+                run_lane,
+                waiting,
+                lambda it: it.records,
+                lambda lane: common | {"partitions": lane},
+                name=f"restore {flow.flow}",
+            )
     answers.sort(key=lambda it: (str(it["target_topic"]), int(str(it["partition"]))))
     return {
         "flow": str(flow.flow),

@@ -1,4 +1,4 @@
-"""Asks both clusters what a backfill would copy and what stands in its way; changes nothing.
+"""Asks both clusters what a backfill would copy and what refuses it; changes nothing.
 
 Flow: source topics of the flow -> ends and sizes of their logs; target topics, their ends and configs; stored positions and the
 offset map -> a range per partition, or why it is refused -> ``Plan``.

@@ -14,11 +14,11 @@ from mm2py.client.fetch.range_reader import RangeReader, log_ends
 from mm2py.errors import FatalError, PartitionError
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.spark.compare import CompareRules, Comparison, Difference, Gone, Kind, compare
-from mm2py.spark.dealing import deal
+from mm2py.spark.dealing import answers_of
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.log_entries import LogSide, OffsetRange, entries_of, fields_of
 from mm2py.spark.reading import connected
-from mm2py.spark.session import OpenSession, run_lanes
+from mm2py.spark.session import OpenSession
 from mm2py.spark.verify_plan import PartitionPlan, VerifyPlan, plan_verify
 from mm2py.types import TopicPartition
 
@@ -30,8 +30,6 @@ DEFAULT_TIER: Final = 1
 _FEW: Final = 1_000
 _ALL: Final = 100_000
 """Differences of one partition that are named, below tier 3 and with it; memory is bounded by it."""
-
-_LANES_PER_SLOT: Final = 2
 
 _GONE: Final = "gone"
 """In the answer about a partition: what was deleted while it was compared."""
@@ -75,11 +73,14 @@ def verify_flow(
 def _compare_all(
     opened: OpenSession, flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]
 ) -> list[dict[str, object]]:
-    dealt = deal(partitions, opened.slots * _LANES_PER_SLOT, lambda it: it.offsets)
-    lanes = [_lane(flow, tier, it) for it in dealt]
-    name = f"verify {flow.flow}"
-    found = run_lanes(opened.spark, run_lane, lanes, tag=name, description=name)
-    return [it for answer in found for it in cast("list[dict[str, object]]", answer["partitions"])]
+    return answers_of(
+        opened,
+        run_lane,
+        partitions,
+        lambda it: it.offsets,
+        lambda lane: _lane(flow, tier, lane),
+        name=f"verify {flow.flow}",
+    )
 
 
 async def _plan(flow: FlowSides) -> VerifyPlan:

@@ -17,7 +17,7 @@ from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition
 
-__all__ = ["MapStore", "NoMapStore", "OffsetMapStore", "StoredMap", "page_entries"]
+__all__ = ["MapStore", "MapsOver", "NoMapStore", "OffsetMapStore", "StoredMap", "page_entries"]
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,60 @@ class MapStore(Protocol):
     async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Remove pages by number, in the order given; as ``write``."""
         ...
+
+
+class MapsOver(MapStore):
+    """Passes everything on to another store; subclasses change what differs."""
+
+    def __init__(self, maps: MapStore) -> None:
+        self._maps = maps
+
+    async def _ready(self) -> None:
+        """Come here before each request to the other store."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic, empty where nothing is kept."""
+        return self._maps.topic
+
+    @property
+    def topics_lost(self) -> int:
+        """How often the topic was deleted and created again since the start."""
+        return self._maps.topics_lost
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions that have a map, as far as the topic was read."""
+        return self._maps.partitions
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        """Return the maps of partitions that have one."""
+        await self._ready()
+        return await self._maps.load(partitions)
+
+    async def numbers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the numbers of partitions' pages, oldest first."""
+        await self._ready()
+        return await self._maps.numbers(partitions)
+
+    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
+        """Return the last page that begins below a target offset, else the first one; None where it is gone."""
+        await self._ready()
+        return await self._maps.page_below(partition, target)
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        """Write pages; returns when all are acknowledged."""
+        await self._ready()
+        await self._maps.write(pages)
+
+    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Remove pages by number, in the order given."""
+        await self._ready()
+        await self._maps.remove(pages)
 
 
 @final

@@ -203,7 +203,7 @@ def test_what_retention_deletes_meanwhile_is_planned_again(
         runs.append(len(lanes))
         return run_lanes(spark, function, lanes, tag=tag, description=description)
 
-    monkeypatch.setattr("mm2py.spark.verify.run_lanes", run_after_deletion)
+    monkeypatch.setattr("mm2py.spark.dealing.run_lanes", run_after_deletion)
     report = report_of(lanes_session, flow, topic)
     assert differences_of(report) == []
     assert (report["checked_records"], len(runs)) == (60, 2)

@@ -5,7 +5,7 @@ from here and never cross the pipe. The stores are opened beside the tasks, whic
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,6 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import Mm2pyError
-from mm2py.mirror.offset_map import Page
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.hosts.service import FlowSpec
 from mm2py.runtime.plugins.plugins import Plugins
@@ -32,9 +31,9 @@ from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
+from mm2py.storage.offset_map_store import MapsOver, MapStore, NoMapStore
 from mm2py.storage.producer_id_store import ProducerIdStore
-from mm2py.types import FlowName, TopicPartition
+from mm2py.types import FlowName
 from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, store_producer
 from mm2py_workers.target_senders import TargetSenders
 
@@ -104,7 +103,7 @@ class HostedOffsets:
 
 
 @final
-class HostedMaps:
+class HostedMaps(MapsOver):
     """The offset maps of a flow in its task host."""
 
     def __init__(
@@ -116,51 +115,11 @@ class HostedMaps:
         transactional: bool = False,
     ) -> None:
         self._store = tables.offset_map(source, replication_factor, transactional=transactional)
+        super().__init__(self._store)
         self.opening = _Opening(tables.cluster, self._store.start)
 
-    @property
-    def topic(self) -> str:
-        """Name of the topic."""
-        return self._store.topic
-
-    @property
-    def topics_lost(self) -> int:
-        """How often it was deleted and created again."""
-        return self._store.topics_lost
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """All partitions that had a map when the topic was read last."""
-        return self._store.partitions
-
-    async def load(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, StoredMap]:
-        """Return the maps of partitions that have one."""
+    async def _ready(self) -> None:
         await self.opening.done()
-        return await self._store.load(partitions)
-
-    async def numbers(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' pages."""
-        await self.opening.done()
-        return await self._store.numbers(partitions)
-
-    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset, else the first one."""
-        await self.opening.done()
-        return await self._store.page_below(partition, target)
-
-    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Write pages; returns when all are acknowledged."""
-        await self.opening.done()
-        await self._store.write(pages)
-
-    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
-        """Remove pages by number."""
-        await self.opening.done()
-        await self._store.remove(pages)
 
     async def close(self) -> None:
         """Stop reading."""

@@ -15,7 +15,7 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
@@ -35,7 +35,7 @@ from mm2py.mirror.offset_map import Page
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
-from mm2py.storage.offset_map_store import MapStore, StoredMap, page_entries
+from mm2py.storage.offset_map_store import MapsOver, MapStore, page_entries
 from mm2py.storage.table import Entry, batched, partition_of
 from mm2py.types import TaskId, TopicPartition
 
@@ -300,8 +300,10 @@ class TaskTransactions:
 
 
 @final
-class TransactionMaps(MapStore):
+class TransactionMaps(MapsOver):
     """The offset maps of a task, written in its transactions: they are never ahead of what is committed.
+
+    Pages are removed outside of any transaction: nothing can ask for them, whether or not one is aborted.
 
     Args:
         maps: where they are read.
@@ -309,47 +311,13 @@ class TransactionMaps(MapStore):
     """
 
     def __init__(self, maps: MapStore, transactions: TaskTransactions) -> None:
-        self._maps, self._transactions = maps, transactions
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic, empty where maps are not kept."""
-        return self._maps.topic
-
-    @property
-    def topics_lost(self) -> int:
-        """As of the maps that are read."""
-        return self._maps.topics_lost
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """All partitions that had a map when the topic was read last."""
-        return self._maps.partitions
-
-    async def load(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, StoredMap]:
-        """Return the committed maps of partitions that have one."""
-        return await self._maps.load(partitions)
-
-    async def numbers(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' committed pages."""
-        return await self._maps.numbers(partitions)
-
-    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset, else the first one."""
-        return await self._maps.page_below(partition, target)
+        super().__init__(maps)
+        self._transactions = transactions
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Write pages between ``settle`` and ``commit``."""
         if self.topic:
             await self._transactions.write(TopicPartition(self.topic, 0), page_entries(pages))
-
-    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
-        """Remove pages outside of any transaction: nothing can ask for them, whether or not one is aborted."""
-        await self._maps.remove(pages)
 
 
 @final
