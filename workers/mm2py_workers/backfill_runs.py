@@ -31,7 +31,7 @@ from mm2py.spark.survey import Survey, parse_boundary
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_commands import REFUSED
-from mm2py_workers.backfill_flow import BackfillSession, flow_plan
+from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_lane import BackfillLane, run_backfill_lane
 from mm2py_workers.backfill_views import (
     partition_text,
@@ -40,6 +40,7 @@ from mm2py_workers.backfill_views import (
     print_report,
     show_progress,
 )
+from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import FAILED, OK, Printer, say
 from mm2py_workers.signals import StopSignal
 
@@ -125,12 +126,12 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
         return OK
 
 
-def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+def make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
     """Pause, resume or cancel the newest backfill; return the exit code."""
-    return asyncio.run(_make_wish(file, flow, wanted, printer))
+    return asyncio.run(_make_wish(wanted, file, flow, printer))
 
 
-async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
         if not await session.has_topic():
             raise BackfillRefusedError(f"there was no backfill of {session.name}")
