@@ -56,6 +56,13 @@ RateOption = Annotated[
     typer.Option("--rate-limit", min=0, help="bytes per second of all lanes together; 0: no limit"),
 ]
 
+JobOption = Annotated[
+    str,
+    typer.Option(
+        "--order", hidden=True, help="id of what is begun; ends in order when standard input does"
+    ),
+]
+
 
 def refusing(command: Callable[[], int]) -> Callable[[], int]:
     """Return a command whose refusals end with their own exit code and one line on standard error."""
@@ -88,13 +95,14 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
         end: ToOption = "now",
         master: MasterOption = "",
         rate_limit: RateOption = 0,
+        job: JobOption = "",
         output: OutputOption = Output.TABLE,
         debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
     ) -> None:
         def work() -> int:
             from mm2py_workers.backfill_runs import BackfillOrder
 
-            order = BackfillOrder(file, flow, topics, start, end, master, rate_limit)
+            order = BackfillOrder(file, flow, topics, start, end, master, rate_limit, job)
             return load()(order, Printer(output))
 
         end_with(refusing(work), debug=debug)
