@@ -33,6 +33,9 @@ CANCEL_S: Final = 180.0
 CLOSE_S: Final = 20.0
 """How long drivers may take to end in order when the worker stops; their next run continues in any case."""
 
+LINGER_S: Final = 10.0
+"""How long what a driver has started may keep its output open: the JVM ends within seconds, a frozen Python worker does not."""
+
 LOG_LINES: Final = 40
 LINE_CHARS: Final = 2_000
 CHUNK: Final = 65_536
@@ -50,6 +53,11 @@ class BackfillChildren:
         self._file = file.absolute()
         self._runs: dict[FlowName, asyncio.subprocess.Process] = {}
         self._open: set[asyncio.subprocess.Process] = set()
+
+    @property
+    def running(self) -> int:
+        """How many children there are."""
+        return len(self._open)
 
     async def missing(self, master: str) -> str:
         """Return why Spark cannot be used here, empty where it can."""
@@ -138,12 +146,16 @@ class BackfillChildren:
     async def _ended(self, process: asyncio.subprocess.Process, flow: FlowName) -> CommandEnd:
         assert process.stdout is not None
         assert process.stderr is not None
+        lines: deque[str] = deque(maxlen=LOG_LINES)
+        reading = asyncio.gather(process.stdout.read(), _read_lines(process.stderr, flow, lines))
+        out = b""
         try:
-            out, lines = await asyncio.gather(
-                process.stdout.read(), _last_lines(process.stderr, flow)
-            )
-            return CommandEnd(await process.wait(), out.decode(errors="replace"), lines)
+            code = await process.wait()
+            with suppress(TimeoutError):
+                out, _ = await asyncio.wait_for(reading, LINGER_S)
+            return CommandEnd(code, out.decode(errors="replace"), tuple(lines))
         finally:
+            reading.cancel()
             self._open.discard(process)
 
 
@@ -162,9 +174,8 @@ def _options(order: Order) -> Sequence[str]:
     )
 
 
-async def _last_lines(stream: asyncio.StreamReader, flow: FlowName) -> tuple[str, ...]:
-    """Log what a child writes, and return its last lines."""
-    lines: deque[str] = deque(maxlen=LOG_LINES)
+async def _read_lines(stream: asyncio.StreamReader, flow: FlowName, lines: deque[str]) -> None:
+    """Log what a child writes, and keep its last lines."""
     rest = b""
     while data := await stream.read(CHUNK):
         *whole, rest = (rest + data).split(b"\n")
@@ -173,7 +184,6 @@ async def _last_lines(stream: asyncio.StreamReader, flow: FlowName) -> tuple[str
             text = line.decode(errors="replace")[:LINE_CHARS].rstrip()
             log.info("backfill of %s: %s", flow, text)
             lines.append(text)
-    return (*lines, rest.decode(errors="replace")) if rest else tuple(lines)
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -190,7 +190,7 @@ class Rig:
 
     def add(self, name: FlowName, **more: str) -> "Leader":
         texts = {key: text for key, text in config(**more).items() if text is not None}
-        herder = self._add(name, texts, by_file=True, configured=True)
+        herder = self.placed(name, texts, by_file=True, configured=True)
         backfills = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
 
         async def start() -> None:
@@ -205,9 +205,10 @@ class Rig:
         texts = {key: text for key, text in config(**more).items() if text is not None}
         self.files[name] = {NAME: {"enabled": "false", **texts}}
 
-    def _add(
+    def placed(
         self, name: FlowName, texts: Mapping[str, str], *, by_file: bool, configured: bool
     ) -> "Leader":
+        """Add a flow whose stores are not read yet."""
         topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
         self.files[name] = {NAME: texts}
         store = FlowOverridesStore(
@@ -253,7 +254,7 @@ class Rig:
     async def open(self, name: FlowName) -> FlowNode:
         if name not in self.herders:
             self.opened.append(name)
-            self._add(name, self.files[name][NAME], by_file=False, configured=False)
+            self.placed(name, self.files[name][NAME], by_file=False, configured=False)
             await self.stores[name].start()
         return self.nodes[name]
 

@@ -41,7 +41,7 @@ class Stage:
     def __init__(self) -> None:
         rig = Rig()
         rig.stores = {}
-        self.herder = rig._add(AB, {}, by_file=True, configured=True)
+        self.herder = rig.placed(AB, {}, by_file=True, configured=True)
         self.topic, self.clock = MemoryTopic("backfill"), FakeClock()
         self.store = BackfillStore(MemoryTable(self.topic), self.clock)
         self.herder.backfill_store = self.store
@@ -317,6 +317,16 @@ def test_a_backfill_is_planned_listed_paused_and_described(rig: Rig) -> None:
     assert rig.ask("POST", "/backfills/other:start").status == 404
     assert rig.ask("POST", "/backfills/j:pause", body={"x": 1}).status == 422
     assert rig.ask("POST", "/backfills/j:restart").status == 405
+
+
+def test_a_flow_shows_its_backfill_and_is_not_deleted_under_it(rig: Rig) -> None:
+    assert rig.ask("GET", "/flows/A->B").json["notes"] == []
+    begin(rig)
+    assert "backfill j is RUNNING" in rig.ask("GET", "/flows/A->B").json["notes"][0]
+    refused = rig.ask("DELETE", "/flows/A->B")
+    assert refused.status == 409
+    assert refused.json["message"] == "backfill j of A->B is RUNNING: cancel it first"
+    assert rig.ask("GET", "/flows/A->B").status == 200
 
 
 def test_a_change_is_sent_on_to_the_leader_of_the_flow(rig: Rig) -> None:
