@@ -20,7 +20,7 @@ from mm2py.embedded.reaper import REAPER
 from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow
 
-__all__ = ["BackfillProcess", "Ended", "command", "command_line", "flow_name"]
+__all__ = ["BackfillProcess", "Ended", "command", "command_line", "drivers_of", "flow_name"]
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
@@ -110,6 +110,11 @@ class BackfillProcess:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def check_running(self) -> None:
+        """Fail where it has ended, with what it wrote."""
+        if not self.is_running:
+            raise AssertionError(f"the run has ended: {self.wait()}")
+
     def wait(self) -> Ended:
         """Wait for its end."""
         out, err = self._process.communicate(timeout=END_WITHIN_S)
@@ -139,6 +144,16 @@ class BackfillProcess:
             if _signal(pid, number):
                 return pid
         return 0
+
+
+def drivers_of(flow: Flow) -> list[int]:
+    """Return the processes that run ``mm2py backfill`` on the file of a flow, by their own words."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [
+        pid
+        for pid in pids
+        if "\0backfill\0" in _words(pid) and str(flow.file) in _words(pid).split("\0")
+    ]
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:
