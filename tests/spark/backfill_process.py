@@ -1,6 +1,7 @@
 """``mm2py backfill`` as its user runs it, and the processes below it.
 
-Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are.
+Flow: ``command`` for what ends by itself, in this process with its Spark session; ``command_line`` as a process; ``BackfillProcess``
+for a run that is killed, or whose workers are.
 """
 
 import contextlib
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, cast
 
+from typer.testing import CliRunner
+
 from mm2py.embedded.reaper import REAPER
+from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow
 
-__all__ = ["BackfillProcess", "Ended", "command", "drivers_of", "flow_name"]
+__all__ = ["BackfillProcess", "Ended", "command", "command_line", "drivers_of", "flow_name"]
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
@@ -52,7 +56,14 @@ class Ended:
 
 
 def command(flow: Flow, name: str, *options: str) -> Ended:
-    """Run a command to its end."""
+    """Run a command to its end, in this process: a session that exists is used."""
+    arguments = ["backfill", name, str(flow.file), "--flow", flow_name(flow), "-o", "json"]
+    done = CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
+    return Ended(done.exit_code, done.stdout, done.stderr)
+
+
+def command_line(flow: Flow, name: str, *options: str) -> Ended:
+    """Run a command to its end in a process of its own, which starts its own Spark."""
     done = subprocess.run(
         [
             MM2PY,

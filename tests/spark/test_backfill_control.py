@@ -9,7 +9,7 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
-from tests.spark.backfill_process import BackfillProcess, command
+from tests.spark.backfill_process import BackfillProcess, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(500)]
 
@@ -37,7 +37,7 @@ def history(
 
 def state_of(flow: Flow) -> object:
     """What ``status`` shows in a second terminal."""
-    ended = command(flow, "status")
+    ended = command_line(flow, "status")
     assert ended.code == 0, ended.err
     return ended.report["state"]
 
@@ -82,19 +82,19 @@ def test_a_paused_backfill_copies_nothing_and_continues_at_the_next_record(
         with BackfillProcess(flow, *RATE) as run:
             wait_for_lanes(mirror, run, flow, topic)
             assert state_of(flow) == "RUNNING"
-            paused = command(flow, "pause")
+            paused = command_line(flow, "pause")
             assert (paused.code, paused.report["state"]) == (0, "PAUSED"), paused.err
             rested = copied_when_it_rests(flow, topic)
             assert rested < 40_000
             assert state_of(flow) == "PAUSED"
             assert copied(flow, topic) == rested
-            second = command(flow, "run", "--master", "local[2]")
+            second = command_line(flow, "run", "--master", "local[2]")
             assert (second.code, second.out) == (3, "")
             assert "is running" in second.err
-            resumed = command(flow, "resume")
+            resumed = command_line(flow, "resume")
             assert (resumed.code, resumed.report["state"]) == (0, "RUNNING"), resumed.err
             until(lambda: copied(flow, topic) > rested, 60, "a record behind the pause")
-            cancelled = command(flow, "cancel")
+            cancelled = command_line(flow, "cancel")
             assert (cancelled.code, cancelled.report["state"]) == (0, "CANCELLED"), cancelled.err
             assert {str(it["state"]) for it in cancelled.rows("partitions")} == {"RELEASED"}
             ended = run.wait()
@@ -105,7 +105,7 @@ def test_a_paused_backfill_copies_nothing_and_continues_at_the_next_record(
         assert rested < left < 40_000
         until(lambda: copied(flow, topic) > left, 90, "a record of the running flow")
         # A new one takes over from the running flow, wherever it is by now.
-        again = command(flow, "run", "--master", "local[2]", "--rate-limit", "100000000")
+        again = command_line(flow, "run", "--master", "local[2]", "--rate-limit", "100000000")
         assert (again.code, again.report["state"]) == (0, "DONE"), again.err
         assert again.report["id"] != cancelled.report["id"]
         for partition in again.partitions:
@@ -125,20 +125,20 @@ def test_a_backfill_whose_driver_died_in_a_pause_is_shown_as_failed_and_cancelle
         mirror.wait_ready()
         with BackfillProcess(flow, *RATE) as run:
             wait_for_lanes(mirror, run, flow, topic)
-            assert command(flow, "pause").report["state"] == "PAUSED"
+            assert command_line(flow, "pause").report["state"] == "PAUSED"
             run.kill()
-        status = command(flow, "status")
+        status = command_line(flow, "status")
         assert status.report["state"] == "FAILED"
         assert "its driver is gone" in str(status.report["cause"])
         for name in ("pause", "resume"):
-            refused = command(flow, name)
+            refused = command_line(flow, name)
             assert refused.code == 3
             assert "its driver is gone" in refused.err
         left = copied(flow, topic)
-        ended = command(flow, "cancel")
+        ended = command_line(flow, "cancel")
         assert (ended.code, ended.report["state"]) == (0, "CANCELLED"), ended.err
         assert {str(it["state"]) for it in ended.rows("partitions")} == {"RELEASED"}
-        assert command(flow, "cancel").code == 3  # nothing is unfinished
+        assert command_line(flow, "cancel").code == 3  # nothing is unfinished
         until(lambda: copied(flow, topic) > left, 90, "a record of the running flow")
         assert mirror.stop() == 0
     flow.file.write_text(flow.file.read_text().replace("20000", "100000000"))

@@ -13,7 +13,7 @@ from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
-from tests.spark.backfill_process import command, drivers_of, flow_name
+from tests.spark.backfill_process import command_line, drivers_of, flow_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(500)]
 
@@ -104,7 +104,7 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         assert (status, "copies no topics" in refusal["message"]) == (409, True), refusal
         add_topic(rest, flow, topic)
         # The same flow everywhere: the file, and what was changed over REST.
-        seen = command(flow, "plan")
+        seen = command_line(flow, "plan")
         assert {str(it["topic"]) for it in seen.rows("partitions")} == {topic}
         assert flow_sides(flow.file, flow_name(flow), None).chooses(topic)
         status, planned = rest.plan(flow)
@@ -118,7 +118,7 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         assert rest.plan(flow)[0] == 409
         rest.change(identifier, "pause")
         rest.wait_for(identifier, "PAUSED")
-        shown = command(flow, "status").report
+        shown = command_line(flow, "status").report
         assert (shown["id"], shown["state"]) == (identifier, "PAUSED")
         numbers = gauges(rest, flow)
         assert numbers['mm2py_backfill_state,state="PAUSED"}'] == 1
@@ -129,7 +129,7 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         rest.wait_for(identifier, "RUNNING", running["records"] + 1)
         assert mirror.stop() == 0
     assert drivers_of(flow) == []
-    assert command(flow, "status").report["state"] == "FAILED"
+    assert command_line(flow, "status").report["state"] == "FAILED"
     left = copied(flow, topic)
     assert left < RECORDS
     with Mirror(flow.file) as mirror:
