@@ -102,7 +102,10 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far."""
+    """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
+
+    ``archive`` is what a restore reads in place of the source, empty for a backfill.
+    """
 
     id: str
     state: JobState
@@ -115,6 +118,7 @@ class Job:
     started_ms: int = 0
     settings: tuple[SettingChange, ...] = ()
     cause: str = ""
+    archive: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ def open_session(
     _require_pyspark()
     from pyspark.sql import SparkSession
 
-    existing = SparkSession.getActiveSession()
+    existing = _existing_session()
     if existing is not None:
         _check_same_master(existing, master)
         return OpenSession(existing, owned=False)
@@ -203,6 +203,17 @@ def _require_pyspark() -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(f"Spark is not installed: {error}", remedy=_REMEDY) from error
+
+
+def _existing_session() -> "SparkSession | None":
+    """Return the session of this process, also where another thread opened it; None for none."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def _check_same_master(spark: "SparkSession", master: str) -> None:

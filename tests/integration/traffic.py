@@ -37,8 +37,10 @@ __all__ = [
     "committed_positions",
     "copied",
     "ends",
+    "partitions_of",
     "producer",
     "read",
+    "reader",
     "wait_for_copy",
     "wait_for_progress",
     "write",
@@ -92,7 +94,8 @@ Logs = dict[int, Log]
 # -- cluster ----------------------------------------------------------------------------------------
 
 
-def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
+def reader(region: KafkaAddress, *, committed: bool = False) -> Consumer:
+    """Return a consumer that reads from the start and reports ends; to assign, then to close."""
     return Consumer(
         {
             "bootstrap.servers": region.bootstrap_servers,
@@ -107,25 +110,26 @@ def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
     )
 
 
-def _partitions(client: Consumer, topic: str) -> list[int]:
-    found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+def partitions_of(consumer: Consumer, topic: str) -> list[int]:
+    """Return the partitions of a topic; none while it has no leaders."""
+    found = consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
     return [] if found.error is not None else sorted(found.partitions)
 
 
 def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
     """Return the log end by partition; empty while the topic does not exist or has no leaders."""
-    client = _client(region)
+    consumer = reader(region)
     try:
         return {
-            partition: client.get_watermark_offsets(
+            partition: consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S
             )[1]
-            for partition in _partitions(client, topic)
+            for partition in partitions_of(consumer, topic)
         }
     except KafkaException:
         return {}
     finally:
-        client.close()
+        consumer.close()
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -139,9 +143,9 @@ def read(
     timeout_s: float = READ_TIMEOUT_S,
 ) -> Logs:
     """Read every partition from its start to its present end."""
-    consumer = _client(region, committed=committed)
+    consumer = reader(region, committed=committed)
     try:
-        logs: Logs = {partition: Log([], []) for partition in _partitions(consumer, topic)}
+        logs: Logs = {partition: Log([], []) for partition in partitions_of(consumer, topic)}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
         open_partitions = set(logs)
         deadline = time.monotonic() + timeout_s

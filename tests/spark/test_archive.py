@@ -1,32 +1,41 @@
 """Archive and restore on real brokers: what is restored equals what was archived, byte for byte and in order, also after kills."""
 
-import asyncio
+import contextlib
+import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
-from mm2py.config.java_regex import PatternList
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError, FatalError, PartitionError
-from mm2py.spark.archive import archive_flow, archive_root
+from mm2py.spark.archive import archive_flow
 from mm2py.spark.archive_format import FileManifest, Shape
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.restore import Rename, restore_flow
+from mm2py.spark.restore import Rename
 from mm2py.spark.session import OpenSession
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.restored_positions import hand_over
+from mm2py_workers.output import Output, Printer, rows_of
+from mm2py_workers.restore_runs import RestoreOrder, run_restore
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.small_disk import fill, small_disk
-from tests.integration.traffic import YEAR_MS, Sent, assert_equal, ends, read, wait_for_copy, write
+from tests.integration.traffic import (
+    YEAR_MS,
+    Sent,
+    assert_equal,
+    copied,
+    ends,
+    read,
+    wait_for_copy,
+    write,
+)
 from tests.integration.transactions import write_mixed
+from tests.spark.backfill_process import BackfillProcess, command, taken_over, thaw
 from tests.spark.test_verify import differences_of, report_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
@@ -57,16 +66,16 @@ def archived(
 
 
 def restored(
-    session: OpenSession, flow: Flow, folder: Path, *, topics: str = ".*", rename: str | None = None
+    flow: Flow, folder: Path, *, topics: str = "", rename: str = "", code: int = 0
 ) -> dict[str, object]:
-    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
-    return restore_flow(
-        sides,
-        archive_root(str(folder), sides),
-        Rename(rename),
-        PatternList.of(topics).matches,
-        lambda: OpenSession(session.spark, owned=False),
+    """Run ``mm2py restore`` on the session of this process; return its report."""
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    order = RestoreOrder(
+        file=flow.file, flow=name, folder=str(folder), topics=topics, rename=rename
     )
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert run_restore(order, Printer(Output.JSON)) == code
+    return cast("dict[str, object]", json.loads(out.getvalue()))
 
 
 def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
@@ -88,25 +97,18 @@ def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
         report = archived(lanes_session, flow, topic, tmp_path / "archive")
         assert report["records"] == 4_570
         assert archived(lanes_session, flow, topic, tmp_path / "archive")["records"] == 0
-        back = restored(lanes_session, flow, tmp_path / "archive")
+        back = restored(flow, tmp_path / "archive")
         assert back["restored_records"] == 4_570
         assert back["records"] == 4_570 * (turn + 1)
-        assert restored(lanes_session, flow, tmp_path / "archive")["restored_records"] == 0
+        assert restored(flow, tmp_path / "archive")["restored_records"] == 0
         proof = report_of(lanes_session, flow, topic, 2)
         assert differences_of(proof) == []
         assert proof["checked_records"] == 4_570 * (turn + 1)
     assert_equal(read(region_a, topic, committed=True), read(region_b, flow.remote(topic)))
     other = unique("again")
     rename = f"({topic})={other}.$1"
-    assert restored(lanes_session, flow, tmp_path / "archive", rename=rename)["records"] == 9_140
+    assert restored(flow, tmp_path / "archive", rename=rename)["records"] == 9_140
     assert_equal(read(region_a, topic, committed=True), read(region_b, f"{other}.{topic}"))
-
-
-_LANE: Final = """
-import json, sys
-from mm2py.spark.restore import run_lane
-print(json.dumps(run_lane(json.loads(sys.argv[1]))))
-"""
 
 
 def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
@@ -124,10 +126,7 @@ def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
     create_topic(region_a, topic, 3, config={"retention.ms": "-1"})  # the last one stays empty
     write_mixed(region_a, topic, 20, 10)
     archived(lanes_session, flow, topic, tmp_path / "archive")
-    report = restored(lanes_session, flow, tmp_path / "archive")
-    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
-    assert asyncio.run(hand_over(sides, report)) == []
-    assert len(asyncio.run(hand_over(sides, report))) == 2  # they have positions now
+    assert restored(flow, tmp_path / "archive")["state"] == "DONE"
     write_mixed(region_a, topic, 20, 10, turn=1)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
@@ -139,7 +138,7 @@ def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
     assert proof["checked_records"] == sum(len(log.records) for log in truth.values())
 
 
-def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_twice(
+def test_a_restore_that_is_killed_and_frozen_has_everything_once_and_a_running_flow_continues_behind_it(
     lanes_session: OpenSession,
     region_a: KafkaAddress,
     region_b: KafkaAddress,
@@ -147,33 +146,48 @@ def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_tw
     unique: Unique,
     tmp_path: Path,
 ) -> None:
+    """The flow runs all the time, and would copy the topic from its start if the restore did not hold its partitions."""
     topic = unique("killed")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
-        create_topic(region, name, config={"retention.ms": "-1"})
-    write(region_a, topic, old_records(40_000, 0), batch_size=2_000)
-    report = archived(lanes_session, flow, topic, tmp_path / "archive")
-    lane = {
-        "target": {"bootstrap.servers": region_b.bootstrap_servers},
-        "alias": "b",
-        "path": report["path"],
-        "partitions": [[topic, 0, flow.remote(topic), 40_000, "00" * 16]],
-    }
-    command = [sys.executable, "-c", _LANE, json.dumps(lane)]
-    killed = 0
-    for _ in range(5):
-        before = ends(region_b, flow.remote(topic))
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-            while running.poll() is None and ends(region_b, flow.remote(topic)) == before:
-                pass
-            killed += running.poll() is None
-            running.send_signal(signal.SIGKILL)
-    last = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert last.returncode == 0, last.stderr
-    (answer,) = json.loads(last.stdout)["partitions"]
-    assert (answer["records"], answer["target_to"]) == (40_000, 40_000)
-    assert killed
-    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+    flow = write_flow(tmp_path, region_a, region_b, topic, {"flow.max.bytes.per.second": "20000"})
+    create_topic(region_a, topic, 2, config={"retention.ms": "-1"})
+    write(region_a, topic, [*old_records(30_000, 0), *old_records(30_000, 1)], batch_size=2_000)
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    options = ("--from", str(tmp_path / "archive"), "--rate-limit")
+
+    def moved() -> None:
+        before = copied(flow, topic)
+        until(lambda: copied(flow, topic) > before + 1_000, 120, "progress of the restore")
+
+    with BackfillProcess(flow, *options, "250000", words=("restore",)) as first:
+        first.wait_copying()
+        with Mirror(flow.file) as mirror:
+            mirror.wait_ready()
+            moved()
+            killed = first.signal_worker(signal.SIGKILL)
+            assert killed
+            taken_over(flow, killed)
+            moved()
+            zombie = first.orphan()
+            taken_over(flow, zombie)
+            moved()
+            thaw(zombie)
+            moved()
+            refused = command(flow, "run")
+            assert refused.code == 3
+            assert "is running" in refused.err
+            first.kill()
+            refused = command(flow, "run")
+            assert refused.code == 3
+            assert "the restore of" in refused.err
+            assert copied(flow, topic) < 60_000
+            write(region_a, topic, old_records(300, 1, turn=1))
+            report = restored(flow, tmp_path / "archive")
+            assert (report["state"], report["records"]) == ("DONE", 60_000)
+            truth, copy = wait_for_copy(mirror, flow, topic)
+            assert not mirror.lines("Traceback")
+            assert mirror.stop() == 0
+    assert_equal(truth, copy)
+    assert sum(len(it.records) for it in truth.values()) == 60_300
 
 
 def test_a_target_with_other_records_is_refused_with_the_numbers(
@@ -191,11 +205,14 @@ def test_a_target_with_other_records_is_refused_with_the_numbers(
     write(region_a, topic, [Sent(0, b"%d" % n) for n in range(100)])
     archived(lanes_session, flow, topic, tmp_path)
     write(region_b, flow.remote(topic), [Sent(0, b"foreign")])
-    with pytest.raises(FatalError, match=f"{topic}-0: .* has offsets 0 to 1 and has other records"):
-        restored(lanes_session, flow, tmp_path)
+    (refused,) = rows_of(restored(flow, tmp_path, code=3), "refused")
+    assert (refused["topic"], refused["partition"]) == (topic, 0)
+    assert f"{flow.remote(topic)}-0 on the target is not empty (its log ends at 1)" in str(
+        refused["reason"]
+    )
     assert ends(region_b, flow.remote(topic)) == {0: 1}
     with pytest.raises(ConfigError, match="has none of the topics"):
-        restored(lanes_session, flow, tmp_path, topics="other")
+        restored(flow, tmp_path, topics="other")
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])
@@ -219,7 +236,8 @@ def test_a_file_or_manifest_that_does_not_match_sends_nothing(
     )
     first, second, _ = sorted(folder.glob("*.json"))
     file = folder / FileManifest.parse(first.read_bytes(), "").file
-    data = bytearray(file.read_bytes())
+    whole = file.read_bytes()
+    data = bytearray(whole)
     if damage == "flip":
         data[len(data) // 2] ^= 1
     elif damage == "cut":
@@ -227,11 +245,20 @@ def test_a_file_or_manifest_that_does_not_match_sends_nothing(
     else:
         second.unlink()
     file.write_bytes(data)
-    cause = "expected 100" if damage == "chain" else "with digest"
-    with pytest.raises((FatalError, PartitionError), match=cause) as raised:
-        restored(lanes_session, flow, tmp_path)
-    assert f"{topic}-0" in str(raised.value)
+    if damage == "chain":
+        with pytest.raises(PartitionError, match=f"{topic}-0.*expected 100"):
+            restored(flow, tmp_path)
+    else:
+        report = restored(flow, tmp_path, code=1)
+        assert report["state"] == "FAILED"
+        (row,) = rows_of(report, "partitions")
+        assert (row["topic"], row["state"]) == (topic, "RESERVED")
+        assert f"{file.name} has" in str(row["cause"])
     assert ends(region_b, flow.remote(topic)) in ({}, {0: 0})
+    if damage != "chain":
+        file.write_bytes(whole)
+        assert restored(flow, tmp_path)["records"] == 300
+        assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
 
 
 def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
@@ -253,7 +280,7 @@ def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
     assert rows.count() == 1_000
     assert [row["value"] for row in rows.where("offset = 7").collect()] == [b"7"]
     with pytest.raises(ConfigError, match="shape records"):
-        restored(lanes_session, flow, tmp_path)
+        restored(flow, tmp_path)
     with pytest.raises(ConfigError, match="shape=records"):
         archived(lanes_session, flow, topic, tmp_path)
 
@@ -278,7 +305,7 @@ def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(
             archived(lanes_session, flow, topic, disk)
         (disk / "ballast").unlink()
         assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
-        assert restored(lanes_session, flow, disk)["records"] == 2_000
+        assert restored(flow, disk)["records"] == 2_000
     assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
 
 
