@@ -38,7 +38,7 @@ from mm2py.types import TopicPartition
 __all__ = ["ARCHIVE", "ArchiveConnector", "ArchiveTask", "TaskArchive", "archive_plugins"]
 
 ARCHIVE: Final = "archive"
-"""Member of a lane's task config, no property: a ``TaskArchive`` as JSON."""
+"""Key of a lane's task config: a ``TaskArchive`` as JSON. No property: users do not write it."""
 
 POLL_S: Final = 0.2
 
@@ -155,9 +155,9 @@ class ArchiveTask(BatchSourceTask):
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         """Return the next batches of the first partition that has any; empty while a file is read."""
-        for ended in self._logs.values():
-            if ended.is_delivered():
-                self._context.report_covered(ended.source, ended.end - 1)
+        for it in self._logs.values():
+            if it.is_delivered():
+                self._context.report_covered(it.source, it.end - 1)
         log = next((it for it in self._logs.values() if it.wants_to_send(self._held)), None)
         wait_s = 0.0 if self._rate is None else self._rate.delay_s()
         if log is None or wait_s:

@@ -38,6 +38,7 @@ __all__ = [
     "copied",
     "ends",
     "partitions_of",
+    "produce",
     "producer",
     "read",
     "reader",
@@ -298,19 +299,20 @@ def write(region: KafkaAddress, topic: str, records: Iterable[Sent], **settings:
 
     count = 0
     for record in records:
-        _produce(client, topic, record, answered)
+        produce(client, topic, record, answered)
         count += 1
     assert client.flush(FLUSH_TIMEOUT_S) == 0
     assert not failed, failed[0]
     return count
 
 
-def _produce(
+def produce(
     client: Producer,
     topic: str,
     record: Sent,
-    answered: Callable[[KafkaError | None, Message], None],
+    answered: Callable[[KafkaError | None, Message], None] | None = None,
 ) -> None:
+    """Send one record; waits while the producer's queue is full."""
     while True:
         try:
             client.produce(
@@ -383,7 +385,7 @@ class Load:
                 value = b"%d:%d:%s" % (partition, number, self._padding)
                 timestamp = SYSTEM_CLOCK.now_ms() - self._age_ms
                 record = Sent(partition, value, timestamp_ms=timestamp)
-                _produce(self._producer, self._topic, record, self._answered)
+                produce(self._producer, self._topic, record, self._answered)
                 number += 1
             written += max(due, 0)
             self._producer.poll(0)

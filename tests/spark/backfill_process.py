@@ -1,7 +1,7 @@
 """``mm2py backfill`` as its user runs it, and the processes below it.
 
-Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are; ``attempts`` shows from
-the backfill topic which process has which partition.
+Flow: ``command`` for what ends by itself, in this process with its Spark session; ``command_line`` as a process; ``BackfillProcess``
+for a run that is killed, or whose workers are; ``attempts`` shows from the backfill topic which process copies what.
 """
 
 import contextlib
@@ -15,13 +15,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, cast
 
+from typer.testing import CliRunner
+
 from mm2py.embedded.reaper import REAPER
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
+from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow, until
 from tests.integration.traffic import read
 
-__all__ = ["BackfillProcess", "Ended", "attempts", "command", "flow_name", "taken_over", "thaw"]
+__all__ = [
+    "BackfillProcess",
+    "Ended",
+    "RestoreProcess",
+    "attempts",
+    "command",
+    "command_line",
+    "drivers_of",
+    "flow_name",
+    "taken_over",
+    "thaw",
+]
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
@@ -57,7 +71,14 @@ class Ended:
 
 
 def command(flow: Flow, name: str, *options: str) -> Ended:
-    """Run a command to its end."""
+    """Run a command to its end, in this process: a session that exists is used."""
+    arguments = ["backfill", name, str(flow.file), "--flow", flow_name(flow), "-o", "json"]
+    done = CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
+    return Ended(done.exit_code, done.stdout, done.stderr)
+
+
+def command_line(flow: Flow, name: str, *options: str) -> Ended:
+    """Run a command to its end in a process of its own, which starts its own Spark."""
     done = subprocess.run(
         [
             MM2PY,
@@ -79,7 +100,7 @@ def command(flow: Flow, name: str, *options: str) -> Ended:
 
 
 class BackfillProcess:
-    """``mm2py backfill run``, or another command that runs lanes, in the background."""
+    """``mm2py backfill run``, or the command of other ``words``, in the background."""
 
     def __init__(
         self,
@@ -111,10 +132,16 @@ class BackfillProcess:
             self.kill()
         for pid in self._orphans:
             _signal(pid, signal.SIGKILL)
+        self._close_pipes()
 
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def check_running(self) -> None:
+        """Fail where it has ended, with what it wrote."""
+        if not self.is_running:
+            raise AssertionError(f"the run has ended: {self.wait()}")
 
     def wait(self) -> Ended:
         """Wait for its end."""
@@ -130,6 +157,9 @@ class BackfillProcess:
         for pid in [*_below(self._process.pid), self._process.pid]:
             _signal(pid, signal.SIGKILL)
         self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -185,6 +215,47 @@ class BackfillProcess:
         return frozen
 
 
+class RestoreProcess:
+    """``mm2py restore`` in the background."""
+
+    def __init__(self, command: list[str], flow: Flow) -> None:
+        self._flow, self._frozen = flow, list[int]()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        REAPER.watch_process(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for pid in [*self._frozen, *_below(self._process.pid)]:
+            _signal(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+    def break_down(self, fault: str) -> None:
+        """Kill it with everything below, or freeze all of it."""
+        pids = [self._process.pid, *_below(self._process.pid)]
+        for pid in pids:
+            _signal(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        self._frozen = pids[1:] if fault == "frozen" else []
+
+    def thaw(self) -> None:
+        """Let what was frozen run, as long as its program takes to end."""
+        if self._frozen:
+            thaw(self._process.pid, *self._frozen)
+            self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; return the exit code."""
+        return self._process.wait(END_WITHIN_S)
+
+
 def attempts(flow: Flow, pid: int) -> list[Lease]:
     """Return the partitions that a process copies by the newest records of the backfill topic."""
     return [it for it in _leases(flow) if it.attempt.split("/")[1:2] == [str(pid)] and _copies(it)]
@@ -214,6 +285,16 @@ def thaw(*pids: int) -> None:
     """Let frozen processes run."""
     for pid in pids:
         _signal(pid, signal.SIGCONT)
+
+
+def drivers_of(flow: Flow) -> list[int]:
+    """Return the processes that run ``mm2py backfill`` on the file of a flow, by their own words."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [
+        pid
+        for pid in pids
+        if "\0backfill\0" in _words(pid) and str(flow.file) in _words(pid).split("\0")
+    ]
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

@@ -8,10 +8,10 @@ import hashlib
 import time
 from typing import Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.traffic import partitions_of, producer, reader
+from tests.integration.traffic import Sent, partitions_of, produce, producer, reader
 
 __all__ = ["Digest", "digests", "write_many"]
 
@@ -41,28 +41,15 @@ def write_many(
     for number in range(max(counts)):
         for partition, count in enumerate(counts):
             if number < count:
-                value, key = b"%d/%d%s" % (partition, number, padding), b"k%d" % (number % 1000)
-                headers: list[tuple[str, bytes | str | None]] = [("n", b"%d" % number)]
-                _produce(writer, topic, value, key, partition, first_ms + number, headers)
+                record = Sent(
+                    partition,
+                    b"%d/%d%s" % (partition, number, padding),
+                    b"k%d" % (number % 1000),
+                    (("n", b"%d" % number),),
+                    first_ms + number,
+                )
+                produce(writer, topic, record)
     assert writer.flush(120) == 0
-
-
-def _produce(
-    writer: Producer,
-    topic: str,
-    value: bytes,
-    key: bytes,
-    partition: int,
-    timestamp: int,
-    headers: list[tuple[str, bytes | str | None]],
-) -> None:
-    while True:
-        try:
-            writer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
-        except BufferError:
-            writer.poll(0.1)
-        else:
-            return
 
 
 def digests(region: KafkaAddress, topic: str) -> dict[int, Digest]:

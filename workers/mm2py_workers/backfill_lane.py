@@ -121,7 +121,7 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
             run=spec.run,
             clock=clock,
             # The flow would copy to the end of a topic whose beginning is not restored yet.
-            state_of_failed=LeaseState.RESERVED if spec.is_restore else LeaseState.RELEASED,
+            given_up=LeaseState.RESERVED if spec.is_restore else LeaseState.RELEASED,
         )
         return {"lane": spec.lane, **asdict(await run.run())}
     finally:

@@ -26,9 +26,10 @@ from mm2py.spark.backfill import Request
 from mm2py.spark.plan import Plan
 from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive, renamed_flow
 from mm2py.types import FlowName, TopicPartition
-from mm2py_workers.backfill_flow import SOURCE, BackfillSession, flow_plan
+from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of, refuse
 from mm2py_workers.backfill_spark import SparkRun, new_id
+from mm2py_workers.bulk_flow import SOURCE, flow_plan
 from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import FAILED, OK, Column, Printer, count_of, say
 
