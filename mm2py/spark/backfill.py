@@ -89,13 +89,14 @@ class DriverSupersededError(BackfillRefusedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What people asked for, as the job record keeps it."""
+    """What people asked for, as the job record keeps it; ``archive`` is that of a restore."""
 
     id: str
     topics: str
-    start: str
-    end: str
-    lanes: int
+    start: str = "earliest"
+    end: str = "now"
+    lanes: int = 1
+    archive: str = ""
 
 
 class BackfillFlow(Protocol):
@@ -163,11 +164,14 @@ class BackfillDriver:
 
     # ---- one run
 
-    async def claim(self) -> Job | None:
+    async def claim(self, archive: str | None = None) -> Job | None:
         """Become the only driver; return the job that another run left unfinished, None for none.
 
+        Args:
+            archive: of the restore that is to be run, empty for a backfill; None for any job.
+
         Raises:
-            BackfillRefusedError: another driver works on it.
+            BackfillRefusedError: another driver works on it, or what is unfinished is another job.
         """
         await self._store.refresh()
         job = self._store.job
@@ -182,7 +186,15 @@ class BackfillDriver:
         job = self._known = self._store.job
         if _drive(job) != seen:
             raise self._superseded(job)
-        return None if job is None or job.state.is_over else job
+        if job is None or job.state.is_over:
+            return None
+        if archive not in (None, job.archive):
+            what = f"restore of {job.archive}" if job.archive else "backfill"
+            raise BackfillRefusedError(
+                f"the {what} {job.id} of {self._name} is unfinished",
+                remedy="run its command again, or end it with mm2py backfill cancel",
+            )
+        return job
 
     async def is_driven(self) -> bool:
         """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
@@ -310,6 +322,7 @@ class BackfillDriver:
             end=request.end,
             started_ms=self._clock.now_ms(),
             settings=plan.settings,
+            archive=request.archive,
         )
         return job, [
             Lease(
@@ -416,7 +429,7 @@ class BackfillDriver:
             return await self._release("cancelled")
         stopped = [it for it in self._store.leases.values() if it.state is LeaseState.RELEASED]
         if left or stopped:
-            first = (stopped or left)[0]
+            first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
             cause = (
                 STOPPED
                 if self._stopped

@@ -77,16 +77,15 @@ class BackfillSession:
         self._target_admin: Cluster | None = None
 
     async def __aenter__(self) -> "BackfillSession":
-        """Connect to both clusters.
+        """Connect to the target.
 
         Raises:
-            RetriableError: one of them does not answer.
+            RetriableError: it does not answer.
         """
         await self._target.connect()
         connector = await source_connector(self.plan, self.connections.tables, self._clock)
         self._copies = connector is not None and enabled(connector)
         self.connector = connector or self.plan.resolve(self.plan.connectors[SOURCE])
-        self._source = await self._admin_cluster("source", self.name.source)
         self._target_admin = await self._admin_cluster("target", self.name.target)
         return self
 
@@ -99,16 +98,19 @@ class BackfillSession:
     # ---- what is there
 
     async def survey(self) -> Survey:
-        """Return what plans; reads which topics the flow copies.
+        """Return what plans; connects to the source and reads which topics the flow copies.
 
         Raises:
             ConfigError: it does not copy.
+            RetriableError: the source does not answer.
         """
         if not self._copies:
             raise ConfigError(
                 f"flow {self.name} is not enabled, or was deleted over REST",
                 remedy=f"set {self.name}.enabled = true, or create it with POST /flows",
             )
+        if self._source is None:
+            self._source = await self._admin_cluster("source", self.name.source)
         source = self._admin("source")
         config = self.connector
         options = parse_config(MirrorSourceConfig, config)
@@ -163,7 +165,7 @@ class BackfillSession:
         return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does."""
+        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
         worker = self.plan.worker
         offsets = HostedOffsets(
             self.connections.tables,
@@ -175,7 +177,7 @@ class BackfillSession:
                 {
                     source_offset_key(
                         SOURCE, mirror_source_partition(self.name.source, partition)
-                    ): source_offset_value(source_offset(position - 1))
+                    ): None if position < 0 else source_offset_value(source_offset(position - 1))
                     for partition, position in positions.items()
                 }
             )
@@ -205,6 +207,11 @@ class BackfillSession:
             self.plan.worker.offset_storage_topic,
             read_committed=committed or self.plan.worker.exactly_once,
         )
+
+    @property
+    def target(self) -> Admin:
+        """Administration of the target."""
+        return self._admin("target")
 
     def _admin(self, side: str) -> Admin:
         cluster = self._source if side == "source" else self._target_admin
