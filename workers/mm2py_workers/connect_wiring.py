@@ -319,7 +319,7 @@ def _node(
             resolve=file.resolve,
             policy=file.policy,
             mask=mask,
-            exactly_once=file.worker.exactly_once,
+            worker=lambda _: file.props,
         ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
