@@ -1,6 +1,7 @@
 """``mm2py backfill`` as its user runs it, and the processes below it.
 
-Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are.
+Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are; ``attempts`` shows from
+the backfill topic which process has which partition.
 """
 
 import contextlib
@@ -9,14 +10,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, cast
 
 from mm2py.embedded.reaper import REAPER
-from tests.integration.mirror_process import Flow
+from mm2py.errors import ProtocolError
+from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
+from tests.integration.mirror_process import Flow, until
+from tests.integration.traffic import read
 
-__all__ = ["BackfillProcess", "Ended", "command", "flow_name"]
+__all__ = ["BackfillProcess", "Ended", "attempts", "command", "flow_name", "taken_over", "thaw"]
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
@@ -76,7 +81,15 @@ def command(flow: Flow, name: str, *options: str) -> Ended:
 class BackfillProcess:
     """``mm2py backfill run`` in the background."""
 
-    def __init__(self, flow: Flow, *options: str, master: str = MASTER) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        *options: str,
+        master: str = MASTER,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.flow = flow
+        self._orphans: list[int] = []
         arguments = [str(flow.file), "--flow", flow_name(flow), "-o", "json", "--master", master]
         self._process = subprocess.Popen(
             [MM2PY, "backfill", "run", *arguments, *options],
@@ -85,6 +98,7 @@ class BackfillProcess:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env={**os.environ, **(environ or {})},
         )
         REAPER.watch_process(self._process.pid)
 
@@ -94,6 +108,9 @@ class BackfillProcess:
     def __exit__(self, *_exception: object) -> None:
         if self._process.poll() is None:
             self.kill()
+        for pid in self._orphans:
+            _signal(pid, signal.SIGKILL)
+        self._close_pipes()
 
     @property
     def is_running(self) -> bool:
@@ -113,6 +130,9 @@ class BackfillProcess:
         for pid in [*_below(self._process.pid), self._process.pid]:
             _signal(pid, signal.SIGKILL)
         self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -122,12 +142,81 @@ class BackfillProcess:
         daemons = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _words(pid)]
         return [pid for pid in daemons if _parent(pid) in daemons]
 
+    def wait_copying(self, timeout_s: float = 180.0) -> None:
+        """Wait until a worker has claimed partitions."""
+
+        def copies() -> bool:
+            assert self.is_running, self.wait().err
+            return any(attempts(self.flow, pid) for pid in self.workers())
+
+        until(copies, timeout_s, "a lane that copies")
+
     def signal_worker(self, number: signal.Signals) -> int:
-        """Signal one worker; return its pid, 0 where none runs."""
+        """Signal a worker that copies; return its pid, 0 where none does."""
         for pid in self.workers():
-            if _signal(pid, number):
+            if attempts(self.flow, pid) and _signal(pid, number):
                 return pid
         return 0
+
+    def orphan(self) -> int:
+        """Freeze a worker that copies, and kill what started it, so that Spark runs its lane again; return its pid."""
+        frozen = self.signal_worker(signal.SIGSTOP)
+        assert frozen, "no worker copies"
+        self._orphans.append(frozen)
+        daemon = _parent(frozen)
+        jvm = _parent(daemon)
+        _signal(daemon, signal.SIGKILL)  # in order it would end its workers
+        if "CoarseGrainedExecutorBackend" in _words(jvm):
+            _signal(jvm, signal.SIGKILL)
+        return frozen
+
+    def freeze_executor(self) -> tuple[int, int]:
+        """Freeze an executor, but not its worker, which copies; return both."""
+        for pid in self.workers():
+            executor = _parent(_parent(pid))
+            if attempts(self.flow, pid) and _signal(executor, signal.SIGSTOP):
+                self._orphans.append(pid)
+                return executor, pid
+        raise AssertionError("no worker copies")
+
+    def freeze(self) -> list[int]:
+        """Freeze the driver and everything below it, as a machine that sleeps; return all of them."""
+        frozen = [self._process.pid, *_below(self._process.pid)]
+        for pid in frozen:
+            _signal(pid, signal.SIGSTOP)
+        self._orphans += frozen[1:]
+        return frozen
+
+
+def attempts(flow: Flow, pid: int) -> list[Lease]:
+    """Return the partitions that a process copies by the newest records of the backfill topic."""
+    return [it for it in _leases(flow) if it.attempt.split("/")[1:2] == [str(pid)] and _copies(it)]
+
+
+def taken_over(flow: Flow, pid: int, timeout_s: float = 150.0) -> None:
+    """Wait until another process has each partition that this one had, or has handed it over."""
+    until(lambda: not attempts(flow, pid), timeout_s, f"another attempt than process {pid}")
+
+
+def _copies(lease: Lease) -> bool:
+    return lease.state is LeaseState.COPYING
+
+
+def _leases(flow: Flow) -> list[Lease]:
+    newest: dict[bytes, Lease] = {}
+    for log in read(flow.target, backfill_topic(flow.source_alias), committed=True).values():
+        for record in log.records:
+            with contextlib.suppress(ProtocolError):
+                found = decode_backfill(record.key, record.value or b"")
+                if isinstance(found, Lease):
+                    newest[record.key or b""] = found
+    return list(newest.values())
+
+
+def thaw(*pids: int) -> None:
+    """Let frozen processes run."""
+    for pid in pids:
+        _signal(pid, signal.SIGCONT)
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:
