@@ -13,8 +13,9 @@ from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UsageError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.backfills import SettingChange
+from mm2py.mirror.boundaries import Boundary
 from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
 from mm2py.mirror.source_offsets import (
     committed_offset,
@@ -27,7 +28,7 @@ from mm2py.protocol.records import Record
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 
-__all__ = ["Boundary", "FlowTopics", "Known", "Survey", "known_copies", "parse_boundary"]
+__all__ = ["FlowTopics", "Known", "Survey", "known_copies"]
 
 log = logging.getLogger(__name__)
 
@@ -46,39 +47,6 @@ UNLIMITED_VALUES: Final = {
     "retention.bytes": "-1",
     "message.timestamp.before.max.ms": LONG_MAX,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """``--from`` or ``--to``: the log's own end (both None), a timestamp in ms, or an offset."""
-
-    timestamp: int | None = None
-    offset: int | None = None
-
-
-def parse_boundary(text: str, name: str, edge: str) -> Boundary:
-    """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, or ``offset:N``.
-
-    Raises:
-        UsageError: it is none of them.
-    """
-    from datetime import UTC, datetime
-
-    if text == edge:
-        return Boundary()
-    if text.startswith("offset:") and text[7:].isdecimal():
-        return Boundary(offset=int(text[7:]))
-    if text.isdecimal():
-        return Boundary(timestamp=int(text))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{name} {text!r} is not understood",
-            remedy=f"write {edge}, a timestamp (2026-01-31T00:00:00Z or ms since the epoch) or offset:N",
-        ) from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return Boundary(timestamp=int(moment.timestamp() * 1000))
 
 
 @dataclass(frozen=True, slots=True)

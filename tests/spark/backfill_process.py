@@ -1,7 +1,7 @@
 """``mm2py backfill`` as its user runs it, and the processes below it.
 
-Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are; ``attempts`` shows from
-the backfill topic which process has which partition.
+Flow: ``command`` for what ends by itself, in this process with its Spark session; ``command_line`` as a process; ``BackfillProcess``
+for a run that is killed, or whose workers are; ``attempts`` shows from the backfill topic which process copies what.
 """
 
 import contextlib
@@ -15,13 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, cast
 
+from typer.testing import CliRunner
+
 from mm2py.embedded.reaper import REAPER
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
+from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow, until
 from tests.integration.traffic import read
 
-__all__ = ["BackfillProcess", "Ended", "attempts", "command", "flow_name", "taken_over", "thaw"]
+__all__ = [
+    "BackfillProcess",
+    "Ended",
+    "attempts",
+    "command",
+    "command_line",
+    "drivers_of",
+    "flow_name",
+    "taken_over",
+    "thaw",
+]
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
@@ -57,7 +70,14 @@ class Ended:
 
 
 def command(flow: Flow, name: str, *options: str) -> Ended:
-    """Run a command to its end."""
+    """Run a command to its end, in this process: a session that exists is used."""
+    arguments = ["backfill", name, str(flow.file), "--flow", flow_name(flow), "-o", "json"]
+    done = CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
+    return Ended(done.exit_code, done.stdout, done.stderr)
+
+
+def command_line(flow: Flow, name: str, *options: str) -> Ended:
+    """Run a command to its end in a process of its own, which starts its own Spark."""
     done = subprocess.run(
         [
             MM2PY,
@@ -115,6 +135,11 @@ class BackfillProcess:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def check_running(self) -> None:
+        """Fail where it has ended, with what it wrote."""
+        if not self.is_running:
+            raise AssertionError(f"the run has ended: {self.wait()}")
 
     def wait(self) -> Ended:
         """Wait for its end."""
@@ -217,6 +242,16 @@ def thaw(*pids: int) -> None:
     """Let frozen processes run."""
     for pid in pids:
         _signal(pid, signal.SIGCONT)
+
+
+def drivers_of(flow: Flow) -> list[int]:
+    """Return the processes that run ``mm2py backfill`` on the file of a flow, by their own words."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [
+        pid
+        for pid in pids
+        if "\0backfill\0" in _words(pid) and str(flow.file) in _words(pid).split("\0")
+    ]
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

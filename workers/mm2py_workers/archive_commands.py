@@ -54,7 +54,7 @@ def run_archive(
     with needs_spark():
         from mm2py.spark.archive import archive_flow
         from mm2py.spark.archive_format import Shape
-    sides = flow_sides(path, flow, topics)
+    sides = flow_sides(path, flow, topics, needs_target=False)
     report = archive_flow(sides, folder, Shape(shape), partial(open_session, master))
     _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
     for row in rows_of(report, "partitions"):

@@ -1,12 +1,11 @@
-"""A flow of a properties file as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
+"""A flow as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
 
-Flow: FILE + ``A->B`` -> configs as connect-mirror-maker-py derives them, with changes made over REST -> ``BackfillSession``
--> ``Survey``, ``BackfillDriver``. Connections open with ``open``; nothing is created but the backfill topic, by ``open_topic``.
+Flow: ``FlowPlan`` (``bulk_flow``) -> ``BackfillSession``, which opens connections -> ``Survey``, ``BackfillDriver``. Nothing is
+created but the backfill topic, by ``open_topic``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, ConfigOp
@@ -16,12 +15,9 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.config.secret_names import names_a_secret
-from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
+from mm2py.errors import FatalError, RetriableError, ServerError
 from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import topic_filter_from_config
-from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import (
     mirror_source_partition,
@@ -31,44 +27,24 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.groups import DescribedGroup
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
-from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import TopicPartition
-from mm2py_connectors.config import CONNECTORS
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import LaneConnections
-from mm2py_workers.config_commands import flow_named
+from mm2py_workers.bulk_flow import SOURCE, source_connector
 from mm2py_workers.hosted_flow import HostedOffsets
 from mm2py_workers.internal_stores import offset_topic
 from mm2py_workers.node_parts import FlowPlan
-from mm2py_workers.wiring import derive_plan
 
-__all__ = ["BackfillSession", "flow_plan"]
+__all__ = ["BackfillSession"]
 
-SOURCE: Final = "MirrorSourceConnector"
 _QUIET: Final = {
     "refresh.topics.enabled": "false",
     "sync.topic.acls.enabled": "false",
     "sync.topic.configs.enabled": "false",
 }
 """The live flow's own jobs; here the connector only creates what is missing."""
-
-
-def flow_plan(file: Path, flow: str) -> FlowPlan:
-    """Derive the configs of one flow of a file.
-
-    Raises:
-        ConfigError: the file or the flow is wrong.
-    """
-    config = MirrorMakerConfig.load(file, CONNECTORS)
-    name = flow_named(config, flow)
-    if not config.flow_enabled(name):
-        raise ConfigError(
-            f"{file}: flow {name} is not enabled", remedy=f"set {name}.enabled = true"
-        )
-    return derive_plan(config, name, Plugins(), by_file=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +81,7 @@ class BackfillSession:
             RetriableError: one of them does not answer.
         """
         await self._target.connect()
-        self.connector = self.plan.resolve(await self._connector_config())
+        self.connector = await source_connector(self.plan, self.connections.tables, self._clock)
         self._source = await self._admin_cluster("source", self.name.source)
         self._target_admin = await self._admin_cluster("target", self.name.target)
         return self
@@ -234,27 +210,3 @@ class BackfillSession:
             await cluster.close()
             raise
         return cluster
-
-    async def _connector_config(self) -> Mapping[str, str]:
-        """Return the file's config with what people changed over REST."""
-        file = self.plan.connectors
-        topic = flows_topic(self.name.source)
-        if topic not in await Admin(self._target).describe_topics([topic]):
-            return file[SOURCE]
-        overrides = FlowOverridesStore(
-            self.connections.tables.own_table(
-                topic, "compact", self.plan.worker.offset_storage_replication_factor, follow=False
-            ),
-            file,
-            clock=self._clock,
-            names_a_secret=names_a_secret,
-            by_file=self.plan.by_file,
-        )
-        try:
-            await overrides.start()
-            effective = overrides.effective()
-        finally:
-            await overrides.stop()
-        if SOURCE not in effective:
-            raise ConfigError(f"flow {self.name} was deleted over REST", remedy="create it again")
-        return effective[SOURCE]

@@ -9,29 +9,31 @@ import logging
 import os
 import re
 import secrets
+import signal
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.definitions import parse_config
+from mm2py.mirror.backfill_report import without_driver
 from mm2py.mirror.backfills import Job, JobState, Wanted
+from mm2py.mirror.boundaries import parse_boundary
 from mm2py.spark.backfill import (
     BackfillDriver,
     BackfillRefusedError,
     Request,
     driver_id,
-    without_driver,
 )
 from mm2py.spark.plan import Plan
 from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
-from mm2py.spark.survey import Survey, parse_boundary
+from mm2py.spark.survey import Survey
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_commands import REFUSED
-from mm2py_workers.backfill_flow import BackfillSession, flow_plan
+from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_lane import BackfillLane, run_backfill_lane
 from mm2py_workers.backfill_views import (
     partition_text,
@@ -40,6 +42,7 @@ from mm2py_workers.backfill_views import (
     print_report,
     show_progress,
 )
+from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import FAILED, OK, Printer, say
 from mm2py_workers.signals import StopSignal
 
@@ -64,6 +67,8 @@ class BackfillOrder:
     end: str
     master: str
     rate_limit: int
+    id: str = ""
+    """Of the job, where a worker has planned it; this process then ends with that worker."""
 
     async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
         """Return the plan, of an unfinished job by what it was begun with."""
@@ -79,11 +84,11 @@ class BackfillOrder:
 
 def show_plan(order: BackfillOrder, printer: Printer) -> int:
     """Print the plan; return the exit code."""
+    _begin(order)
     return asyncio.run(_show_plan(order, printer))
 
 
 async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
-    _check(order)
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
     found = _CORES.match(order.master)
@@ -98,7 +103,7 @@ async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
 
 def run_backfill(order: BackfillOrder, printer: Printer) -> int:
     """Run a backfill; return the exit code."""
-    _check(order)
+    _begin(order)
     flow = flow_plan(order.file, order.flow)
     # Before the loop: Spark starts a process of its own, and connections would be inherited.
     return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
@@ -118,34 +123,30 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
         if store.job is None:
             return print_nothing(str(session.name), printer)
         job = store.job
-        if job.state.is_copied and not await _driver(session, SYSTEM_CLOCK).is_driven():
-            job = without_driver(job)
+        driven = job.state.is_copied and await _driver(session, SYSTEM_CLOCK).is_driven()
         await store.refresh()
+        job = store.job
+        assert job is not None
+        if job.state.is_copied and not driven:
+            job = without_driver(job)
         print_report(printer, job, list(store.leases.values()))
         return OK
 
 
-def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+def make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
     """Pause, resume or cancel the newest backfill; return the exit code."""
-    return asyncio.run(_make_wish(file, flow, wanted, printer))
+    return asyncio.run(_make_wish(wanted, file, flow, printer))
 
 
-async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
         if not await session.has_topic():
             raise BackfillRefusedError(f"there was no backfill of {session.name}")
         await session.open_topic()
-        driver = _driver(session, SYSTEM_CLOCK)
-        await driver.wish(wanted)
+        job = await _driver(session, SYSTEM_CLOCK).wish(wanted)
         store = session.connections.store
-        if wanted is Wanted.CANCEL:
-            # The driver releases the partitions; where none lives that is done here.
-            with suppress(BackfillRefusedError):
-                if await driver.claim() is not None:
-                    await driver.cancel()
         await store.refresh()
-        assert store.job is not None
-        print_report(printer, store.job, list(store.leases.values()))
+        print_report(printer, job, list(store.leases.values()))
         return OK
 
 
@@ -176,6 +177,10 @@ class _Run:
             await session.open_topic()
             driver = _driver(session, self._clock)
             job = await driver.claim()
+            if job is not None and session.connections.store.wanted is Wanted.CANCEL:
+                await driver.cancel()
+                say(f"backfill {job.id} was to be cancelled, which is done; a new one begins")
+                job = None
             if job is not None:
                 say(f"backfill {job.id} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
@@ -197,7 +202,7 @@ class _Run:
         try:
             lanes = _SparkLanes(opened, session, task, self._order.rate_limit)
             request = Request(
-                id=f"{self._clock.now_ms()}-{secrets.token_hex(2)}",
+                id=self._order.id or f"{self._clock.now_ms()}-{secrets.token_hex(2)}",
                 topics=self._order.topics,
                 start=self._order.start,
                 end=self._order.end,
@@ -209,6 +214,8 @@ class _Run:
         await session.connections.store.refresh()
         leases = list(session.connections.store.leases.values())
         print_report(self._printer, job, leases)
+        if job.state is not JobState.DONE:
+            say(f"backfill {job.id} is {job.state.value}: {job.cause}")
         return OK if job.state is JobState.DONE else FAILED
 
     async def _drive(
@@ -302,10 +309,19 @@ class _SparkLanes:
         return {"flow.max.bytes.per.second": str(max(1, limit // lanes))} if limit else {}
 
 
-# ---- for people
-
-
-def _check(order: BackfillOrder) -> None:
-    """Refuse wrong arguments before anything is opened."""
+def _begin(order: BackfillOrder) -> None:
+    """Refuse wrong arguments before anything is opened; end with the worker that started this process."""
     parse_boundary(order.start, "--from", "earliest")
     parse_boundary(order.end, "--to", "now")
+    if order.id:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 4096):
+        pass
+    # The worker is gone, and with it the reader of what is written here.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nothing, output)
+    os.kill(os.getpid(), signal.SIGTERM)

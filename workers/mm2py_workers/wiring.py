@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import permutations
+from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -40,6 +41,7 @@ from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
+from mm2py_workers.backfill_children import BackfillChildren
 from mm2py_workers.flow_watch import FlowWatch
 from mm2py_workers.flow_wiring import wire_flow
 from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes, host_starter
@@ -69,6 +71,7 @@ class Node:
     meters: tuple[FlowMeter, ...]
     clock: Clock
     place: WorkerPlace
+    backfills: BackfillChildren
 
     @property
     def maker(self) -> MirrorMaker:
@@ -92,7 +95,9 @@ class Node:
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
         self.place.close()
+        ending = asyncio.create_task(self.backfills.close())
         clean = await self.fleet.stop(timeout_s)
+        await ending
         await self.watch.close()
         await self.rest.stop()
         if self.served.parts.pool is not None:
@@ -178,15 +183,17 @@ def build_node(
         ),
         clock=clock,
     )
+    backfills = BackfillChildren(Path(config.path))
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     served = Served(
         herders=fleet.herders,
         parts=parts,
         fleet=fleet,
         property_problem=lambda name: property_problem(catalog, name),
+        backfills=backfills,
     )
     meters = tuple(metrics.flow(name) for name in flows)
-    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path))
+    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path), backfills)
 
 
 def processes_of(config: MirrorMakerConfig) -> int:
