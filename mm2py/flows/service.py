@@ -5,7 +5,7 @@ collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 from urllib.parse import urlsplit
@@ -92,7 +92,7 @@ class FlowParts:
 
     ``remote_refusal(flow, connector, properties)`` says why properties may not come from outside;
     ``names_a_secret`` looks at a key alone; ``property_problem`` says why a property would have no effect,
-    empty where it has one.
+    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all.
     """
 
     fleet: Fleet
@@ -102,6 +102,7 @@ class FlowParts:
     names_a_secret: Callable[[str], bool]
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
     property_problem: Callable[[str], str]
+    readers: Callable[[str], Sequence[str]]
 
 
 @final

@@ -172,6 +172,19 @@ def test_an_unknown_property_is_refused_with_the_near_one(rig: Rig) -> None:
     assert rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
 
 
+def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other_takes_it(
+    rig: Rig,
+) -> None:
+    key, reader = "emit.heartbeats.interval.seconds", "MirrorHeartbeatConnector"
+    reply = rig.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
+    assert (reply.status, f"set it on {reader}" in reply.message) == (400, True)
+    rig.files[AB] |= {reader: {"name": reader, "connector.class": reader}}
+    reply = rig.ask("PATCH", "/flows/A->B", body={"config": {key: "2", "topics": "orders"}})
+    assert reply.status == 200
+    changed = {it["key"] for it in reply.json["changes"]}
+    assert changed == {f"{reader}.{key}", f"{NAME}.topics"}
+
+
 # -- revisions
 
 
