@@ -27,6 +27,7 @@ from tests.integration.traffic import read
 __all__ = [
     "BackfillProcess",
     "Ended",
+    "RestoreProcess",
     "attempts",
     "command",
     "command_line",
@@ -167,7 +168,7 @@ class BackfillProcess:
         daemons = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _words(pid)]
         return [pid for pid in daemons if _parent(pid) in daemons]
 
-    def wait_copying(self, timeout_s: float = 180.0) -> None:
+    def wait_copying(self, timeout_s: float = 400.0) -> None:
         """Wait until a worker has claimed partitions."""
 
         def copies() -> bool:
@@ -211,6 +212,47 @@ class BackfillProcess:
             _signal(pid, signal.SIGSTOP)
         self._orphans += frozen[1:]
         return frozen
+
+
+class RestoreProcess:
+    """``mm2py restore`` in the background."""
+
+    def __init__(self, command: list[str], flow: Flow) -> None:
+        self._flow, self._frozen = flow, list[int]()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        REAPER.watch_process(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for pid in [*self._frozen, *_below(self._process.pid)]:
+            _signal(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+    def break_down(self, fault: str) -> None:
+        """Kill it with everything below, or freeze all of it."""
+        pids = [self._process.pid, *_below(self._process.pid)]
+        for pid in pids:
+            _signal(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        self._frozen = pids[1:] if fault == "frozen" else []
+
+    def thaw(self) -> None:
+        """Let what was frozen run, as long as its program takes to end."""
+        if self._frozen:
+            thaw(self._process.pid, *self._frozen)
+            self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; return the exit code."""
+        return self._process.wait(END_WITHIN_S)
 
 
 def attempts(flow: Flow, pid: int) -> list[Lease]:
