@@ -115,6 +115,7 @@ class Job:
     """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
 
     ``driver`` is the process that works on it or did last.
+    ``archive`` is what a restore reads in place of the source, empty for a backfill.
     """
 
     id: str
@@ -129,6 +130,7 @@ class Job:
     settings: tuple[SettingChange, ...] = ()
     cause: str = ""
     driver: str = ""
+    archive: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

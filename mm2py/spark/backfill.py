@@ -10,6 +10,8 @@ Invariants, tests of the same names:
 2. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
 3. A job that another driver is working on is left alone.
 4. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
+5. Of two drivers that begin at the same moment one is refused, and has changed nothing.
+6. A run copies, whatever was wanted of the one before it.
 """
 
 import asyncio
@@ -87,13 +89,14 @@ class DriverSupersededError(BackfillRefusedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What people asked for, as the job record keeps it."""
+    """What people asked for, as the job record keeps it; ``archive`` is that of a restore."""
 
     id: str
     topics: str
-    start: str
-    end: str
-    lanes: int
+    start: str = "earliest"
+    end: str = "now"
+    lanes: int = 1
+    archive: str = ""
 
 
 class BackfillFlow(Protocol):
@@ -161,11 +164,14 @@ class BackfillDriver:
 
     # ---- one run
 
-    async def claim(self) -> Job | None:
+    async def claim(self, archive: str | None = None) -> Job | None:
         """Become the only driver; return the job that another run left unfinished, None for none.
 
+        Args:
+            archive: of the restore that is to be run, empty for a backfill; None for any job.
+
         Raises:
-            BackfillRefusedError: another driver works on it.
+            BackfillRefusedError: another driver works on it, or what is unfinished is another job.
         """
         await self._store.refresh()
         job = self._store.job
@@ -174,10 +180,21 @@ class BackfillDriver:
                 f"backfill {job.id} of {self._name} is running",
                 remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
             )
+        seen = _drive(self._store.job)
         await self._insist(self._writer.claim)
         await self._store.refresh()
         job = self._known = self._store.job
-        return None if job is None or job.state.is_over else job
+        if _drive(job) != seen:
+            raise self._superseded(job)
+        if job is None or job.state.is_over:
+            return None
+        if archive not in (None, job.archive):
+            what = f"restore of {job.archive}" if job.archive else "backfill"
+            raise BackfillRefusedError(
+                f"the {what} {job.id} of {self._name} is unfinished",
+                remedy="run its command again, or end it with mm2py backfill cancel",
+            )
+        return job
 
     async def is_driven(self) -> bool:
         """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
@@ -305,6 +322,7 @@ class BackfillDriver:
             end=request.end,
             started_ms=self._clock.now_ms(),
             settings=plan.settings,
+            archive=request.archive,
         )
         return job, [
             Lease(
@@ -411,7 +429,7 @@ class BackfillDriver:
             return await self._release("cancelled")
         stopped = [it for it in self._store.leases.values() if it.state is LeaseState.RELEASED]
         if left or stopped:
-            first = (stopped or left)[0]
+            first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
             cause = (
                 STOPPED
                 if self._stopped
@@ -483,6 +501,12 @@ class BackfillDriver:
 
     # ---- records
 
+    def _superseded(self, newest: Job | None) -> DriverSupersededError:
+        identifier = "" if newest is None else f" {newest.id}"
+        return DriverSupersededError(
+            f"another driver has taken backfill{identifier} of {self._name} over"
+        )
+
     def _mine(self) -> Job:
         assert self._job is not None
         return self._job
@@ -515,9 +539,7 @@ class BackfillDriver:
                 await self._store.refresh()
                 newest = self._store.job
                 if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
-                    raise DriverSupersededError(
-                        f"another driver has taken backfill {newest.id} of {self._name} over"
-                    )
+                    raise self._superseded(newest)
             await self._writer.write(entries)
             self._known = mine or self._known
 

@@ -16,7 +16,13 @@ from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.boundaries import Boundary
-from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.offset_map import (
+    Page,
+    PartitionMap,
+    decode_page,
+    decode_page_key,
+    offset_map_topic,
+)
 from mm2py.mirror.source_offsets import (
     committed_offset,
     mirror_source_partition,
@@ -28,7 +34,14 @@ from mm2py.protocol.records import Record
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 
-__all__ = ["FlowTopics", "Known", "Survey", "known_copies"]
+__all__ = [
+    "REASONS",
+    "FlowTopics",
+    "Known",
+    "Survey",
+    "changed_settings",
+    "known_copies",
+]
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +80,14 @@ class Known:
     pages: Mapping[TopicPartition, Page]
 
     def resume(self, partition: TopicPartition) -> int:
-        """Return where the copy of a partition continues, -1 where there is none."""
-        page = self.pages.get(partition)
-        return max(self.positions.get(partition, -1), page.covered if page is not None else -1)
+        """Return where the copy of a partition continues, -1 where there is none.
+
+        As ``TaskOffsetMaps.resume``: a position that the map was not written with was set, or deleted, by an operator.
+        """
+        known, position = PartitionMap(self.pages.get(partition)), self.positions.get(partition, -1)
+        if not known.covered or position not in (known.position, known.covered):
+            return position
+        return max(position, known.covered)
 
     def target_end(self, partition: TopicPartition) -> int:
         """Return the target offset behind the newest copy of a partition, -1 where it is not known."""
@@ -175,7 +193,7 @@ class Survey:
                     resumes=known.has(partition),
                 )
             )
-        settings, notes = await self._settings(planned, copies)
+        settings, notes = await changed_settings(self._target, planned, copies)
         missing = [
             Refusal(name, -1, "the source has no such topic")
             for name in chosen
@@ -295,23 +313,24 @@ class Survey:
             )
             return {}
 
-    async def _settings(
-        self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
-    ) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
-        """Return what has to be changed on target topics, and what is only worth knowing."""
-        wanted = sorted({it.target_topic for it in planned if it.start < it.end})
-        configs = await self._target.describe_topic_configs([it for it in wanted if it in copies])
-        changes: list[SettingChange] = []
-        notes: list[str] = []
-        for topic in wanted:
-            entries = {entry.name: entry for entry in configs.get(topic, ())}
-            changes += _changes(topic, entries)
-            notes += _notes(topic, entries)
-            if topic not in copies:
-                notes.append(
-                    f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
-                )
-        return tuple(changes), tuple(notes)
+
+async def changed_settings(
+    target: Admin, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
+    """Return what has to be changed on target topics for a run, and what is only worth knowing."""
+    wanted = sorted({it.target_topic for it in planned if it.start < it.end})
+    configs = await target.describe_topic_configs([it for it in wanted if it in copies])
+    changes: list[SettingChange] = []
+    notes: list[str] = []
+    for topic in wanted:
+        entries = {entry.name: entry for entry in configs.get(topic, ())}
+        changes += _changes(topic, entries)
+        notes += _notes(topic, entries)
+        if topic not in copies:
+            notes.append(
+                f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
+            )
+    return tuple(changes), tuple(notes)
 
 
 def _placed(

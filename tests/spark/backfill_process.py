@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, cast
@@ -100,7 +100,7 @@ def command_line(flow: Flow, name: str, *options: str) -> Ended:
 
 
 class BackfillProcess:
-    """``mm2py backfill run`` in the background."""
+    """``mm2py backfill run``, or the command of other ``words``, in the background."""
 
     def __init__(
         self,
@@ -108,12 +108,13 @@ class BackfillProcess:
         *options: str,
         master: str = MASTER,
         environ: Mapping[str, str] | None = None,
+        words: Sequence[str] = ("backfill", "run"),
     ) -> None:
         self.flow = flow
         self._orphans: list[int] = []
         arguments = [str(flow.file), "--flow", flow_name(flow), "-o", "json", "--master", master]
         self._process = subprocess.Popen(
-            [MM2PY, "backfill", "run", *arguments, *options],
+            [MM2PY, *words, *arguments, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,8 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.errors import FatalError, RetriableError, ServerError
+from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
+from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
@@ -69,20 +70,22 @@ class BackfillSession:
         self.plan, self._clock = plan, clock
         self.name = plan.name
         self.connector: Mapping[str, str] = {}
+        self._copies = False
         self.connections = LaneConnections(plan.name, plan.props, clock)
         self._target = self.connections.cluster
         self._source: Cluster | None = None
         self._target_admin: Cluster | None = None
 
     async def __aenter__(self) -> "BackfillSession":
-        """Connect to both clusters.
+        """Connect to the target.
 
         Raises:
-            RetriableError: one of them does not answer.
+            RetriableError: it does not answer.
         """
         await self._target.connect()
-        self.connector = await source_connector(self.plan, self.connections.tables, self._clock)
-        self._source = await self._admin_cluster("source", self.name.source)
+        connector = await source_connector(self.plan, self.connections.tables, self._clock)
+        self._copies = connector is not None and enabled(connector)
+        self.connector = connector or self.plan.resolve(self.plan.connectors[SOURCE])
         self._target_admin = await self._admin_cluster("target", self.name.target)
         return self
 
@@ -95,7 +98,19 @@ class BackfillSession:
     # ---- what is there
 
     async def survey(self) -> Survey:
-        """Return what plans; reads which topics the flow copies."""
+        """Return what plans; connects to the source and reads which topics the flow copies.
+
+        Raises:
+            ConfigError: it does not copy.
+            RetriableError: the source does not answer.
+        """
+        if not self._copies:
+            raise ConfigError(
+                f"flow {self.name} is not enabled, or was deleted over REST",
+                remedy=f"set {self.name}.enabled = true, or create it with POST /flows",
+            )
+        if self._source is None:
+            self._source = await self._admin_cluster("source", self.name.source)
         source = self._admin("source")
         config = self.connector
         options = parse_config(MirrorSourceConfig, config)
@@ -150,7 +165,7 @@ class BackfillSession:
         return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does."""
+        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
         worker = self.plan.worker
         offsets = HostedOffsets(
             self.connections.tables,
@@ -162,7 +177,7 @@ class BackfillSession:
                 {
                     source_offset_key(
                         SOURCE, mirror_source_partition(self.name.source, partition)
-                    ): source_offset_value(source_offset(position - 1))
+                    ): None if position < 0 else source_offset_value(source_offset(position - 1))
                     for partition, position in positions.items()
                 }
             )
@@ -192,6 +207,11 @@ class BackfillSession:
             self.plan.worker.offset_storage_topic,
             read_committed=committed or self.plan.worker.exactly_once,
         )
+
+    @property
+    def target(self) -> Admin:
+        """Administration of the target."""
+        return self._admin("target")
 
     def _admin(self, side: str) -> Admin:
         cluster = self._source if side == "source" else self._target_admin

@@ -33,7 +33,7 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
             driver="w/78/c3",
         ),
         b"job",
-        b'\x01{"beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","lanes":4,"run":2,"settings":[{"before":"604800000",'
+        b'\x01{"archive":"","beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","lanes":4,"run":2,"settings":[{"before":"604800000",'
         b'"during":"-1","name":"retention.ms","topic":"A.orders"}],"start":"earliest","started_ms":1700000000000,'
         b'"state":"RUNNING","topics":"orders.*"}',
     ),
