@@ -21,6 +21,7 @@ from mm2py.types import TopicPartition
 __all__ = [
     "BACKFILL_VERSION",
     "BackfillRecord",
+    "CopyAgain",
     "Job",
     "JobState",
     "Lease",
@@ -118,6 +119,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyAgain:
+    """A copy that is made again from the start of its lease on: its target topic, and where that log ended when it was compared.
+
+    ``deletes``: its records ``below`` that offset (-1: not known yet) are deleted before.
+    """
+
+    topic: str
+    compared_to: int
+    deletes: bool = False
+    below: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
 
@@ -138,11 +152,17 @@ class Lease:
     target_end: int = -1
     bytes: int = 0
     cause: str = ""
+    again: CopyAgain | None = None
 
     @property
     def source(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def copy(self) -> TopicPartition:
+        """The target partition of a copy that is made again."""
+        return TopicPartition("" if self.again is None else self.again.topic, self.partition)
 
     @property
     def records(self) -> int:

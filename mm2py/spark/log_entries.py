@@ -6,7 +6,6 @@ whole was never decoded.
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from itertools import islice
 from typing import NamedTuple, final
 
 from mm2py.errors import ProtocolError
@@ -15,7 +14,16 @@ from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_bytes import damaged, read_varint, walk
 from mm2py.spark.digests import SequenceDigest, record_hash
 
-__all__ = ["Entry", "Fields", "LogSide", "OffsetRange", "entries_of", "fields_of", "same_bytes"]
+__all__ = [
+    "Entry",
+    "Fields",
+    "LogSide",
+    "OffsetRange",
+    "entries_of",
+    "fields_of",
+    "pass_equal",
+    "same_bytes",
+]
 
 
 class OffsetRange(NamedTuple):
@@ -87,17 +95,15 @@ class LogSide:
 
     def take(self, count: int) -> list[Entry]:
         """Take the next entries, which ``ensure`` has decoded."""
-        taken = list(islice(self.entries, count))
-        for _ in taken:
-            self.entries.popleft()
-        self.fold(taken)
+        taken = self.pop(count)
+        if self.digest is not None:
+            self.digest = self.digest.add_all(record_hash(it.timestamp, it.body) for it in taken)
         return taken
 
-    def fold(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the digest, if there is one."""
-        if self.digest is not None:
-            for entry in entries:
-                self.digest = self.digest.add(record_hash(entry.timestamp, entry.body))
+    def pop(self, count: int) -> list[Entry]:
+        """Take the next entries without the digest."""
+        entries = self.entries
+        return [entries.popleft() for _ in range(count)]
 
     async def _load(self) -> bool:
         while not self._batches:
@@ -107,6 +113,17 @@ class LogSide:
             wanted, batches = piece
             self._batches += ((wanted, batch) for batch in batches)
         return True
+
+
+def pass_equal(one: LogSide, other: LogSide, count: int, *, same_stamps: bool) -> None:
+    """Take entries that are equal; where their timestamps are too, each is hashed once for both digests."""
+    if one.digest is None or other.digest is None or not same_stamps:
+        one.take(count)
+        other.take(count)
+        return
+    other.pop(count)
+    hashes = [record_hash(it.timestamp, it.body) for it in one.pop(count)]
+    one.digest, other.digest = one.digest.add_all(hashes), other.digest.add_all(hashes)
 
 
 def entries_of(batch: LogBatch) -> list[Entry]:

@@ -37,8 +37,9 @@ from mm2py.spark.archive_format import (
     topic_of,
 )
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.compare import CompareRules, compare
+from mm2py.spark.compare import compare
 from mm2py.spark.dealing import answers_of
+from mm2py.spark.differences import CompareRules
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.log_entries import LogSide, OffsetRange, entries_of
 from mm2py.spark.reading import connected

@@ -1,22 +1,18 @@
 """What the commands of ``mm2py backfill`` do: survey, Spark session, driver, progress, report.
 
-Flow: ``BackfillOrder`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or a Spark session -> ``BackfillDriver.run`` with
-``_SparkLanes`` -> report. A stop signal ends the lanes in order; the next run continues.
+Flow: ``BackfillOrder`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or ``SparkRun`` with a ``BackfillDriver`` -> report.
 """
 
 import asyncio
-import logging
 import os
 import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.definitions import parse_config
 from mm2py.mirror.backfills import Job, JobState, Wanted
 from mm2py.spark.backfill import (
     BackfillDriver,
@@ -26,29 +22,27 @@ from mm2py.spark.backfill import (
     without_driver,
 )
 from mm2py.spark.plan import Plan
-from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
 from mm2py.spark.survey import Survey, parse_boundary
-from mm2py.types import TopicPartition
-from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_commands import REFUSED
 from mm2py_workers.backfill_flow import BackfillSession, flow_plan
-from mm2py_workers.backfill_lane import BackfillLane, run_backfill_lane
+from mm2py_workers.backfill_spark import SparkRun, new_id
 from mm2py_workers.backfill_views import (
     partition_text,
     print_nothing,
     print_plan,
     print_report,
-    show_progress,
 )
 from mm2py_workers.output import FAILED, OK, Printer, say
-from mm2py_workers.signals import StopSignal
 
-__all__ = ["BackfillOrder", "make_wish", "run_backfill", "show_plan", "show_status"]
-
-log = logging.getLogger(__name__)
-
-STOP_WITHIN_S: Final = 40.0
-"""How long lanes may take to stop in order before Spark cancels them."""
+__all__ = [
+    "BackfillOrder",
+    "driver_of",
+    "make_wish",
+    "refuse",
+    "run_backfill",
+    "show_plan",
+    "show_status",
+]
 
 _CORES: Final = re.compile(r"local\[(\d+)")
 
@@ -118,7 +112,7 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
         if store.job is None:
             return print_nothing(str(session.name), printer)
         job = store.job
-        if job.state.is_copied and not await _driver(session, SYSTEM_CLOCK).is_driven():
+        if job.state.is_copied and not await driver_of(session, SYSTEM_CLOCK).is_driven():
             job = without_driver(job)
         await store.refresh()
         print_report(printer, job, list(store.leases.values()))
@@ -135,7 +129,7 @@ async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) ->
         if not await session.has_topic():
             raise BackfillRefusedError(f"there was no backfill of {session.name}")
         await session.open_topic()
-        driver = _driver(session, SYSTEM_CLOCK)
+        driver = driver_of(session, SYSTEM_CLOCK)
         await driver.wish(wanted)
         store = session.connections.store
         if wanted is Wanted.CANCEL:
@@ -149,7 +143,8 @@ async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) ->
         return OK
 
 
-def _driver(session: BackfillSession, clock: Clock) -> BackfillDriver:
+def driver_of(session: BackfillSession, clock: Clock) -> BackfillDriver:
+    """Return the driver of a flow whose backfill topic is open."""
     name = str(session.name)
     return BackfillDriver(
         session.connections.store,
@@ -174,132 +169,39 @@ class _Run:
             survey = await session.survey()
             plan = await self._order.plan(survey)
             await session.open_topic()
-            driver = _driver(session, self._clock)
+            driver = driver_of(session, self._clock)
             job = await driver.claim()
             if job is not None:
                 say(f"backfill {job.id} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
             elif plan.refused:
-                return self._refuse(plan)
+                return refuse(plan, self._printer)
             task = await session.prepare_topics()
             if job is None:
                 # Topics that were just created have configs to look at.
                 plan = await self._order.plan(survey)
                 if plan.refused:
-                    return self._refuse(plan)
+                    return refuse(plan, self._printer)
             return await self._copy(driver, plan, task)
 
     async def _copy(self, driver: BackfillDriver, plan: Plan, task: Mapping[str, str]) -> int:
-        session = self._session
-        opened = await asyncio.to_thread(
-            open_session, self._order.master, name=f"mm2py backfill {session.name}"
+        session, order = self._session, self._order
+        spark = SparkRun(session, driver, self._printer, clock=self._clock)
+        job = await spark.run(
+            plan,
+            task,
+            Request(
+                id=new_id(self._clock),
+                topics=order.topics,
+                start=order.start,
+                end=order.end,
+                lanes=1,
+            ),
+            master=order.master,
+            rate_limit=order.rate_limit,
         )
-        try:
-            lanes = _SparkLanes(opened, session, task, self._order.rate_limit)
-            request = Request(
-                id=f"{self._clock.now_ms()}-{secrets.token_hex(2)}",
-                topics=self._order.topics,
-                start=self._order.start,
-                end=self._order.end,
-                lanes=opened.slots,
-            )
-            job = await self._drive(driver, plan, request, lanes)
-        finally:
-            await asyncio.to_thread(opened.close)
-        await session.connections.store.refresh()
-        leases = list(session.connections.store.leases.values())
-        print_report(self._printer, job, leases)
+        print_report(self._printer, job, list(session.connections.store.leases.values()))
         return OK if job.state is JobState.DONE else FAILED
-
-    async def _drive(
-        self, driver: BackfillDriver, plan: Plan, request: Request, lanes: "_SparkLanes"
-    ) -> Job:
-        with StopSignal() as stop:
-            running = asyncio.create_task(driver.run(plan, request, lanes))
-            stopping = asyncio.create_task(stop.wait())
-            progress = asyncio.create_task(
-                show_progress(self._session.connections.store, self._printer, self._clock)
-            )
-            try:
-                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not running.done():
-                    say(
-                        "stopping: lanes store what is copied; run the same command again to continue"
-                    )
-                    await driver.stop()
-                    await asyncio.wait({running}, timeout=STOP_WITHIN_S)
-                    if not running.done():
-                        lanes.cancel()
-                return await running
-            finally:
-                for task in (stopping, progress):
-                    task.cancel()
-                await asyncio.gather(stopping, progress, return_exceptions=True)
-
-    def _refuse(self, plan: Plan) -> int:
-        if self._printer.is_table:
-            for it in plan.refused:
-                say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
-        else:
-            self._printer.document(
-                {"state": "REFUSED", "refused": [asdict(it) for it in plan.refused]}
-            )
-        return REFUSED
-
-
-@final
-class _SparkLanes:
-    """Implements ``mm2py.spark.backfill.Lanes``."""
-
-    def __init__(
-        self,
-        opened: OpenSession,
-        session: BackfillSession,
-        task: Mapping[str, str],
-        rate_limit: int,
-    ) -> None:
-        self._opened, self._session, self._task = opened, session, task
-        self._rate_limit = rate_limit
-        self._tag = f"mm2py-backfill-{secrets.token_hex(4)}"
-
-    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
-        """Run every lane to its end."""
-        name = self._session.name
-        specs = [
-            asdict(
-                BackfillLane(
-                    source=name.source,
-                    target=name.target,
-                    job=job.id,
-                    run=job.run,
-                    lane=number,
-                    worker=self._session.plan.props,
-                    connector=self._session.connector,
-                    task={**self._task, **self._rate(len(lanes))},
-                    partitions=[(it.topic, it.partition) for it in lane],
-                    log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
-                )
-            )
-            for number, lane in enumerate(lanes)
-        ]
-        await asyncio.to_thread(
-            run_lanes,
-            self._opened.spark,
-            run_backfill_lane,
-            specs,
-            tag=self._tag,
-            description=f"{name} backfill {job.id}",
-        )
-
-    def cancel(self) -> None:
-        """Let Spark kill lanes that did not stop in order."""
-        cancel_lanes(self._opened.spark, self._tag)
-
-    def _rate(self, lanes: int) -> dict[str, str]:
-        """Share the limit among lanes; without one of its own a backfill has the flow's."""
-        options = parse_config(MirrorSourceConfig, self._session.connector)
-        limit = self._rate_limit or options.flow_max_bytes_per_second
-        return {"flow.max.bytes.per.second": str(max(1, limit // lanes))} if limit else {}
 
 
 # ---- for people
@@ -309,3 +211,13 @@ def _check(order: BackfillOrder) -> None:
     """Refuse wrong arguments before anything is opened."""
     parse_boundary(order.start, "--from", "earliest")
     parse_boundary(order.end, "--to", "now")
+
+
+def refuse(plan: Plan, printer: Printer) -> int:
+    """Print what the checks refuse; return the exit code."""
+    if printer.is_table:
+        for it in plan.refused:
+            say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
+    else:
+        printer.document({"state": "REFUSED", "refused": [asdict(it) for it in plan.refused]})
+    return REFUSED

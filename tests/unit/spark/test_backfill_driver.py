@@ -59,6 +59,9 @@ class Flow:
         self.protocol = "mm2py-sessioned"
         self.positions: dict[TopicPartition, int] = {}
         self.set: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.deleted: dict[TopicPartition, int] = {}
+        self.cuts: dict[TopicPartition, tuple[int, int]] = {}
         self.fenced: list[str] = []
         self.altered: list[tuple[str, str, str | None]] = []
 
@@ -76,6 +79,15 @@ class Flow:
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         self.set |= positions
+
+    async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {it: self.ends[it] for it in copies}
+
+    async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
+        self.deleted |= ends
+
+    async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        self.cuts |= places
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
         self.fenced += transactional_ids
