@@ -57,6 +57,7 @@ class Proof:
 
 
 _ADAPTER: Final = TypeAdapter(Proof)
+_KEPT: Final = TypeAdapter(dict[str, object])
 
 
 def to_commit(proofs: Mapping[TopicPartition, Proof]) -> list[OffsetToCommit]:
@@ -79,11 +80,11 @@ def proofs_of(
     found: dict[TopicPartition, Proof] = {}
     for offset in committed.values():
         try:
-            document: object = json.loads(offset.metadata or "")
-            if not isinstance(document, dict) or document.pop("v", 0) != VERSION:
+            kept = _KEPT.validate_json(offset.metadata)
+            if kept.pop("v", 0) != VERSION:
                 continue
-            proof = _ADAPTER.validate_python(document)
-        except (ValueError, ValidationError):
+            proof = _ADAPTER.validate_python(kept)
+        except ValidationError:
             continue
         if proof.target_to == offset.offset:
             found[proof.source] = proof

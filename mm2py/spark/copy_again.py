@@ -47,7 +47,9 @@ class CopiesAgain(Protocol):
 async def with_log_ends(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
     """Return leases with what is to be deleted of their copies; written before ``go_back``, so that each run deletes the same."""
     waiting = {it.copy: it for it in leases if it.again is not None and it.again.deletes}
-    ends = await target.log_ends(waiting) if waiting else {}
+    if not waiting:
+        return list(leases)
+    ends = await target.log_ends(waiting)
     return [
         replace(it, again=replace(it.again, below=ends[it.copy]))
         if it.again is not None and it.again.deletes and it.again.below < 0

@@ -5,8 +5,8 @@ whole was never decoded.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, NamedTuple, cast, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.compression import decompress
@@ -49,6 +49,12 @@ class Fields(NamedTuple):
     headers: bytes
 
 
+_entry: Final = cast(
+    "Callable[[type[Entry], tuple[int, int, bytes]], Entry]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType] # of any members
+)
+"""Makes an entry in half the time of its constructor."""
+
 Piece = tuple[OffsetRange, Sequence[LogBatch]]
 
 
@@ -88,9 +94,11 @@ class LogSide:
                 return False
             wanted, batch = self._batches.popleft()
             self.broker_stamped = self.broker_stamped or batch.is_log_append
-            self.entries += (
-                entry for entry in entries_of(batch) if wanted.first <= entry.offset < wanted.end
-            )
+            first, end = wanted
+            entries = entries_of(batch)
+            if batch.base_offset < first or end <= batch.last_offset:
+                entries = [it for it in entries if first <= it.offset < end]
+            self.entries += entries
         return True
 
     def take(self, count: int) -> list[Entry]:
@@ -142,10 +150,13 @@ def entries_of(batch: LogBatch) -> list[Entry]:
     offsets = [at for start, count in batch.runs for at in range(start, start + count)]
     stamp = batch.max_timestamp if batch.is_log_append else None
     return [
-        Entry(
-            offsets[delta] if offsets else base + delta,
-            first + stamp_delta if stamp is None else stamp,
-            payload[start:end],
+        _entry(
+            Entry,
+            (
+                offsets[delta] if offsets else base + delta,
+                first + stamp_delta if stamp is None else stamp,
+                payload[start:end],
+            ),
         )
         for stamp_delta, delta, start, end in spans
     ]

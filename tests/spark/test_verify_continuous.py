@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
@@ -72,7 +72,7 @@ class Proving:
 
 
 @contextmanager
-def proving(flow: Flow) -> Iterator[Proving]:
+def proving(flow: Flow) -> Generator[Proving]:
     name = f"{flow.source_alias}->{flow.target_alias}"
     arguments = ["--flow", name, "--continuous", "--every", "0.3", "-o", "json"]
     process = subprocess.Popen(

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +13,7 @@ from typing import Final, cast
 
 import pytest
 
+from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_map import Segment, offset_map_topic
 from mm2py.spark.reading import ask_cluster
@@ -20,12 +23,15 @@ from mm2py.types import ClusterAlias, TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession, flow_plan
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.traffic import Sent, read, wait_for_copy, write
+from tests.integration.traffic import Sent, ends, read, wait_for_copy, write
+from tests.spark.backfill_process import command as backfill
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 Unique = Callable[[str], str]
+SLOW_FLOW: Final = {"flow.max.bytes.per.second": "100000"}
+"""A repair has this limit too: one of 2,000 records takes seconds, so that it can be killed."""
 OLD_MS: Final = 1_600_000_000_000
 """Older than any retention: a copy that is made again must not be deleted by it."""
 
@@ -35,8 +41,8 @@ def verify(flow: Flow, *options: str) -> tuple[int, dict[str, object], str]:
     common = ("--flow", name, "--master", "local[2]", "-o", "json")
     command = [COMMAND, "verify", str(flow.file), *common, *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ended.stdout, ended.stderr
-    return ended.returncode, cast("dict[str, object]", json.loads(ended.stdout)), ended.stderr
+    report: object = json.loads(ended.stdout or "{}")
+    return ended.returncode, cast("dict[str, object]", report), ended.stderr
 
 
 def rows(report: Mapping[str, object], member: str) -> Sequence[Mapping[str, object]]:
@@ -45,7 +51,8 @@ def rows(report: Mapping[str, object], member: str) -> Sequence[Mapping[str, obj
 
 def records(count: int, first: int = 0, partition: int = 0) -> list[Sent]:
     return [
-        Sent(partition, b"v%d" % n, b"k%d" % n, (), OLD_MS + n) for n in range(first, first + count)
+        Sent(partition, b"v%d" % n + bytes(200), b"k%d" % n, (), OLD_MS + n)
+        for n in range(first, first + count)
     ]
 
 
@@ -59,10 +66,11 @@ def copied(
 ) -> tuple[Flow, str]:
     """A flow that has copied 2,000 old records of each of two partitions, and was stopped."""
     topic = unique("repaired")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
+    flow = write_flow(tmp_path, region_a, region_b, topic, SLOW_FLOW)
     for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
         create_topic(region, name, 2, config={"retention.ms": "-1"})
-    write(region_a, topic, [*records(2_000), *records(2_000, partition=1)])
+    history = [*records(2_000), *records(2_000, partition=1)]
+    write(region_a, topic, history, batch_num_messages=50)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         wait_for_copy(mirror, flow, topic)
@@ -151,3 +159,41 @@ def test_a_copy_with_foreign_records_is_made_again_beside_a_running_flow_only_wi
     assert made_again[1] == truth[1], "the other partition was left alone"
     code, report, errors = verify(flow)
     assert (code, report["checked_records"]) == (0, 4_300), errors
+
+
+def test_a_repair_that_was_killed_is_continued_by_the_next_backfill_and_doubles_nothing(
+    copied: tuple[Flow, str],
+) -> None:
+    flow, topic = copied
+    copy = flow.remote(topic)
+    write(flow.target, copy, [Sent(0, b"foreign")])
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    options = ("--flow", name, "--master", "local[2]", "--repair", "--delete-copies", "-o", "json")
+    process = subprocess.Popen(
+        [COMMAND, "verify", str(flow.file), *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    REAPER.watch_process(process.pid)
+    try:
+        until(
+            lambda: ends(flow.target, copy).get(0, 0) > 2_001 + 200 or process.poll() is not None,
+            200,
+            "records are copied again",
+        )
+        assert process.poll() is None, "it was faster"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        REAPER.forget_process(process.pid)
+    assert ends(flow.target, copy)[0] < 4_001
+    code, report, errors = verify(flow, "--repair")
+    assert code == 3, (report, errors)
+    ended = backfill(flow, "run", "--master", "local[2]")
+    assert ended.code == 0, ended.err
+    made_again = read(flow.target, copy)
+    assert made_again[0].records == read(flow.source, topic)[0].records
+    assert made_again[0].offsets == list(range(2_001, 4_001))
+    code, report, errors = verify(flow)
+    assert (code, report["equal"]) == (0, True), errors

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import cast, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.backfills import CopyAgain, Lease
@@ -134,9 +134,7 @@ def _source(row: Row) -> TopicPartition:
 
 
 def _advice(row: Row) -> Row:
-    found = row["repair"]
-    assert isinstance(found, Mapping)
-    return found
+    return cast("Row", row["repair"])
 
 
 def _copy_again(row: Row) -> CopyAgain:

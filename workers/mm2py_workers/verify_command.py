@@ -131,8 +131,8 @@ def _repaired(
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
     ]
-    after = verify(done) if done else {"partitions": [], "differences": []}
-    return repaired_report(found, after, repairs)
+    nothing: dict[str, object] = {"partitions": [], "differences": []}
+    return repaired_report(found, verify(done) if done else nothing, repairs)
 
 
 def exit_code(report: Mapping[str, object]) -> int:
