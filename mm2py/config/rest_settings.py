@@ -127,6 +127,11 @@ class RestSettings:
         return frozenset(self.options.rest_config_providers_allow)
 
     @property
+    def spark_masters(self) -> frozenset[str]:
+        """Spark masters that may be named over REST."""
+        return frozenset(self.options.rest_spark_masters)
+
+    @property
     def read_only_users(self) -> frozenset[str]:
         """Who may only read."""
         return frozenset(self.options.rest_read_only_users)

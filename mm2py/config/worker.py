@@ -149,6 +149,15 @@ class RestOptions(ConfigModel):
         tuple[str, ...],
         Option(_LIST, "Config providers that configs sent over REST may use.", ours=True),
     ] = ()
+    rest_spark_masters: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST,
+            "Spark masters that a backfill planned over REST may run on, beside those of the worker's machine; their tasks "
+            "get the flow's credentials.",
+            ours=True,
+        ),
+    ] = ()
     rest_insecure: Annotated[
         bool,
         Option(_BOOLEAN, "Serve other machines without authentication.", ours=True),

@@ -16,7 +16,14 @@ from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import RequestTimedOutError
 from mm2py.flows.graph import FlowNode, copies
 from mm2py.flows.service import FlowParts
-from mm2py.flows.states import FlowWork, assigned_tasks, enabled, read_flow, state_name
+from mm2py.flows.states import (
+    FlowWork,
+    assigned_tasks,
+    enabled,
+    read_flow,
+    state_name,
+    unfinished_backfill,
+)
 from mm2py.flows.views import ChangeView, change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_overrides import Presence, state_key
@@ -177,10 +184,17 @@ class FlowChanges:
         return result
 
     async def delete(self, request: Request) -> ChangeResult:
-        """Delete a flow; its connectors go, positions stay."""
+        """Delete a flow; its connectors go, positions stay.
+
+        Raises:
+            ConflictError: lanes of a backfill copy for it.
+        """
         edit = deleted(self._parts.fleet.file(request.flow))
 
-        async def plan(_node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> Change:
+            job = unfinished_backfill(node.herder)
+            if job is not None:
+                raise ConflictError(f"backfill {job.id} is {job.state.value}: cancel it first")
             return Change(action="delete", target=str(request.flow), edit=edit)
 
         return await self._turn(request, plan)

@@ -21,7 +21,7 @@ from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
 from mm2py.flows.flow_proofs import ProofView
 from mm2py.flows.graph import FlowNode
-from mm2py.flows.states import assigned_now, read_flow
+from mm2py.flows.states import assigned_now, read_flow, unfinished_backfill
 from mm2py.flows.views import (
     ConfigView,
     CopyName,
@@ -231,6 +231,10 @@ class FlowService:
         node = self._node(flow)
         work = read_flow(node.herder)
         view = flow_view(flow, work, members, node.overrides, self._parts.mask)
+        backfill = unfinished_backfill(node.herder)
+        if backfill is not None:
+            note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions whatever the state of the flow"
+            view = replace(view, notes=(*view.notes, note))
         since = self._parts.fleet.since(flow)
         known = since is not None and since.state == view.state
         return replace(view, since_ms=since.at_ms) if since is not None and known else view

@@ -11,6 +11,7 @@ from typing import Final
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.mirror_options import TOPICS
+from mm2py.mirror.backfills import Job
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.errors import NotFoundError
@@ -26,6 +27,7 @@ __all__ = [
     "enabled",
     "read_flow",
     "state_name",
+    "unfinished_backfill",
 ]
 
 DEGRADED: Final = "DEGRADED"
@@ -46,6 +48,13 @@ _NO_TOPIC: Final = "matches no topic: no topic of the source matches topics={}"
 def enabled(config: Mapping[str, str | None]) -> bool:
     """Tell whether a source connector with this config copies topics."""
     return parse_boolean_leniently(config.get("enabled"), absent=True)
+
+
+def unfinished_backfill(herder: Herder) -> Job | None:
+    """Return the backfill that has partitions of a flow, as it is shown; None for none."""
+    store = herder.backfills
+    job = None if store is None or not store.live else store.shown_job
+    return None if job is None or job.state.is_over else job
 
 
 def state_name(work: WorkState | None) -> str:

@@ -114,7 +114,8 @@ class FlowView:
 
     ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
     ``enabled`` only heartbeats run. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
-    state was first seen (ms since the epoch). ``notes``: the flow is in order, but has nothing to copy yet.
+    state was first seen (ms since the epoch). ``notes``: the flow is in order, but has nothing to copy yet, or leaves
+    partitions to a backfill.
     """
 
     flow: str

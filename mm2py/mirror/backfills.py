@@ -4,7 +4,8 @@ Flow: ``Job``, ``Lease``, ``Wish``, ``Notice`` -> ``encode_backfill`` -> the top
 ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
 
 Each key has one kind of writer, so that no record overwrites another program's: the job is its driver's, a lease the driver's
-before and after a run and its lane's during one, the wish belongs to people, a notice to one worker of the live flow.
+before and after a run and its lane's during one, the wish belongs to people (a run that they start takes a pause back), a notice to one
+worker of the live flow, an order to the worker that leads it.
 """
 
 import json
@@ -19,7 +20,9 @@ from mm2py.errors import ProtocolError
 from mm2py.types import TopicPartition
 
 __all__ = [
+    "ALIVE_S",
     "BACKFILL_VERSION",
+    "BEAT_S",
     "BackfillRecord",
     "CopyAgain",
     "Job",
@@ -27,6 +30,7 @@ __all__ = [
     "Lease",
     "LeaseState",
     "Notice",
+    "Order",
     "SettingChange",
     "Wanted",
     "Wish",
@@ -37,6 +41,12 @@ __all__ = [
 ]
 
 BACKFILL_VERSION: Final = 1
+
+BEAT_S: Final = 2.0
+"""How often a driver writes that it lives."""
+
+ALIVE_S: Final = 4 * BEAT_S
+"""A driver whose beat does not rise for so long is dead, or frozen: it is fenced."""
 
 
 def backfill_topic(source_alias: str) -> str:
@@ -103,7 +113,11 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far."""
+    """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
+
+    ``driver`` is the process that works on it or did last.
+    ``archive`` is what a restore reads in place of the source, empty for a backfill.
+    """
 
     id: str
     state: JobState
@@ -116,6 +130,8 @@ class Job:
     started_ms: int = 0
     settings: tuple[SettingChange, ...] = ()
     cause: str = ""
+    driver: str = ""
+    archive: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +181,11 @@ class Lease:
         return TopicPartition("" if self.again is None else self.again.topic, self.partition)
 
     @property
+    def left(self) -> int:
+        """Source offsets that a lane has still to copy."""
+        return max(0, self.end - self.position) if self.state.keeps_live_out else 0
+
+    @property
     def records(self) -> int:
         """Records on the target: its partition has no other writer meanwhile."""
         return max(0, self.target_end - self.target_start) if self.target_start >= 0 else 0
@@ -186,24 +207,46 @@ class Notice:
     offset: int
 
 
-BackfillRecord = Job | Lease | Wish | Notice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A backfill that was planned over REST; its job, if one was begun, has the same id.
+
+    ``worker`` is the one whose child process drives it or did last, empty before the first start; ``cause`` and ``log`` are why
+    that process ended before its time, and the last lines it wrote.
+    """
+
+    id: str
+    topics: str = ""
+    start: str = "earliest"
+    end: str = "now"
+    rate_limit: int = 0
+    master: str = ""
+    by: str = ""
+    at_ms: int = 0
+    worker: str = ""
+    cause: str = ""
+    log: tuple[str, ...] = ()
+
+
+BackfillRecord = Job | Lease | Wish | Notice | Order
 
 _ADAPTERS: Final[Mapping[str, TypeAdapter[BackfillRecord]]] = {
     "job": TypeAdapter(Job),
     "lease": TypeAdapter(Lease),
     "notice": TypeAdapter(Notice),
+    "order": TypeAdapter(Order),
     "wish": TypeAdapter(Wish),
 }
 
 
 def backfill_key(record: BackfillRecord) -> str:
-    """Return ``job``, ``wish``, ``lease:<topic>:<partition>`` or ``notice:<worker>``."""
+    """Return ``job``, ``wish``, ``order``, ``lease:<topic>:<partition>`` or ``notice:<worker>``."""
     match record:
         case Lease(topic=topic, partition=partition):
             return f"lease:{topic}:{partition}"
         case Notice(worker=worker):
             return f"notice:{worker}"
-        case Job() | Wish():
+        case Job() | Wish() | Order():
             return type(record).__name__.lower()
 
 

@@ -1,17 +1,40 @@
-"""Bodies of ``/flows`` beside the views, for validation and the OpenAPI document.
+"""Bodies of ``/flows`` and ``/backfills`` beside the views, for validation and the OpenAPI document.
 
 Flow: JSON object -> model -> plain values. Unknown members are refused.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
+from mm2py.config.java_regex import JavaPattern
+from mm2py.errors import Mm2pyError
 from mm2py.flows.changes import SOURCE, Patches
+from mm2py.mirror.backfills import Order
+from mm2py.mirror.boundaries import parse_boundary
 from mm2py.runtime.herder.errors import HerderError
 
-__all__ = ["ErrorBody", "FlowCreation", "FlowPatch", "NewFlow", "flow_creation", "flow_patch"]
+__all__ = [
+    "BackfillRequest",
+    "ErrorBody",
+    "FlowCreation",
+    "FlowPatch",
+    "NewFlow",
+    "backfill_request",
+    "body_schema",
+    "flow_creation",
+    "flow_patch",
+]
 
 UNPROCESSABLE = 422
 
@@ -64,6 +87,75 @@ class FlowCreation(FlowPatch):
     target: _Alias = Field(description="alias of the cluster to copy to")
 
 
+@contextmanager
+def _as_value_error() -> Generator[None]:
+    """Let pydantic name the member that one of our errors is about."""
+    try:
+        yield
+    except Mm2pyError as error:
+        raise ValueError(str(error)) from None
+
+
+class BackfillRequest(BaseModel):
+    """A backfill to plan; everything but the flow as the options of ``mm2py backfill plan``."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"flow": "A->B", "topics": "orders.*", "rate_limit": 50_000_000}]
+        },
+    )
+
+    flow: Annotated[str, Field(min_length=1, max_length=600)] = Field(
+        description="the flow, `A->B`", examples=["A->B"]
+    )
+    topics: Annotated[str, Field(max_length=65_536)] = Field(
+        default="", description="source topics, a Java pattern; empty: all topics of the flow"
+    )
+    start: Annotated[str, Field(max_length=100)] = Field(
+        default="earliest",
+        alias="from",
+        description="`earliest`, a timestamp (ISO 8601, or ms since the epoch) or `offset:N`; where nothing is copied yet",
+    )
+    end: Annotated[str, Field(max_length=100)] = Field(
+        default="now", alias="to", description="`now`, a timestamp or `offset:N` (exclusive)"
+    )
+    rate_limit: Annotated[int, Field(strict=True, ge=0, le=(1 << 53) - 1)] = Field(
+        default=0, description="bytes per second of all lanes together; 0: the flow's own limit"
+    )
+    master: Annotated[str, Field(max_length=1_000)] = Field(
+        default="",
+        description="Spark master: `local[N]`, or one of `rest.spark.masters`; empty: all cores of the leader's machine",
+    )
+
+    @field_validator("topics")
+    @classmethod
+    def _is_pattern(cls, text: str) -> str:
+        with _as_value_error():
+            JavaPattern(text)
+        return text
+
+    @field_validator("start", "end")
+    @classmethod
+    def _is_boundary(cls, text: str, info: ValidationInfo) -> str:
+        name, edge = ("from", "earliest") if info.field_name == "start" else ("to", "now")
+        with _as_value_error():
+            parse_boundary(text, name, edge)
+        return text
+
+    def order(self, by: str) -> Order:
+        """Return what is asked for; its id is given later."""
+        return Order(
+            id="",
+            topics=self.topics,
+            start=self.start,
+            end=self.end,
+            rate_limit=self.rate_limit,
+            master=self.master,
+            by=by,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class NewFlow:
     """What ``POST /flows`` asks for."""
@@ -93,6 +185,21 @@ def flow_creation(value: object) -> NewFlow:
     """
     found = _read(FlowCreation, value)
     return NewFlow(found.source, found.target, _patches(found))
+
+
+def backfill_request(value: object) -> BackfillRequest:
+    """Return what a body asks for.
+
+    Raises:
+        HerderError: 422, the body is no ``BackfillRequest``.
+    """
+    return _read(BackfillRequest, value)
+
+
+def body_schema(model: type[BaseModel]) -> dict[str, object]:
+    """Return the part of an operation's description that is about its body."""
+    schema = model.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 _Body = TypeVar("_Body", bound=BaseModel)

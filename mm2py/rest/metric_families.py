@@ -15,12 +15,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mm2py.api.context import EventKind, PartitionState
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.types import FlowName, State, TaskId
 
 __all__ = [
     "COMPAT_METRICS",
     "OWN_METRICS",
+    "BackfillReading",
     "Compat",
     "FlowReading",
     "MetricSpec",
@@ -32,6 +34,7 @@ __all__ = [
 WORK_STATES: Final = tuple(state.value for state in State)
 FLOW_STATES: Final = (*WORK_STATES, "DEGRADED", "SUSPENDED", "WAITING")
 PARTITION_STATES: Final = (*(state.value for state in PartitionState), "PAUSED")
+JOB_STATES: Final = tuple(state.value for state in JobState)
 EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)
 MS_PER_S: Final = 1000
 
@@ -65,6 +68,15 @@ class FlowReading:
     problems: int
 
 
+@dataclass(frozen=True, slots=True)
+class BackfillReading:
+    """The newest backfill of a flow that this worker leads."""
+
+    flow: FlowName
+    job: Job
+    leases: Collection[Lease]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReading:
     """Everything that one scrape shows, read on the event loop."""
@@ -73,6 +85,7 @@ class WorkerReading:
     nodes: list[NodeSnapshot] = field(default_factory=list[NodeSnapshot])
     flows: list[FlowReading] = field(default_factory=list[FlowReading])
     works: list[RunningWork] = field(default_factory=list[RunningWork])
+    backfills: list[BackfillReading] = field(default_factory=list[BackfillReading])
 
 
 _Samples = Iterator[tuple[tuple[str, ...], float]]
@@ -201,6 +214,26 @@ def _task_state(reading: WorkerReading) -> _Samples:
             yield from _one_hot(labels, WORK_STATES, work.state)
 
 
+def _backfill_state(reading: WorkerReading) -> _Samples:
+    for it in reading.backfills:
+        yield from _one_hot((str(it.flow),), JOB_STATES, it.job.state.value)
+
+
+def _of_leases(value: Callable[[Lease], int]) -> Callable[[WorkerReading], _Samples]:
+    def samples(reading: WorkerReading) -> _Samples:
+        for it in reading.backfills:
+            yield (str(it.flow),), sum(value(lease) for lease in it.leases)
+
+    return samples
+
+
+def _backfill_partitions(reading: WorkerReading) -> _Samples:
+    for it in reading.backfills:
+        states = Counter(lease.state for lease in it.leases)
+        for state in LeaseState:
+            yield (str(it.flow), state.value), states[state]
+
+
 _FLOW: Final = ("flow",)
 _PARTITION: Final = ("flow", "topic", "partition")
 
@@ -303,6 +336,36 @@ OWN_METRICS: Final = (
         _FLOW,
         "Source offsets of the loss ledger that may be on the target twice.",
         _of_node(lambda node: node.records_may_be_doubled),
+    ),
+    MetricSpec(
+        "mm2py_backfill_state",
+        ("flow", "state"),
+        "1 for the state of the newest backfill of a flow that this worker leads, else 0.",
+        _backfill_state,
+    ),
+    MetricSpec(
+        "mm2py_backfill_records",
+        _FLOW,
+        "Records that the newest backfill has copied.",
+        _of_leases(lambda lease: lease.records),
+    ),
+    MetricSpec(
+        "mm2py_backfill_bytes",
+        _FLOW,
+        "Bytes of batches that the newest backfill has copied.",
+        _of_leases(lambda lease: lease.bytes),
+    ),
+    MetricSpec(
+        "mm2py_backfill_offsets_left",
+        _FLOW,
+        "Source offsets that the newest backfill has still to copy.",
+        _of_leases(lambda lease: lease.left),
+    ),
+    MetricSpec(
+        "mm2py_backfill_partitions",
+        ("flow", "state"),
+        "Source partitions of the newest backfill by state.",
+        _backfill_partitions,
     ),
     MetricSpec(
         "mm2py_connector_state",

@@ -50,7 +50,10 @@ __all__ = [
 ]
 
 RESERVED_ALIASES: Final = frozenset(
-    {"connectors", "connector-plugins", "flows", "admin", "health", "metrics", "pairs", "mm2py"}
+    {
+        *("connectors", "connector-plugins", "flows", "backfills", "admin", "health", "metrics"),
+        *("pairs", "mm2py"),
+    }
 )
 """First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
 

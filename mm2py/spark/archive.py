@@ -38,7 +38,7 @@ from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.reading import connected
 from mm2py.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py.spark.session import OpenSession
-from mm2py.types import TopicPartition
+from mm2py.types import FlowName, TopicPartition
 
 __all__ = ["archive_flow", "archive_root", "run_lane"]
 
@@ -62,9 +62,9 @@ class _Ranges(NamedTuple):
         return self.end - self.first
 
 
-def archive_root(path: str, flow: FlowSides) -> str:
+def archive_root(path: str, flow: FlowName) -> str:
     """Return where the archive of a flow is below a path."""
-    return f"{path.rstrip('/')}/{flow.flow.source}-{flow.flow.target}"
+    return f"{path.rstrip('/')}/{flow.source}-{flow.target}"
 
 
 def archive_flow(
@@ -76,7 +76,7 @@ def archive_flow(
         ConfigError: the folder has another archive.
         Mm2pyError: the source cannot be read, or the archive not written; what was published stays.
     """
-    root = archive_root(path, flow)
+    root = archive_root(path, flow.flow)
     ranges = asyncio.run(_plan(flow, ArchiveStore(root), shape))
     answers: list[dict[str, object]] = []
     waiting = [it for it in ranges if it.size or it.lost_from >= 0]

@@ -10,10 +10,15 @@ Invariants, tests of the same names:
 2. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
 3. A job that another driver is working on is left alone.
 4. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
+5. Of two drivers that begin at the same moment one is refused, and has changed nothing.
+6. A run copies, whatever was wanted of the one before it.
 """
 
 import asyncio
 import logging
+import os
+import platform
+import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
@@ -22,7 +27,10 @@ from urllib.parse import urlsplit
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.mirror.backfill_report import NO_DRIVER
 from mm2py.mirror.backfills import (
+    ALIVE_S,
+    BEAT_S,
     BackfillRecord,
     Job,
     JobState,
@@ -47,28 +55,24 @@ __all__ = [
     "BackfillDriver",
     "BackfillFlow",
     "BackfillRefusedError",
+    "DriverSupersededError",
     "Lanes",
     "Request",
     "driver_id",
-    "report",
-    "without_driver",
 ]
 
 log = logging.getLogger(__name__)
-
-BEAT_S: Final = 2.0
-ALIVE_S: Final = 4 * BEAT_S
-"""A driver whose beat does not rise for so long is dead, or frozen: it is fenced."""
 
 LET_GO_S: Final = 90.0
 """How long workers of the live flow may take to stop copying what was reserved."""
 
 LOOK_S: Final = 0.3
-NO_DRIVER: Final = (
-    "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
-)
+FOLLOW_S: Final = 90.0
+"""How long a driver that lives may take to do what people want: its lanes deliver what they have read."""
+
 STOPPED: Final = "stopped; run the same command again to continue"
 WRITE_S: Final = 60.0
+_FOLLOWED: Final = {Wanted.PAUSE: JobState.PAUSED, Wanted.RUN: JobState.RUNNING}
 
 
 def driver_id(flow: str) -> str:
@@ -80,15 +84,20 @@ class BackfillRefusedError(FatalError):
     """A check refuses the backfill; nothing was changed, or it was put back."""
 
 
+class DriverSupersededError(BackfillRefusedError):
+    """Another driver has taken the backfill over; it is that one's to end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What people asked for, as the job record keeps it."""
+    """What people asked for, as the job record keeps it; ``archive`` is that of a restore."""
 
     id: str
     topics: str
-    start: str
-    end: str
-    lanes: int
+    start: str = "earliest"
+    end: str = "now"
+    lanes: int = 1
+    archive: str = ""
 
 
 class BackfillFlow(CopiesAgain, Protocol):
@@ -144,16 +153,22 @@ class BackfillDriver:
         self._store, self._writer, self._flow = store, writer, flow
         self._name, self._clock = name, clock
         self._job: Job | None = None
+        self._known: Job | None = None
+        """The job record that this driver took over, or wrote last; behind it another driver has written."""
+        self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._stopped = False
         self._turn = asyncio.Lock()
 
     # ---- one run
 
-    async def claim(self) -> Job | None:
+    async def claim(self, archive: str | None = None) -> Job | None:
         """Become the only driver; return the job that another run left unfinished, None for none.
 
+        Args:
+            archive: of the restore that is to be run, empty for a backfill; None for any job.
+
         Raises:
-            BackfillRefusedError: another driver works on it.
+            BackfillRefusedError: another driver works on it, or what is unfinished is another job.
         """
         await self._store.refresh()
         job = self._store.job
@@ -162,10 +177,21 @@ class BackfillDriver:
                 f"backfill {job.id} of {self._name} is running",
                 remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
             )
+        seen = _drive(self._store.job)
         await self._insist(self._writer.claim)
         await self._store.refresh()
-        job = self._store.job
-        return None if job is None or job.state.is_over else job
+        job = self._known = self._store.job
+        if _drive(job) != seen:
+            raise self._superseded(job)
+        if job is None or job.state.is_over:
+            return None
+        if archive not in (None, job.archive):
+            what = f"restore of {job.archive}" if job.archive else "backfill"
+            raise BackfillRefusedError(
+                f"the {what} {job.id} of {self._name} is unfinished",
+                remedy="run its command again, or end it with mm2py backfill cancel",
+            )
+        return job
 
     async def is_driven(self) -> bool:
         """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
@@ -182,15 +208,16 @@ class BackfillDriver:
         """Run the unfinished job, or a new one by ``plan``, to its end; return the job as it ended.
 
         Raises:
-            BackfillRefusedError: the live flow does not let go of the partitions.
+            BackfillRefusedError: the live flow does not let go of the partitions, or another driver was faster.
             Mm2pyError: it failed; what is copied is kept, and another run continues.
         """
         job, leases = self._take_up(plan, request)
         await self._fence_lanes(max(job.lanes, request.lanes), leases)
         if self._store.job is not None and self._store.job.id != job.id:
             await self._store.forget_notices()
-        job = self._job = replace(job, lanes=max(job.lanes, request.lanes))
-        await self._write([job, *leases])
+        job = self._job = replace(job, lanes=max(job.lanes, request.lanes), driver=self._me)
+        # Who starts a run wants it to copy, whatever was wanted of the one before.
+        await self._write([job, *leases, Wish(job=job.id, wanted=Wanted.RUN)])
         beats = asyncio.create_task(self._beat(), name="backfill driver")
         try:
             await self._live_flow_lets_go(leases)
@@ -214,7 +241,7 @@ class BackfillDriver:
         assert job is not None
         leases = list(self._store.leases.values())
         await self._fence_lanes(job.lanes, leases)
-        self._job = replace(job, run=job.run + 1)
+        self._job = replace(job, run=job.run + 1, driver=self._me)
         return await self._release("cancelled")
 
     async def stop(self) -> None:
@@ -223,12 +250,52 @@ class BackfillDriver:
         if self._job is not None:
             await self._write([replace(self._job, state=JobState.FAILED, cause=STOPPED)])
 
-    async def wish(self, wanted: Wanted) -> None:
-        """Write what people want of the newest job; its driver and its lanes follow."""
+    async def wish(self, wanted: Wanted) -> Job:
+        """Write what people want of the newest job, wait until its driver has done it, and return the job as it is then.
+
+        A job without a driver can be cancelled only, which is done here.
+
+        Raises:
+            BackfillRefusedError: no job is unfinished, or none has a driver that could be paused or resumed.
+            FatalError: the driver lives and has not done it within ``FOLLOW_S``.
+        """
+        await self._store.refresh()
         job = self._store.job
         if job is None or job.state.is_over:
             raise BackfillRefusedError(f"no backfill of {self._name} is unfinished")
+        driven = job.state.is_copied and await self.is_driven()
+        if not driven and wanted is not Wanted.CANCEL:
+            raise BackfillRefusedError(f"backfill {job.id} of {self._name}: {NO_DRIVER}")
         await self._store.post([Wish(job=job.id, wanted=wanted)])
+        followed = await self._followed(job, wanted) if driven else None
+        if followed is not None:
+            return followed
+        left = await self.claim()
+        return job if left is None else await self.cancel()
+
+    async def _followed(self, asked: Job, wanted: Wanted) -> Job | None:
+        """Return the job once its driver has done what is wanted, None where it ended before."""
+        deadline, beaten_s = self._clock.monotonic() + FOLLOW_S, self._clock.monotonic()
+        before = asked
+        while True:
+            await self._store.refresh()
+            job, now_s = self._store.job, self._clock.monotonic()
+            if job is None or job.id != asked.id or job.state.is_over:
+                return job
+            if job.state is _FOLLOWED.get(wanted):
+                return job
+            beaten_s = now_s if job.beat != before.beat else beaten_s
+            before = job
+            if not job.state.is_copied or now_s - beaten_s > ALIVE_S:
+                if wanted is Wanted.CANCEL:
+                    return None
+                raise BackfillRefusedError(f"backfill {job.id} of {self._name}: {NO_DRIVER}")
+            if now_s > deadline:
+                raise FatalError(
+                    f"the driver of backfill {job.id} has not done it within {FOLLOW_S:.0f} s",
+                    remedy="look at its log; what is wanted is stored, it follows later, or its next run does",
+                )
+            await self._clock.sleep(LOOK_S)
 
     # ---- begin
 
@@ -252,6 +319,7 @@ class BackfillDriver:
             end=request.end,
             started_ms=self._clock.now_ms(),
             settings=plan.settings,
+            archive=request.archive,
         )
         return job, [
             Lease(
@@ -366,7 +434,7 @@ class BackfillDriver:
             return await self._release("cancelled")
         stopped = [it for it in self._store.leases.values() if it.state is LeaseState.RELEASED]
         if left or stopped:
-            first = (stopped or left)[0]
+            first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
             cause = (
                 STOPPED
                 if self._stopped
@@ -382,6 +450,8 @@ class BackfillDriver:
 
     async def _close_after(self, error: BaseException) -> None:
         """Note why the run ended; a refusal leaves nothing behind."""
+        if isinstance(error, DriverSupersededError):
+            return
         if isinstance(error, BackfillRefusedError):
             await self._release(str(error))
             return
@@ -436,6 +506,12 @@ class BackfillDriver:
 
     # ---- records
 
+    def _superseded(self, newest: Job | None) -> DriverSupersededError:
+        identifier = "" if newest is None else f" {newest.id}"
+        return DriverSupersededError(
+            f"another driver has taken backfill{identifier} of {self._name} over"
+        )
+
     def _mine(self) -> Job:
         assert self._job is not None
         return self._job
@@ -457,23 +533,20 @@ class BackfillDriver:
         """Write records in one transaction; behind a failure only if no other driver has taken over.
 
         Raises:
-            BackfillRefusedError: one has.
+            DriverSupersededError: one has.
         """
         entries = [encode_backfill(record) for record in records]
+        mine = next((it for it in records if isinstance(it, Job)), None)
 
         async def write() -> None:
             if not self._writer.claimed:
                 await self._writer.claim()
                 await self._store.refresh()
-                job, newest = self._job, self._store.job
-                if (
-                    job is not None
-                    and newest is not None
-                    and newest.id == job.id
-                    and newest.run > job.run
-                ):
-                    raise BackfillRefusedError(f"another driver has taken backfill {job.id} over")
+                newest = self._store.job
+                if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
+                    raise self._superseded(newest)
             await self._writer.write(entries)
+            self._known = mine or self._known
 
         async with self._turn:
             await self._insist(write)
@@ -492,37 +565,9 @@ class BackfillDriver:
                 return
 
 
-def without_driver(job: Job) -> Job:
-    """Return a job whose driver is gone as it is shown: nothing copies its partitions."""
-    return replace(job, state=JobState.FAILED, cause=NO_DRIVER)
-
-
-def report(job: Job, leases: Collection[Lease]) -> dict[str, object]:
-    """Return a job as JSON members; ``to`` and ``target_to`` are exclusive."""
-    shown = sorted(leases, key=lambda it: it.source)
-    return {
-        "id": job.id,
-        "state": job.state.value,
-        "records": sum(it.records for it in shown),
-        "bytes": sum(it.bytes for it in shown),
-        "partitions": [
-            {
-                "topic": it.topic,
-                "partition": it.partition,
-                "state": it.state.value,
-                "from": it.start,
-                "to": it.position if it.state is LeaseState.HANDED_OVER else it.end,
-                "position": it.position,
-                "target_from": None if it.target_start < 0 else it.target_start,
-                "target_to": None if it.target_end < 0 else it.target_end,
-                "records": it.records,
-                "bytes": it.bytes,
-                "cause": it.cause,
-            }
-            for it in shown
-        ],
-        "cause": job.cause,
-    }
+def _drive(job: Job | None) -> tuple[str, int, str] | None:
+    """Return what differs between two drivers' records of one job."""
+    return None if job is None else (job.id, job.run, job.driver)
 
 
 def _workers(group: DescribedGroup) -> list[str]:

@@ -125,6 +125,7 @@ class LaneRun:
         lease: of this attempt.
         copy: copies; stopped in any case.
         topic: what people want.
+        given_up: state of a partition that cannot be copied further.
     """
 
     def __init__(
@@ -136,7 +137,9 @@ class LaneRun:
         *,
         run: int,
         clock: Clock,
+        given_up: LeaseState = LeaseState.RELEASED,
     ) -> None:
+        self._given_up = given_up
         self._partitions = tuple(partitions)
         self._lease, self._copy, self._topic = lease, copy, topic
         self._run, self._clock = run, clock
@@ -214,7 +217,7 @@ class LaneRun:
         if isinstance(cause, PartitionError):  # of its last partition that could be copied
             stopped = self._left.pop(TopicPartition(cause.topic, cause.partition), None)
             if stopped is not None:
-                last = replace(stopped, state=LeaseState.RELEASED, cause=str(cause))
+                last = replace(stopped, state=self._given_up, cause=str(cause))
                 await self._lease.renew([last])
                 self._ended.append(last)
                 self._starts -= 1
@@ -245,5 +248,5 @@ class LaneRun:
         if lease.position >= lease.end:
             return replace(lease, state=LeaseState.HANDED_OVER, cause="")
         if self._copy.progress(lease.source).failed:
-            return replace(lease, state=LeaseState.RELEASED)
+            return replace(lease, state=self._given_up)
         return None

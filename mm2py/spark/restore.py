@@ -1,75 +1,42 @@
-"""Restore: an archive's batches back into topics, in order, once each.
+"""Plans a restore: what an archive has, where it goes, and what refuses it.
 
-Flow: chains of manifests on the driver -> topics made where they are missing -> lanes of whole partitions -> each task compares what the
-target has with the archive (``compare``), and sends what follows through the Sender -> one report. Nothing is kept about a
-restore: what is in the target's log is what was restored, so a run that was killed continues where the log ends.
-
-Invariants, tests of the same names:
-
-1. A record is sent only behind a target log that has exactly the archive's records before it.
-2. Each acknowledgement is at the offset that follows the one before it; another one ends the partition with both numbers.
-3. A file whose digest is not its manifest's sends nothing.
+Flow: heads and chains of manifests -> ``ArchivedLog`` per partition -> what the flow has copied and what the target's logs have ->
+``Plan`` -> the driver and the lanes of a backfill, whose source is the archive (``archive_task``). Into the flow's own copies it is a
+backfill of the flow, which continues behind it; other names are a flow of their own (``renamed_flow``), with positions and a map
+of their own, so that a restore that was interrupted continues there too.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, cast, final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
 
-from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import RangeReader, log_ends
-from mm2py.client.send.sender import Sender
-from mm2py.client.send.tail import Identical, KeptProducer, LogEnd, writer_at
-from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import producer_settings
-from mm2py.errors import ConfigError, PartitionError
-from mm2py.protocol.batch_stage import classify
-from mm2py.protocol.log_batches import LogBatch
-from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.topics import NewTopic
+from mm2py.client.connect.admin import Admin, TopicDescription
+from mm2py.errors import ConfigError
+from mm2py.mirror.offset_map import Page
+from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.spark.archive_format import (
-    FileManifest,
+    ArchivedTopic,
     Shape,
-    archived_batches,
     chain_of,
     head_of,
     topic_of,
 )
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.compare import compare
-from mm2py.spark.dealing import answers_of
-from mm2py.spark.differences import CompareRules
-from mm2py.spark.flow_sides import FlowSides
-from mm2py.spark.log_entries import LogSide, OffsetRange, entries_of
-from mm2py.spark.reading import connected
-from mm2py.spark.session import OpenSession
-from mm2py.types import TopicPartition
+from mm2py.spark.plan import PartitionPlan, Plan, Refusal
+from mm2py.spark.survey import REASONS, Known, changed_settings
+from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 
-__all__ = ["Rename", "restore_flow", "run_lane"]
-
-_BACKLOG_BYTES: Final = 16 * 1024 * 1024
-"""Of a partition that waits for its acknowledgement."""
-
-_FLUSH_S: Final = 120.0
+__all__ = [
+    "ArchivedLog",
+    "Rename",
+    "Restore",
+    "read_archive",
+    "renamed_flow",
+]
 
 
-class _Part(NamedTuple):
-    """One partition of the archive and where it is restored to."""
-
-    topic: str
-    partition: int
-    target_topic: str
-    records: int
-    topic_id: str
-
-    @property
-    def source(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def target(self) -> TopicPartition:
-        return TopicPartition(self.target_topic, self.partition)
+_RENAMED: Final = ".restored"
 
 
 @final
@@ -100,47 +67,39 @@ class Rename:
         return otherwise if found is None else found.expand(self._replacement)
 
 
-def restore_flow(
-    flow: FlowSides,
-    root: str,
-    rename: Rename,
-    topics: Callable[[str], bool],
-    open_spark: Callable[[], OpenSession],
-) -> dict[str, object]:
-    """Restore the archive at ``root`` into the flow's target; return the report.
+def renamed_flow(flow: FlowName) -> FlowName:
+    """Return the flow under which topics are restored that are not copies of ``flow``."""
+    return FlowName(ClusterAlias(f"{flow.source}{_RENAMED}"), flow.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedLog:
+    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into."""
+
+    topic: ArchivedTopic
+    partition: int
+    target_topic: str
+    begins: int
+    end: int
+    records: int
+    bytes: int
+    lost: int
+
+    @property
+    def target(self) -> TopicPartition:
+        """Where it is restored."""
+        return TopicPartition(self.target_topic, self.partition)
+
+
+def read_archive(
+    store: ArchiveStore, topics: Callable[[str], bool], name: Callable[[str], str]
+) -> list[ArchivedLog]:
+    """Return what there is of the chosen topics; ``name`` gives the topic that one is restored into.
 
     Raises:
-        ConfigError: there is no such archive, or its shape cannot be restored.
-        PartitionError: a target has other records than the archive, or the archive is damaged.
+        ConfigError: there is no such archive, its shape cannot be restored, or two topics get the same name.
+        PartitionError: a manifest is missing between others, or is not of its partition.
     """
-    store = ArchiveStore(root)
-    parts = asyncio.run(_plan(flow, store, rename, topics))
-    waiting = [it for it in parts if it.records]
-    answers: list[dict[str, object]] = []
-    if waiting:
-        with open_spark() as opened:
-            common = {"target": flow.target, "alias": flow.flow.target, "path": root}
-            answers = answers_of(
-                opened,
-                run_lane,
-                waiting,
-                lambda it: it.records,
-                lambda lane: common | {"partitions": lane},
-                name=f"restore {flow.flow}",
-            )
-    answers.sort(key=lambda it: (str(it["target_topic"]), int(str(it["partition"]))))
-    return {
-        "flow": str(flow.flow),
-        "path": root,
-        "records": sum(int(str(it["records"])) for it in answers),
-        "restored_records": sum(int(str(it["restored_records"])) for it in answers),
-        "partitions": answers,
-    }
-
-
-async def _plan(
-    flow: FlowSides, store: ArchiveStore, rename: Rename, topics: Callable[[str], bool]
-) -> list[_Part]:
     head = head_of(store)
     if head.shape is not Shape.BATCHES:
         raise ConfigError(
@@ -151,22 +110,33 @@ async def _plan(
     chosen = [topic_of(store, it) for it in names if topics(it)]
     if not chosen:
         raise ConfigError(f"{store.path} has none of the topics that are meant")
-    parts: list[_Part] = []
-    wanted: list[NewTopic] = []
+    targets: dict[str, str] = {}
+    logs: list[ArchivedLog] = []
     for topic in chosen:
-        target = rename.name(topic.topic, flow.copy_of(topic.topic))
-        folders = [it for it in store.names(f"topic={topic.topic}") if it.startswith("partition=")]
-        numbers = sorted(int(it.removeprefix("partition=")) for it in folders)
-        for number in numbers:
+        target = name(topic.topic)
+        other = targets.setdefault(target, topic.topic)
+        if other != topic.topic:
+            raise ConfigError(f"--rename gives {other} and {topic.topic} the same name {target}")
+        for number in range(max(topic.partitions, 1 + _last_partition(store, topic.topic))):
             chain = chain_of(store, TopicPartition(topic.topic, number))
-            records = sum(it.records for it in chain)
-            parts.append(_Part(topic.topic, number, target, records, topic.topic_id))
-        partitions = max([topic.partitions, *(number + 1 for number in numbers)])
-        configs = {key: text for key, text in topic.configs.items() if key in _KEPT_CONFIGS}
-        wanted.append(NewTopic(target, partitions, -1, configs | _KEEP_ALL))
-    async with connected(flow.target, alias=flow.flow.target) as target_cluster:
-        await _make_topics(Admin(target_cluster), wanted)
-    return parts
+            logs.append(
+                ArchivedLog(
+                    topic=topic,
+                    partition=number,
+                    target_topic=target,
+                    begins=chain[0].first if chain else 0,
+                    end=chain[-1].end if chain else 0,
+                    records=sum(it.records for it in chain),
+                    bytes=sum(it.size_bytes for it in chain),
+                    lost=sum(it.first - it.begins for it in chain),
+                )
+            )
+    return logs
+
+
+def _last_partition(store: ArchiveStore, topic: str) -> int:
+    folders = [it for it in store.names(f"topic={topic}") if it.startswith("partition=")]
+    return max((int(it.removeprefix("partition=")) for it in folders), default=-1)
 
 
 _KEPT_CONFIGS: Final = frozenset({"cleanup.policy", "max.message.bytes"})
@@ -175,242 +145,138 @@ _KEEP_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Of topics that are made here: retention would delete old records as they come. The operator sets it afterwards."""
 
 
-async def _make_topics(admin: Admin, wanted: Sequence[NewTopic]) -> None:
-    there = await admin.describe_topics([it.name for it in wanted])
-    for topic in wanted:
-        found = there.get(topic.name)
-        if found is not None and len(found.partitions) < topic.partitions:
-            raise ConfigError(
-                f"topic {topic.name} has {len(found.partitions)} partitions, the archive {topic.partitions}",
-                remedy="add partitions, or restore into another topic with --rename",
-            )
-    missing = [it for it in wanted if it.name not in there]
-    for name, error in (await admin.create_topics(missing)).items():
-        if error is not None:
-            raise ConfigError(f"topic {name} cannot be created: {error}")
-
-
-# ---- in a task
-
-
-def run_lane(lane: Mapping[str, object]) -> dict[str, object]:
-    """Restore the partitions of a lane; runs in a Spark task."""
-    return asyncio.run(_run_lane(lane))
-
-
-async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
-    store, properties = ArchiveStore(str(lane["path"])), cast("Mapping[str, str]", lane["target"])
-    answers: list[dict[str, object]] = []
-    async with connected(properties, alias=str(lane["alias"])) as target:
-        for row in cast("Sequence[tuple[str, int, str, int, str]]", lane["partitions"]):
-            restore = _PartitionRestore(store, target, properties, _Part(*row))
-            answers.append(await restore.run())
-    return {"partitions": answers}
-
-
 @final
-class _PartitionRestore:
-    """Restores one partition: compares what is there, sends the rest."""
+class Restore:
+    """Plans the restore of some logs under the positions of one flow, and makes their topics.
 
-    def __init__(
-        self, store: ArchiveStore, target: Cluster, properties: Mapping[str, str], part: _Part
-    ) -> None:
-        self._store, self._cluster, self._properties = store, target, properties
-        self._part, self._chain = part, chain_of(store, part.source)
-        self._acknowledged = -1
-        self._error: Exception | None = None
-        self._moved = asyncio.Event()
+    Args:
+        flow: the flow itself, or its ``renamed_flow``.
+        logs: of the archive.
+        target: administration of the target.
+    """
 
-    async def run(self) -> dict[str, object]:
-        """Restore the partition.
+    def __init__(self, flow: FlowName, logs: Sequence[ArchivedLog], target: Admin) -> None:
+        self.flow = flow
+        self.is_renamed = flow.source.endswith(_RENAMED)
+        self.logs = {self._key(it): it for it in logs}
+        self._target = target
 
-        Raises:
-            PartitionError: the target or the archive is not as it has to be; names the offset.
-            Mm2pyError: the target cannot be read or written.
-        """
-        part = self._part
-        ends = (await log_ends(self._cluster, [part.target], read_committed=False))[part.target]
-        there, following = await self._compare(ends.start, ends.end)
-        self._acknowledged = ends.end
-        if following >= 0:
-            await self._send(following, ends.end)
-        restored = self._acknowledged - ends.end
+    def _key(self, log: ArchivedLog) -> TopicPartition:
+        return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
+
+    async def plan(self, known: Known) -> Plan:
+        """Return ranges and refusals; ``known`` are the positions and maps of the flow."""
+        logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
+        copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
+        refused = self._too_small(copies)
+        there = {
+            it.target: LATEST
+            for key, it in logs.items()
+            if it.target_topic in copies and key not in refused
+        }
+        ends = await self._target.list_offsets(there)
+        planned: list[PartitionPlan] = []
+        for key, log in logs.items():
+            if key in refused:
+                continue
+            found = ends.get(log.target)
+            if found is not None and found.error is not None:
+                refused[key] = f"the end of {log.target} on the target is not known: {found.error}"
+                continue
+            end = 0 if found is None else found.offset
+            reason = self._refusal(key, log, known, end)
+            if reason:
+                refused[key] = reason
+                continue
+            at = max(known.resume(key) if end else -1, log.begins)
+            planned.append(
+                PartitionPlan(
+                    topic=key.topic,
+                    partition=key.partition,
+                    target_topic=log.target_topic,
+                    start=min(at, log.end),
+                    end=log.end,
+                    bytes=log.bytes * (log.end - min(at, log.end)) // (log.end - log.begins),
+                    resumes=end > 0,
+                )
+            )
+        settings, notes = await changed_settings(self._target, planned, copies)
+        return Plan(
+            flow=str(self.flow),
+            partitions=tuple(planned),
+            refused=tuple(Refusal(*key, reason) for key, reason in sorted(refused.items())),
+            settings=settings,
+            reasons=REASONS,
+            notes=notes,
+        )
+
+    def stale(self, plan: Plan, known: Known) -> list[TopicPartition]:
+        """Return partitions of a restore under other names whose topic was deleted since: they begin anew."""
+        return [it.source for it in plan.partitions if not it.resumes and known.has(it.source)]
+
+    def _too_small(self, copies: Mapping[str, TopicDescription]) -> dict[TopicPartition, str]:
         return {
-            "topic": part.topic,
-            "partition": part.partition,
-            "target_topic": part.target_topic,
-            "records": there + restored,
-            "restored_records": restored,
-            "target_from": ends.start,
-            "target_to": self._acknowledged,
-            "source_to": self._chain[-1].end,
-            "source_topic_id": part.topic_id,
-            "source_runs": self._runs(),
-            "lost_in_archive": sum(it.first - it.begins for it in self._chain),
+            key: f"topic {it.target_topic} has {len(copies[it.target_topic].partitions)} partitions, the archive more:"
+            " add partitions, or restore into another topic with --rename"
+            for key, it in self.logs.items()
+            if it.target_topic in copies and it.partition not in copies[it.target_topic].partitions
         }
 
-    async def _compare(self, start: int, end: int) -> tuple[int, int]:
-        """Return how many records are restored already, and the source offset of the next one, -1 for none (1)."""
-        if start == end:
-            return 0, self._chain[0].first if end == 0 else self._refuse(start, end, "was emptied")
-        if start > 0:
-            self._refuse(start, end, "has lost its first records")
-        log = LogSide(self._log(end), digests=False)
-        found = await compare(
-            LogSide(self._archived(), digests=False), log, CompareRules(covered=None)
-        )
-        if found.differences or found.matched != end:
-            first = found.differences[0] if found.differences else None
-            at = (
-                ""
-                if first is None
-                else f", {first.kind} at source offset {first.source_offset}, target offset {first.target_offset}"
+    def _refusal(self, key: TopicPartition, log: ArchivedLog, known: Known, end: int) -> str:
+        """Return why a log cannot be restored behind what the target has, empty where it can."""
+        position = known.resume(key)
+        page = known.pages.get(key)
+        if not end:
+            if position < 0 or self.is_renamed:
+                return ""
+            return (
+                f"the flow {self.flow} has copied it up to offset {position}, but {log.target} is empty: reset the flow's"
+                " offsets of it (DELETE .../connectors/MirrorSourceConnector/offsets), then restore"
             )
-            self._refuse(start, end, f"has other records than the archive{at}")
-        return found.matched, found.behind
-
-    def _refuse(self, start: int, end: int, why: str) -> int:
-        target = self._part.target
-        raise PartitionError(
-            f"{target} of {self._cluster} has offsets {start} to {end} and {why}",
-            topic=self._part.topic,
-            partition=self._part.partition,
-            remedy="restore into another topic with --rename, or delete that one first",
-        )
-
-    async def _log(self, end: int) -> AsyncGenerator[tuple[OffsetRange, list[LogBatch]]]:
-        reader = RangeReader(self._cluster, read_committed=False)
-        async for batches in reader.read(self._part.target, 0, end):
-            yield OffsetRange(0, end), batches
-
-    async def _archived(self) -> AsyncGenerator[tuple[OffsetRange, list[LogBatch]]]:
-        for manifest in self._chain:
-            yield (
-                OffsetRange(manifest.first, manifest.end),
-                list(archived_batches(self._store, manifest)),
+        there = f"{log.target} on the target is not empty (its log ends at {end})"
+        if position < 0:
+            return (
+                f"{there} and nothing was restored or copied into it: restore into another topic with --rename, or"
+                " delete that one first"
             )
-
-    async def _send(self, following: int, end: int) -> None:
-        last = await writer_at(self._cluster, self._part.target, end - 1) if end else None
-        copies = _Copies(end, -1 if last is None else last.producer_id)
-        settings = producer_settings(self._properties, scope=f"restore of {self._part.target}")
-        sender = Sender(
-            self._cluster,
-            settings,
-            clock=SYSTEM_CLOCK,
-            on_delivered=self._delivered,
-            on_failed=self._failed,
-            copied=copies,
-        )
-        await sender.start()
-        try:
-            for batches in self._batches_from(following):
-                sender.enqueue(self._part.source, self._part.target, batches)
-                while sender.buffered_bytes > _BACKLOG_BYTES and self._error is None:
-                    self._moved.clear()
-                    await self._moved.wait()
-                await asyncio.sleep(0)
-                if self._error is not None:
-                    break
-            while sender.buffered_bytes and self._error is None:
-                await sender.flush(_FLUSH_S)
-        finally:
-            await sender.close()
-        if self._error is not None:
-            raise self._error
-
-    def _runs(self) -> list[tuple[int, int]]:
-        """Return the source offsets of what was restored, as stretches of (first, count): it lies without holes."""
-        runs: list[tuple[int, int]] = []
-        for manifest in self._chain:
-            for batch in archived_batches(self._store, manifest):
-                for first, count in _offsets_of(batch, manifest.first):
-                    if runs and sum(runs[-1]) == first:
-                        runs[-1] = runs[-1][0], runs[-1][1] + count
-                    else:
-                        runs.append((first, count))
-        return runs
-
-    def _batches_from(self, following: int) -> Iterator[list[RecordBatch]]:
-        manifests = (it for it in self._chain if it.end > following)
-        for manifest in manifests:
-            wanted = max(following, manifest.first)
-            for batch in archived_batches(self._store, manifest):
-                if batch.last_offset >= wanted:
-                    yield _sendable(batch, wanted, manifest)
-
-    def _delivered(
-        self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, base: int
-    ) -> None:
-        if base != self._acknowledged and self._error is None:
-            self._error = PartitionError(
-                f"a batch was stored at offset {base} of {target}, expected {self._acknowledged}: something else"
-                " writes to it",
-                topic=self._part.topic,
-                partition=self._part.partition,
-                offset=batch.base_offset,
-                remedy="stop the other writer, delete the topic, and restore again",
+        if _is_of_another(page, log.topic.topic_id):
+            return f"{there} and has copies of another topic of that name: use --rename"
+        if position < log.begins:
+            return (
+                f"{there} and has copies up to offset {position}, the archive begins at {log.begins}: what is between"
+                " would be missing"
             )
-        self._acknowledged = base + batch.count
-        self._moved.set()
+        return ""
 
-    def _failed(self, _source: TopicPartition, _target: TopicPartition, error: Exception) -> None:
-        self._error = self._error or error
-        self._moved.set()
+    async def make_topics(self) -> None:
+        """Make the topics that are missing.
 
-
-def _offsets_of(batch: LogBatch, wanted: int) -> list[tuple[int, int]]:
-    if batch.is_dense:
-        first = max(batch.base_offset, wanted)
-        return [(first, batch.last_offset + 1 - first)]
-    return [(it.offset, 1) for it in entries_of(batch) if it.offset >= wanted]
-
-
-def _sendable(batch: LogBatch, wanted: int, manifest: FileManifest) -> list[RecordBatch]:
-    """Return an archived batch as the Sender takes it: what the target would refuse is changed, as when mirroring."""
-    if batch.runs:
-        return [
-            RecordBatch(
-                batch.data,
-                batch.base_offset,
-                batch.last_offset,
-                batch.count,
-                batch.max_timestamp,
-                -1,
-                batch.attributes,
-                batch.runs,
-                None,
-            )
-        ]
-    staged = classify(batch.data, wanted, None)
-    if staged.problem is not None:
-        raise PartitionError(
-            staged.problem.text,
-            topic=manifest.topic,
-            partition=manifest.partition,
-            offset=batch.base_offset,
+        Raises:
+            ConfigError: one cannot be made.
+        """
+        partitions: dict[str, int] = {}
+        for log in self.logs.values():
+            before = partitions.get(log.target_topic, 0)
+            partitions[log.target_topic] = max(before, log.partition + 1)
+        there = await self._target.describe_topics(partitions)
+        missing = {
+            log.target_topic: _configs(log.topic.configs)
+            for log in self.logs.values()
+            if log.target_topic not in there
+        }
+        created = await self._target.create_topics(
+            [NewTopic(name, partitions[name], -1, configs) for name, configs in missing.items()]
         )
-    return staged.batches
+        for name, error in created.items():
+            if error is not None:
+                raise ConfigError(f"topic {name} cannot be created: {error}")
 
 
-@final
-class _Copies:
-    """What the Sender asks about earlier copies: it continues the sequences of the log's last batch."""
+def _configs(archived: Mapping[str, str]) -> dict[str, str]:
+    return {key: text for key, text in archived.items() if key in _KEPT_CONFIGS} | _KEEP_ALL
 
-    identical = Identical.PREFER
 
-    def __init__(self, end: int, producer_id: int) -> None:
-        self._end, self._producer_id = end, producer_id
-
-    def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
-        """Return where the log ended when it was compared."""
-        del source, topic_id
-        return self._end
-
-    def producer(self, source: TopicPartition) -> KeptProducer:
-        """Return the producer of the last batch there; -1 for an empty log."""
-        del source
-        return KeptProducer(self._producer_id, -1)
-
-    async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
-        """Nothing is kept: the log itself is."""
+def _is_of_another(page: Page | None, topic_id: str) -> bool:
+    archived = bytes.fromhex(topic_id)
+    known = NO_TOPIC_ID if page is None else page.source_id
+    return bool(archived) and NO_TOPIC_ID not in (known, archived) and known != archived

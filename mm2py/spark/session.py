@@ -35,8 +35,17 @@ TASK_ATTEMPTS: Final = 4
 REACH_S: Final = 5.0
 """How long a master may take to accept a connection."""
 
-LOCAL_MEMORY: Final = "512m"
-"""Heap of a JVM in our own process tree: it schedules, and no record passes it."""
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""A JVM in our own process tree schedules, and no record passes it: it need not be large or fast, but start soon.
+
+The quick compiler alone, and plans that are interpreted, halve the CPU of a session and its first job.
+"""
 
 _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 _ADDRESSED = re.compile(r"(spark|sc)://(?P<hosts>[^/;]+)")
@@ -83,7 +92,7 @@ def open_session(
     _require_pyspark()
     from pyspark.sql import SparkSession
 
-    existing = SparkSession.getActiveSession()
+    existing = _existing_session()
     if existing is not None:
         _check_same_master(existing, master)
         return OpenSession(existing, owned=False)
@@ -99,10 +108,7 @@ def open_session(
     elif wanted:
         builder = builder.master(wanted).config("spark.ui.showConsoleProgress", "false")
         if wanted.startswith("local"):
-            options = {
-                "spark.driver.memory": LOCAL_MEMORY,
-                "spark.driver.host": "127.0.0.1",
-            } | options
+            options = dict(_LOCAL_SETTINGS) | options
     for key, value in options.items():
         builder = builder.config(key, value)
     try:
@@ -134,17 +140,24 @@ def run_lanes(
     """
     if not lanes:
         return []
-    work = _lane_work(function, [json.dumps(lane) for lane in lanes])
+    texts = [json.dumps(lane) for lane in lanes]
+
+    def answer(number: int) -> str:
+        return json.dumps(function(json.loads(texts[number])))
+
     with _named_job(spark, tag, description):
-        frame = spark.range(0, len(lanes), 1, len(lanes)).mapInArrow(
-            work, "lane long, answer string"
-        )
         try:
-            rows = frame.collect()
+            answers = (
+                _connect_answers(spark, answer, len(lanes))
+                if _is_connect(spark)
+                # Not a frame: its first job costs 7 s of CPU for plans and for pandas in each worker.
+                else spark.sparkContext.parallelize(range(len(lanes)), len(lanes))
+                .map(answer)
+                .collect()
+            )
         except Exception as error:
             raise FatalError(f"{description} failed: {_cause_of(error)}") from error
-    answers = {int(row["lane"]): str(row["answer"]) for row in rows}
-    return [dict(json.loads(answers[number])) for number in range(len(lanes))]
+    return [dict(json.loads(text)) for text in answers]
 
 
 def cancel_lanes(spark: "SparkSession", tag: str) -> None:
@@ -155,19 +168,22 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
         spark.sparkContext.cancelJobsWithTag(tag)
 
 
-def _lane_work(
-    function: LaneFunction, lanes: Sequence[str]
-) -> "Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]]":
+def _connect_answers(
+    spark: "SparkSession", answer: Callable[[int], str], lanes: int
+) -> Sequence[str]:
+    """Run one task per lane through Spark Connect, which has frames alone."""
+
     def work(batches: "Iterator[RecordBatch]") -> "Iterator[RecordBatch]":
         from pyarrow import RecordBatch
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 assert isinstance(number, int)
-                answer = json.dumps(function(json.loads(lanes[number])))
-                yield RecordBatch.from_pydict({"lane": [number], "answer": [answer]})
+                yield RecordBatch.from_pydict({"lane": [number], "answer": [answer(number)]})
 
-    return work
+    frame = spark.range(0, lanes, 1, lanes).mapInArrow(work, "lane long, answer string")
+    rows = {int(row["lane"]): str(row["answer"]) for row in frame.collect()}
+    return [rows[number] for number in range(lanes)]
 
 
 @contextmanager
@@ -203,6 +219,17 @@ def _require_pyspark() -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(f"Spark is not installed: {error}", remedy=_REMEDY) from error
+
+
+def _existing_session() -> "SparkSession | None":
+    """Return the session of this process, which only the thread that opened it has as its active one."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def _check_same_master(spark: "SparkSession", master: str) -> None:

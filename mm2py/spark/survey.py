@@ -13,9 +13,16 @@ from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UsageError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
-from mm2py.mirror.offset_map import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.boundaries import Boundary
+from mm2py.mirror.offset_map import (
+    Page,
+    PartitionMap,
+    decode_page,
+    decode_page_key,
+    offset_map_topic,
+)
 from mm2py.mirror.source_offsets import (
     committed_offset,
     mirror_source_partition,
@@ -27,7 +34,14 @@ from mm2py.protocol.records import Record
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 
-__all__ = ["Boundary", "FlowTopics", "Known", "Survey", "known_copies", "parse_boundary"]
+__all__ = [
+    "REASONS",
+    "FlowTopics",
+    "Known",
+    "Survey",
+    "changed_settings",
+    "known_copies",
+]
 
 log = logging.getLogger(__name__)
 
@@ -49,39 +63,6 @@ UNLIMITED_VALUES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
-    """``--from`` or ``--to``: the log's own end (both None), a timestamp in ms, or an offset."""
-
-    timestamp: int | None = None
-    offset: int | None = None
-
-
-def parse_boundary(text: str, name: str, edge: str) -> Boundary:
-    """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, or ``offset:N``.
-
-    Raises:
-        UsageError: it is none of them.
-    """
-    from datetime import UTC, datetime
-
-    if text == edge:
-        return Boundary()
-    if text.startswith("offset:") and text[7:].isdecimal():
-        return Boundary(offset=int(text[7:]))
-    if text.isdecimal():
-        return Boundary(timestamp=int(text))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{name} {text!r} is not understood",
-            remedy=f"write {edge}, a timestamp (2026-01-31T00:00:00Z or ms since the epoch) or offset:N",
-        ) from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return Boundary(timestamp=int(moment.timestamp() * 1000))
-
-
-@dataclass(frozen=True, slots=True)
 class FlowTopics:
     """Source topics of the flow with the names of their copies."""
 
@@ -99,9 +80,14 @@ class Known:
     pages: Mapping[TopicPartition, Page]
 
     def resume(self, partition: TopicPartition) -> int:
-        """Return where the copy of a partition continues, -1 where there is none."""
-        page = self.pages.get(partition)
-        return max(self.positions.get(partition, -1), page.covered if page is not None else -1)
+        """Return where the copy of a partition continues, -1 where there is none.
+
+        As ``TaskOffsetMaps.resume``: a position that the map was not written with was set, or deleted, by an operator.
+        """
+        known, position = PartitionMap(self.pages.get(partition)), self.positions.get(partition, -1)
+        if not known.covered or position not in (known.position, known.covered):
+            return position
+        return max(position, known.covered)
 
     def target_end(self, partition: TopicPartition) -> int:
         """Return the target offset behind the newest copy of a partition, -1 where it is not known."""
@@ -180,7 +166,7 @@ class Survey:
             if it.source in copies
         ]
         described = await self._target.describe_topics({it.target_topic for it in planned})
-        settings, notes = await self._settings(planned, described)
+        settings, notes = await changed_settings(self._target, planned, described)
         refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
         there = {it.source for it in planned} | {
             TopicPartition(it.topic, it.partition) for it in refused
@@ -230,7 +216,7 @@ class Survey:
                     resumes=known.has(partition),
                 )
             )
-        settings, notes = await self._settings(planned, copies)
+        settings, notes = await changed_settings(self._target, planned, copies)
         missing = [
             Refusal(name, -1, "the source has no such topic")
             for name in chosen
@@ -350,23 +336,24 @@ class Survey:
             )
             return {}
 
-    async def _settings(
-        self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
-    ) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
-        """Return what has to be changed on target topics, and what is only worth knowing."""
-        wanted = sorted({it.target_topic for it in planned if it.start < it.end})
-        configs = await self._target.describe_topic_configs([it for it in wanted if it in copies])
-        changes: list[SettingChange] = []
-        notes: list[str] = []
-        for topic in wanted:
-            entries = {entry.name: entry for entry in configs.get(topic, ())}
-            changes += _changes(topic, entries)
-            notes += _notes(topic, entries)
-            if topic not in copies:
-                notes.append(
-                    f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
-                )
-        return tuple(changes), tuple(notes)
+
+async def changed_settings(
+    target: Admin, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
+    """Return what has to be changed on target topics for a run, and what is only worth knowing."""
+    wanted = sorted({it.target_topic for it in planned if it.start < it.end})
+    configs = await target.describe_topic_configs([it for it in wanted if it in copies])
+    changes: list[SettingChange] = []
+    notes: list[str] = []
+    for topic in wanted:
+        entries = {entry.name: entry for entry in configs.get(topic, ())}
+        changes += _changes(topic, entries)
+        notes += _notes(topic, entries)
+        if topic not in copies:
+            notes.append(
+                f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
+            )
+    return tuple(changes), tuple(notes)
 
 
 def _placed(

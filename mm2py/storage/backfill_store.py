@@ -8,13 +8,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
+from mm2py.mirror.backfill_report import without_driver
 from mm2py.mirror.backfills import (
+    ALIVE_S,
     BackfillRecord,
     Job,
     Lease,
     LeaseState,
     Notice,
+    Order,
     Wanted,
     Wish,
     decode_backfill,
@@ -40,14 +44,17 @@ class BackfillStore:
         table: the topic; followed, or read by ``refresh``.
     """
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, table: Table, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._table, self._clock = table, clock
         self._records: dict[bytes, BackfillRecord] = {}
         self._changed: Callable[[], None] | None = None
         self.offset = 0
         """Offset behind the last record that was read."""
         self.reserved = 0
         """Offset behind the newest record that reserves a partition for a lane."""
+        self._heard_s = 0.0
+        self.live = False
+        """Whether the topic has been read."""
 
     async def start(self) -> None:
         """Read the topic to its end.
@@ -57,10 +64,13 @@ class BackfillStore:
         """
         self._records.clear()
         self.offset = self.reserved = 0
+        self.live = False
         await self._table.start(self._take)
+        self.live = True
 
     async def stop(self) -> None:
         """Stop reading; safe before ``start`` and safe twice."""
+        self.live = False
         await self._table.stop()
 
     async def refresh(self) -> None:
@@ -78,6 +88,20 @@ class BackfillStore:
         """The newest backfill, None if there was none."""
         found = self._records.get(b"job")
         return found if isinstance(found, Job) else None
+
+    @property
+    def shown_job(self) -> Job | None:
+        """The newest backfill as followers of the topic show it: FAILED once its driver's beat has not risen for ``ALIVE_S``."""
+        job = self.job
+        if job is None or not job.state.is_copied:
+            return job
+        return without_driver(job) if self._clock.monotonic() - self._heard_s > ALIVE_S else job
+
+    @property
+    def order(self) -> Order | None:
+        """What was planned over REST last, None if nothing was."""
+        found = self._records.get(b"order")
+        return found if isinstance(found, Order) else None
 
     @property
     def wanted(self) -> Wanted:
@@ -136,6 +160,8 @@ class BackfillStore:
             except ProtocolError as error:
                 log.warning("record is ignored offset=%d cause=%s", record.offset, error)
                 return
+            if isinstance(taken, Job):
+                self._heard_s = self._clock.monotonic()
             if isinstance(taken, Lease) and taken.state is LeaseState.RESERVED:
                 self.reserved = self.offset
         if self._changed is not None:

@@ -37,8 +37,11 @@ __all__ = [
     "committed_positions",
     "copied",
     "ends",
+    "partitions_of",
+    "produce",
     "producer",
     "read",
+    "reader",
     "wait_for_copy",
     "wait_for_progress",
     "write",
@@ -92,7 +95,8 @@ Logs = dict[int, Log]
 # -- cluster ----------------------------------------------------------------------------------------
 
 
-def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
+def reader(region: KafkaAddress, *, committed: bool = False) -> Consumer:
+    """Return a consumer that reads from the start and reports ends; to assign, then to close."""
     return Consumer(
         {
             "bootstrap.servers": region.bootstrap_servers,
@@ -107,25 +111,26 @@ def _client(region: KafkaAddress, *, committed: bool = False) -> Consumer:
     )
 
 
-def _partitions(client: Consumer, topic: str) -> list[int]:
-    found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+def partitions_of(consumer: Consumer, topic: str) -> list[int]:
+    """Return the partitions of a topic; none while it has no leaders."""
+    found = consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
     return [] if found.error is not None else sorted(found.partitions)
 
 
 def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
     """Return the log end by partition; empty while the topic does not exist or has no leaders."""
-    client = _client(region)
+    consumer = reader(region)
     try:
         return {
-            partition: client.get_watermark_offsets(
+            partition: consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S
             )[1]
-            for partition in _partitions(client, topic)
+            for partition in partitions_of(consumer, topic)
         }
     except KafkaException:
         return {}
     finally:
-        client.close()
+        consumer.close()
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -139,9 +144,9 @@ def read(
     timeout_s: float = READ_TIMEOUT_S,
 ) -> Logs:
     """Read every partition from its start to its present end."""
-    consumer = _client(region, committed=committed)
+    consumer = reader(region, committed=committed)
     try:
-        logs: Logs = {partition: Log([], []) for partition in _partitions(consumer, topic)}
+        logs: Logs = {partition: Log([], []) for partition in partitions_of(consumer, topic)}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
         open_partitions = set(logs)
         deadline = time.monotonic() + timeout_s
@@ -294,19 +299,20 @@ def write(region: KafkaAddress, topic: str, records: Iterable[Sent], **settings:
 
     count = 0
     for record in records:
-        _produce(client, topic, record, answered)
+        produce(client, topic, record, answered)
         count += 1
     assert client.flush(FLUSH_TIMEOUT_S) == 0
     assert not failed, failed[0]
     return count
 
 
-def _produce(
+def produce(
     client: Producer,
     topic: str,
     record: Sent,
-    answered: Callable[[KafkaError | None, Message], None],
+    answered: Callable[[KafkaError | None, Message], None] | None = None,
 ) -> None:
+    """Send one record; waits while the producer's queue is full."""
     while True:
         try:
             client.produce(
@@ -379,7 +385,7 @@ class Load:
                 value = b"%d:%d:%s" % (partition, number, self._padding)
                 timestamp = SYSTEM_CLOCK.now_ms() - self._age_ms
                 record = Sent(partition, value, timestamp_ms=timestamp)
-                _produce(self._producer, self._topic, record, self._answered)
+                produce(self._producer, self._topic, record, self._answered)
                 number += 1
             written += max(due, 0)
             self._producer.poll(0)

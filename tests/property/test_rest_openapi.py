@@ -87,8 +87,13 @@ def ask_everything(
     return done
 
 
+NEEDS_A_RUN: Final = (":pause", ":resume", ":cancel")
+"""What ends so is about a backfill that was started: 409 before."""
+
+
 def flows_document(worker: PaperWorker) -> dict[str, Any]:
-    """Return what the worker says of ``/flows``, with the one flow that it has in the paths."""
+    """Return what the worker says of ``/flows`` and ``/backfills``, with the one flow and backfill that it has in the paths."""
+    planned = worker.send(httpx.Request("POST", BASE + "/backfills", json={"flow": "A->B"}))
     text = worker.send(httpx.Request("GET", BASE + "/openapi.json")).text
     document = cast("dict[str, Any]", json.loads(text))
     for operations in document["paths"].values():
@@ -96,6 +101,8 @@ def flows_document(worker: PaperWorker) -> dict[str, Any]:
             for parameter in operation.get("parameters", []):
                 if parameter["name"] == "flow":
                     parameter["schema"] = {"enum": ["A->B", "no/such ä%"]}
+                if parameter["name"] == "backfill":
+                    parameter["schema"] = {"enum": [planned.json()["id"], "no/such ä%"]}
     return document
 
 
@@ -107,7 +114,7 @@ def easy(document: dict[str, Any]) -> set[str]:
         for method, operation in by_method.items()
         if "requestBody" not in operation
         and "{task}" not in path
-        and not path.endswith(ASK_CLUSTERS)
+        and not path.endswith((*ASK_CLUSTERS, *NEEDS_A_RUN))
     }
 
 

@@ -1,6 +1,7 @@
 """``mm2py backfill`` as its user runs it, and the processes below it.
 
-Flow: ``command`` for what ends by itself; ``BackfillProcess`` for a run that is killed, or whose workers are.
+Flow: ``command`` for what ends by itself, in this process with its Spark session; ``command_line`` as a process; ``BackfillProcess``
+for a run that is killed, or whose workers are; ``attempts`` shows from the backfill topic which process copies what.
 """
 
 import contextlib
@@ -9,14 +10,32 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, cast
 
-from mm2py.embedded.reaper import REAPER
-from tests.integration.mirror_process import Flow
+from typer.testing import CliRunner
 
-__all__ = ["BackfillProcess", "Ended", "command", "flow_name"]
+from mm2py.embedded.reaper import REAPER
+from mm2py.errors import ProtocolError
+from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
+from mm2py_workers.cli import app
+from tests.integration.mirror_process import Flow, until
+from tests.integration.traffic import read
+
+__all__ = [
+    "BackfillProcess",
+    "Ended",
+    "RestoreProcess",
+    "attempts",
+    "command",
+    "command_line",
+    "drivers_of",
+    "flow_name",
+    "taken_over",
+    "thaw",
+]
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
@@ -52,7 +71,14 @@ class Ended:
 
 
 def command(flow: Flow, name: str, *options: str) -> Ended:
-    """Run a command to its end."""
+    """Run a command to its end, in this process: a session that exists is used."""
+    arguments = ["backfill", name, str(flow.file), "--flow", flow_name(flow), "-o", "json"]
+    done = CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
+    return Ended(done.exit_code, done.stdout, done.stderr)
+
+
+def command_line(flow: Flow, name: str, *options: str) -> Ended:
+    """Run a command to its end in a process of its own, which starts its own Spark."""
     done = subprocess.run(
         [
             MM2PY,
@@ -74,17 +100,27 @@ def command(flow: Flow, name: str, *options: str) -> Ended:
 
 
 class BackfillProcess:
-    """``mm2py backfill run`` in the background."""
+    """``mm2py backfill run``, or the command of other ``words``, in the background."""
 
-    def __init__(self, flow: Flow, *options: str, master: str = MASTER) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        *options: str,
+        master: str = MASTER,
+        environ: Mapping[str, str] | None = None,
+        words: Sequence[str] = ("backfill", "run"),
+    ) -> None:
+        self.flow = flow
+        self._orphans: list[int] = []
         arguments = [str(flow.file), "--flow", flow_name(flow), "-o", "json", "--master", master]
         self._process = subprocess.Popen(
-            [MM2PY, "backfill", "run", *arguments, *options],
+            [MM2PY, *words, *arguments, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env={**os.environ, **(environ or {})},
         )
         REAPER.watch_process(self._process.pid)
 
@@ -94,10 +130,18 @@ class BackfillProcess:
     def __exit__(self, *_exception: object) -> None:
         if self._process.poll() is None:
             self.kill()
+        for pid in self._orphans:
+            _signal(pid, signal.SIGKILL)
+        self._close_pipes()
 
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def check_running(self) -> None:
+        """Fail where it has ended, with what it wrote."""
+        if not self.is_running:
+            raise AssertionError(f"the run has ended: {self.wait()}")
 
     def wait(self) -> Ended:
         """Wait for its end."""
@@ -113,6 +157,9 @@ class BackfillProcess:
         for pid in [*_below(self._process.pid), self._process.pid]:
             _signal(pid, signal.SIGKILL)
         self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -122,12 +169,132 @@ class BackfillProcess:
         daemons = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _words(pid)]
         return [pid for pid in daemons if _parent(pid) in daemons]
 
+    def wait_copying(self, timeout_s: float = 180.0) -> None:
+        """Wait until a worker has claimed partitions."""
+
+        def copies() -> bool:
+            assert self.is_running, self.wait().err
+            return any(attempts(self.flow, pid) for pid in self.workers())
+
+        until(copies, timeout_s, "a lane that copies")
+
     def signal_worker(self, number: signal.Signals) -> int:
-        """Signal one worker; return its pid, 0 where none runs."""
+        """Signal a worker that copies; return its pid, 0 where none does."""
         for pid in self.workers():
-            if _signal(pid, number):
+            if attempts(self.flow, pid) and _signal(pid, number):
                 return pid
         return 0
+
+    def orphan(self) -> int:
+        """Freeze a worker that copies, and kill what started it, so that Spark runs its lane again; return its pid."""
+        frozen = self.signal_worker(signal.SIGSTOP)
+        assert frozen, "no worker copies"
+        self._orphans.append(frozen)
+        daemon = _parent(frozen)
+        jvm = _parent(daemon)
+        _signal(daemon, signal.SIGKILL)  # in order it would end its workers
+        if "CoarseGrainedExecutorBackend" in _words(jvm):
+            _signal(jvm, signal.SIGKILL)
+        return frozen
+
+    def freeze_executor(self) -> tuple[int, int]:
+        """Freeze an executor, but not its worker, which copies; return both."""
+        for pid in self.workers():
+            executor = _parent(_parent(pid))
+            if attempts(self.flow, pid) and _signal(executor, signal.SIGSTOP):
+                self._orphans.append(pid)
+                return executor, pid
+        raise AssertionError("no worker copies")
+
+    def freeze(self) -> list[int]:
+        """Freeze the driver and everything below it, as a machine that sleeps; return all of them."""
+        frozen = [self._process.pid, *_below(self._process.pid)]
+        for pid in frozen:
+            _signal(pid, signal.SIGSTOP)
+        self._orphans += frozen[1:]
+        return frozen
+
+
+class RestoreProcess:
+    """``mm2py restore`` in the background."""
+
+    def __init__(self, command: list[str], flow: Flow) -> None:
+        self._flow, self._frozen = flow, list[int]()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        REAPER.watch_process(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for pid in [*self._frozen, *_below(self._process.pid)]:
+            _signal(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+    def break_down(self, fault: str) -> None:
+        """Kill it with everything below, or freeze all of it."""
+        pids = [self._process.pid, *_below(self._process.pid)]
+        for pid in pids:
+            _signal(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        self._frozen = pids[1:] if fault == "frozen" else []
+
+    def thaw(self) -> None:
+        """Let what was frozen run, as long as its program takes to end."""
+        if self._frozen:
+            thaw(self._process.pid, *self._frozen)
+            self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; return the exit code."""
+        return self._process.wait(END_WITHIN_S)
+
+
+def attempts(flow: Flow, pid: int) -> list[Lease]:
+    """Return the partitions that a process copies by the newest records of the backfill topic."""
+    return [it for it in _leases(flow) if it.attempt.split("/")[1:2] == [str(pid)] and _copies(it)]
+
+
+def taken_over(flow: Flow, pid: int, timeout_s: float = 150.0) -> None:
+    """Wait until another process has each partition that this one had, or has handed it over."""
+    until(lambda: not attempts(flow, pid), timeout_s, f"another attempt than process {pid}")
+
+
+def _copies(lease: Lease) -> bool:
+    return lease.state is LeaseState.COPYING
+
+
+def _leases(flow: Flow) -> list[Lease]:
+    newest: dict[bytes, Lease] = {}
+    for log in read(flow.target, backfill_topic(flow.source_alias), committed=True).values():
+        for record in log.records:
+            with contextlib.suppress(ProtocolError):
+                found = decode_backfill(record.key, record.value or b"")
+                if isinstance(found, Lease):
+                    newest[record.key or b""] = found
+    return list(newest.values())
+
+
+def thaw(*pids: int) -> None:
+    """Let frozen processes run."""
+    for pid in pids:
+        _signal(pid, signal.SIGCONT)
+
+
+def drivers_of(flow: Flow) -> list[int]:
+    """Return the processes that run ``mm2py backfill`` on the file of a flow, by their own words."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [
+        pid
+        for pid in pids
+        if "\0backfill\0" in _words(pid) and str(flow.file) in _words(pid).split("\0")
+    ]
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

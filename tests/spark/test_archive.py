@@ -1,32 +1,39 @@
 """Archive and restore on real brokers: what is restored equals what was archived, byte for byte and in order, also after kills."""
 
-import asyncio
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
+from typer.testing import CliRunner
 
-from mm2py.config.java_regex import PatternList
 from mm2py.embedded.region import KafkaAddress
-from mm2py.errors import ConfigError, FatalError, PartitionError
-from mm2py.spark.archive import archive_flow, archive_root
+from mm2py.errors import ConfigError, FatalError
+from mm2py.spark.archive import archive_flow
 from mm2py.spark.archive_format import FileManifest, Shape
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.restore import Rename, restore_flow
+from mm2py.spark.restore import Rename
 from mm2py.spark.session import OpenSession
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.restored_positions import hand_over
+from mm2py_workers.cli import app
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.small_disk import fill, small_disk
-from tests.integration.traffic import YEAR_MS, Sent, assert_equal, ends, read, wait_for_copy, write
+from tests.integration.traffic import (
+    YEAR_MS,
+    Sent,
+    assert_equal,
+    copied,
+    ends,
+    read,
+    wait_for_copy,
+    write,
+)
 from tests.integration.transactions import write_mixed
+from tests.spark.backfill_process import RestoreProcess
 from tests.spark.test_verify import differences_of, report_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
@@ -57,15 +64,19 @@ def archived(
 
 
 def restored(
-    session: OpenSession, flow: Flow, folder: Path, *, topics: str = ".*", rename: str | None = None
+    flow: Flow, folder: Path, *, topics: str = "", rename: str = "", code: int = 0
 ) -> dict[str, object]:
-    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
-    return restore_flow(
-        sides,
-        archive_root(str(folder), sides),
-        Rename(rename),
-        PatternList.of(topics).matches,
-        lambda: OpenSession(session.spark, owned=False),
+    """Run ``mm2py restore`` in this process; return its report."""
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    arguments = ["restore", str(flow.file), "--flow", name, "--from", str(folder), "-o", "json"]
+    arguments += ["--topics", topics] if topics else []
+    arguments += ["--rename", rename] if rename else []
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output
+    return (
+        cast("dict[str, object]", json.loads(done.stdout))
+        if done.stdout
+        else {"error": done.stderr}
     )
 
 
@@ -88,25 +99,18 @@ def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
         report = archived(lanes_session, flow, topic, tmp_path / "archive")
         assert report["records"] == 4_570
         assert archived(lanes_session, flow, topic, tmp_path / "archive")["records"] == 0
-        back = restored(lanes_session, flow, tmp_path / "archive")
+        back = restored(flow, tmp_path / "archive")
         assert back["restored_records"] == 4_570
         assert back["records"] == 4_570 * (turn + 1)
-        assert restored(lanes_session, flow, tmp_path / "archive")["restored_records"] == 0
+        assert restored(flow, tmp_path / "archive")["restored_records"] == 0
         proof = report_of(lanes_session, flow, topic, 2)
         assert differences_of(proof) == []
         assert proof["checked_records"] == 4_570 * (turn + 1)
     assert_equal(read(region_a, topic, committed=True), read(region_b, flow.remote(topic)))
     other = unique("again")
     rename = f"({topic})={other}.$1"
-    assert restored(lanes_session, flow, tmp_path / "archive", rename=rename)["records"] == 9_140
+    assert restored(flow, tmp_path / "archive", rename=rename)["records"] == 9_140
     assert_equal(read(region_a, topic, committed=True), read(region_b, f"{other}.{topic}"))
-
-
-_LANE: Final = """
-import json, sys
-from mm2py.spark.restore import run_lane
-print(json.dumps(run_lane(json.loads(sys.argv[1]))))
-"""
 
 
 def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
@@ -124,10 +128,7 @@ def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
     create_topic(region_a, topic, 3, config={"retention.ms": "-1"})  # the last one stays empty
     write_mixed(region_a, topic, 20, 10)
     archived(lanes_session, flow, topic, tmp_path / "archive")
-    report = restored(lanes_session, flow, tmp_path / "archive")
-    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", None)
-    assert asyncio.run(hand_over(sides, report)) == []
-    assert len(asyncio.run(hand_over(sides, report))) == 2  # they have positions now
+    restored(flow, tmp_path / "archive")
     write_mixed(region_a, topic, 20, 10, turn=1)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
@@ -139,7 +140,48 @@ def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
     assert proof["checked_records"] == sum(len(log.records) for log in truth.values())
 
 
-def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_twice(
+def restore_command(flow: Flow, folder: Path) -> list[str]:
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    program = str(Path(sys.executable).parent / "mm2py")
+    arguments = ["restore", str(flow.file), "--flow", name, "--from", str(folder)]
+    return [program, *arguments, "--master", "local[2]", "-o", "json"]
+
+
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+def test_a_restore_that_is_killed_or_frozen_continues_while_the_flow_runs_and_nothing_is_there_twice(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    fault: str,
+) -> None:
+    topic = unique(fault)
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic, config={"retention.ms": "-1"})
+    write(region_a, topic, old_records(150_000, 0), batch_size=1_000)
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    with RestoreProcess(restore_command(flow, tmp_path / "archive"), flow) as first:
+        until(lambda: copied(flow, topic) > 0, 120, "the first restored records")
+        first.break_down(fault)
+        stopped_at = copied(flow, topic)
+        write(region_a, topic, old_records(500, 0, turn=1))
+        with Mirror(flow.file) as mirror:
+            mirror.wait_ready()
+            beside = CliRunner().invoke(
+                app, [*restore_command(flow, tmp_path / "archive")[1:-4], "-o", "json"]
+            )
+            assert beside.exit_code == 0, beside.stderr
+            first.thaw()
+            truth, copy = wait_for_copy(mirror, flow, topic)
+            assert_equal(truth, copy)
+            assert mirror.stop() == 0
+    assert stopped_at < 150_000
+    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+
+
+def test_two_restores_at_once_do_not_mix(
     lanes_session: OpenSession,
     region_a: KafkaAddress,
     region_b: KafkaAddress,
@@ -147,32 +189,16 @@ def test_a_lane_that_is_killed_again_and_again_continues_and_nothing_is_there_tw
     unique: Unique,
     tmp_path: Path,
 ) -> None:
-    topic = unique("killed")
+    topic = unique("twice")
     flow = write_flow(tmp_path, region_a, region_b, topic)
-    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
-        create_topic(region, name, config={"retention.ms": "-1"})
-    write(region_a, topic, old_records(40_000, 0), batch_size=2_000)
-    report = archived(lanes_session, flow, topic, tmp_path / "archive")
-    lane = {
-        "target": {"bootstrap.servers": region_b.bootstrap_servers},
-        "alias": "b",
-        "path": report["path"],
-        "partitions": [[topic, 0, flow.remote(topic), 40_000, "00" * 16]],
-    }
-    command = [sys.executable, "-c", _LANE, json.dumps(lane)]
-    killed = 0
-    for _ in range(5):
-        before = ends(region_b, flow.remote(topic))
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-            while running.poll() is None and ends(region_b, flow.remote(topic)) == before:
-                pass
-            killed += running.poll() is None
-            running.send_signal(signal.SIGKILL)
-    last = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert last.returncode == 0, last.stderr
-    (answer,) = json.loads(last.stdout)["partitions"]
-    assert (answer["records"], answer["target_to"]) == (40_000, 40_000)
-    assert killed
+    create_topic(region_a, topic, config={"retention.ms": "-1"})
+    write(region_a, topic, old_records(150_000, 0), batch_size=1_000)
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    with RestoreProcess(restore_command(flow, tmp_path / "archive"), flow) as first:
+        until(lambda: copied(flow, topic) > 0, 120, "the first restored records")
+        second = CliRunner().invoke(app, restore_command(flow, tmp_path / "archive")[1:-4])
+        assert (second.exit_code, "is running" in second.stderr) == (3, True), second.stderr
+        assert first.wait() == 0
     assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
 
 
@@ -191,11 +217,11 @@ def test_a_target_with_other_records_is_refused_with_the_numbers(
     write(region_a, topic, [Sent(0, b"%d" % n) for n in range(100)])
     archived(lanes_session, flow, topic, tmp_path)
     write(region_b, flow.remote(topic), [Sent(0, b"foreign")])
-    with pytest.raises(FatalError, match=f"{topic}-0: .* has offsets 0 to 1 and has other records"):
-        restored(lanes_session, flow, tmp_path)
+    (refused,) = cast("list[dict[str, object]]", restored(flow, tmp_path, code=3)["refused"])
+    assert (refused["topic"], refused["partition"]) == (topic, 0)
+    assert "is not empty (its log ends at 1)" in str(refused["reason"])
     assert ends(region_b, flow.remote(topic)) == {0: 1}
-    with pytest.raises(ConfigError, match="has none of the topics"):
-        restored(lanes_session, flow, tmp_path, topics="other")
+    assert "has none of the topics" in str(restored(flow, tmp_path, topics="other", code=1))
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])
@@ -228,9 +254,9 @@ def test_a_file_or_manifest_that_does_not_match_sends_nothing(
         second.unlink()
     file.write_bytes(data)
     cause = "expected 100" if damage == "chain" else "with digest"
-    with pytest.raises((FatalError, PartitionError), match=cause) as raised:
-        restored(lanes_session, flow, tmp_path)
-    assert f"{topic}-0" in str(raised.value)
+    ended = str(restored(flow, tmp_path, code=1))
+    assert cause in ended
+    assert f"{topic}-0" in ended or f"'{topic}'" in ended
     assert ends(region_b, flow.remote(topic)) in ({}, {0: 0})
 
 
@@ -252,8 +278,7 @@ def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
     rows = lanes_session.spark.read.parquet(f"{report['path']}/topic={topic}/partition=0/*.parquet")
     assert rows.count() == 1_000
     assert [row["value"] for row in rows.where("offset = 7").collect()] == [b"7"]
-    with pytest.raises(ConfigError, match="shape records"):
-        restored(lanes_session, flow, tmp_path)
+    assert "shape records" in str(restored(flow, tmp_path, code=1))
     with pytest.raises(ConfigError, match="shape=records"):
         archived(lanes_session, flow, topic, tmp_path)
 
@@ -278,7 +303,7 @@ def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(
             archived(lanes_session, flow, topic, disk)
         (disk / "ballast").unlink()
         assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
-        assert restored(lanes_session, flow, disk)["records"] == 2_000
+        assert restored(flow, disk)["records"] == 2_000
     assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
 
 

@@ -19,7 +19,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
-from tests.spark.backfill_process import BackfillProcess, command
+from tests.spark.backfill_process import BackfillProcess, command, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -75,7 +75,7 @@ def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_
             first.kill()
         stopped_at = copied(flow, topic)
         assert stopped_at < 40_000
-        ended = command(flow, "run", "--master", "local[2]", "--rate-limit", "100000000")
+        ended = command_line(flow, "run", "--master", "local[2]", "--rate-limit", "100000000")
         assert ended.code == 0, ended.err
         assert ended.report["state"] == "DONE"
         for partition in ended.partitions:
@@ -87,10 +87,11 @@ def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_
         assert_equal(truth, copy)
         assert mirror.lines("partitions of a backfill are copied from here on")
         assert not mirror.lines("Traceback")
-    status = command(flow, "status")
+    status = command_line(flow, "status")
     assert status.report["state"] == "DONE"
 
 
+@pytest.mark.usefixtures("lanes_session")
 def test_odd_topics_are_backfilled_whole_and_changed_settings_are_put_back(
     tmp_path: Path,
     region_a: KafkaAddress,

@@ -9,7 +9,7 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import write_flow
 from tests.integration.traffic import Sent, ends, write
-from tests.spark.backfill_process import command
+from tests.spark.backfill_process import command, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -31,7 +31,7 @@ def test_targets_that_cannot_take_history_are_refused_by_plan_and_by_run(
     write(region_b, flow.remote(full), [Sent(1, b"of another program")])
     create_topic(region_b, flow.remote(short), 2)
 
-    plan = command(flow, "plan")
+    plan = command_line(flow, "plan")
     assert plan.code == 3
     refused = {
         (str(it["topic"]), it["partition"]): str(it["reason"]) for it in plan.rows("refused")
@@ -63,6 +63,11 @@ def test_targets_that_cannot_take_history_are_refused_by_plan_and_by_run(
     usage = command(flow, "plan", "--from", "yesterday")
     assert usage.code == 2
     assert "--from 'yesterday' is not understood" in usage.err
+    flow.file.write_text(flow.file.read_text().replace("enabled = true", "enabled = false"))
+    disabled = command(flow, "plan")
+    assert disabled.code == 1
+    assert "is not enabled" in disabled.err
+    assert command(flow, "status").code == 0
 
 
 def test_a_source_or_a_spark_master_that_does_not_answer_is_named(
@@ -76,7 +81,7 @@ def test_a_source_or_a_spark_master_that_does_not_answer_is_named(
     create_topic(region_a, topic)
     write(region_a, topic, [Sent(0, b"v")])
     flow = write_flow(tmp_path, region_a, region_b, topic)
-    ended = command(flow, "run", "--master", "spark://127.0.0.1:9")
+    ended = command_line(flow, "run", "--master", "spark://127.0.0.1:9")
     assert ended.code == 1
     assert "Spark master spark://127.0.0.1:9 does not accept connections" in ended.err
     assert command(flow, "status").report["state"] is None

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
 
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError
@@ -22,6 +23,7 @@ from mm2py.spark.verify_report import KEY_FILE, check_report, sign_report
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import TopicPartition
 from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.cli import app
 from mm2py_workers.output import NOT_EQUAL
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, write_flow
@@ -293,25 +295,29 @@ def test_the_command_prints_a_signed_report_and_ends_with_4_if_not_equal(
     write(region_b, flow.remote(topic), records(99)[1:])
     name = f"{flow.source_alias}->{flow.target_alias}"
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [COMMAND, "verify", str(flow.file), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=200)
-
-    ended = run("--flow", name, "--master", "local[1]", "-o", "json")
+    verify = ["verify", str(flow.file)]
+    options = ["--flow", name, "--master", "local[1]", "-o", "json"]
+    ended = subprocess.run(
+        [COMMAND, *verify, *options], capture_output=True, text=True, timeout=200
+    )
     assert ended.returncode == NOT_EQUAL, ended.stderr
     report = json.loads(ended.stdout)
     assert differences_of(report) == [(0, "missing", 0, None)]
     assert report["partitions"][0]["not_copied_from"] == 99
     kept = tmp_path / "report.json"
     kept.write_text(ended.stdout)
-    assert run("--check", str(kept)).returncode == NOT_EQUAL
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, [*verify, *arguments], catch_exceptions=False)
+
+    assert run("--check", str(kept)).exit_code == NOT_EQUAL
     kept.write_text(ended.stdout.replace('"equal": false', '"equal": true'))
-    assert run("--check", str(kept)).returncode == 3
+    assert run("--check", str(kept)).exit_code == 3
     no_flow = run("--flow", f"{name}x")
-    assert no_flow.returncode == 2
+    assert no_flow.exit_code == 2
     assert "is no flow of" in no_flow.stderr
     nothing = run("--flow", name, "--topics", "no-such-topic")
-    assert nothing.returncode == 1
+    assert nothing.exit_code == 1
     assert "has none of the topics" in nothing.stderr
     (tmp_path / "key").write_bytes(b"secret")
     monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))

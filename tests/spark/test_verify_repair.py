@@ -20,7 +20,8 @@ from mm2py.spark.reading import ask_cluster
 from mm2py.spark.verify_plan import known_maps
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import ClusterAlias, TopicPartition
-from mm2py_workers.backfill_flow import BackfillSession, flow_plan
+from mm2py_workers.backfill_flow import BackfillSession
+from mm2py_workers.bulk_flow import flow_plan
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, ends, read, wait_for_copy, write

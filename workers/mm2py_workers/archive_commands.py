@@ -1,19 +1,16 @@
 """``mm2py archive`` and ``mm2py restore``: a flow's source topics as Parquet files, and back into its target.
 
-Flow: file -> ``mm2py.spark.archive`` or ``mm2py.spark.restore`` -> report as JSON or a table on standard output.
+Flow: file -> ``mm2py.spark.archive`` -> report as JSON or a table on standard output; ``mm2py_workers.restore_runs``.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mm2py.config.java_regex import PatternList
 from mm2py.spark.session import open_session
 from mm2py_workers.bulk_flow import flow_sides, needs_spark
 from mm2py_workers.output import OK, Column, Output, Printer, count_of, rows_of, say, size_text
-from mm2py_workers.restored_positions import hand_over
 
 __all__ = ["run_archive", "run_restore"]
 
@@ -25,14 +22,6 @@ _ARCHIVED: Final = (
     Column.count("RECORDS", "records"),
     Column.size("BYTES", "bytes"),
     Column.count("FILES", "files"),
-)
-_RESTORED: Final = (
-    Column.text("TOPIC", "topic"),
-    Column.count("PARTITION", "partition"),
-    Column.text("INTO", "target_topic"),
-    Column.count("RECORDS", "records"),
-    Column.count("RESTORED NOW", "restored_records"),
-    Column.count("TO", "target_to"),
 )
 
 
@@ -54,7 +43,7 @@ def run_archive(
     with needs_spark():
         from mm2py.spark.archive import archive_flow
         from mm2py.spark.archive_format import Shape
-    sides = flow_sides(path, flow, topics)
+    sides = flow_sides(path, flow, topics, needs_target=False)
     report = archive_flow(sides, folder, Shape(shape), partial(open_session, master))
     _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
     for row in rows_of(report, "partitions"):
@@ -77,48 +66,27 @@ def run_restore(
     folder: str,
     rename: str | None,
     master: str,
+    rate_limit: int,
     output: Output,
 ) -> int:
     """Restore, print the report, and return the exit code.
 
     Raises:
-        Mm2pyError: see ``restore_flow``.
+        Mm2pyError: see ``mm2py_workers.restore_runs``.
     """
     with needs_spark():
-        from mm2py.spark.archive import archive_root
-        from mm2py.spark.restore import Rename, restore_flow
-    sides = flow_sides(path, flow, None)
-    chosen = PatternList.of(topics or ".*").matches
-    report = restore_flow(
-        sides, archive_root(folder, sides), Rename(rename), chosen, partial(open_session, master)
+        from mm2py_workers.restore_runs import RestoreOrder
+        from mm2py_workers.restore_runs import run_restore as run
+    order = RestoreOrder(
+        file=path,
+        flow=flow,
+        folder=folder,
+        topics=topics or "",
+        rename=rename or "",
+        master=master,
+        rate_limit=rate_limit,
     )
-    for line in asyncio.run(hand_over(sides, report)):
-        say(line)
-    _print(
-        _without_runs(report),
-        Printer(output),
-        _RESTORED,
-        "the archive has no records of these topics",
-    )
-    for row in rows_of(report, "partitions"):
-        if count_of(row, "lost_in_archive"):
-            say(
-                f"{row['topic']}-{row['partition']}: the archive lacks {row['lost_in_archive']} offsets"
-            )
-    records = count_of(report, "restored_records") or 0
-    say(
-        f"restored {records:,} records; topics that were made here keep all records (retention.ms=-1)"
-    )
-    return OK
-
-
-def _without_runs(report: Mapping[str, object]) -> dict[str, object]:
-    hidden = ("source_runs", "source_topic_id")
-    partitions = [
-        {key: it for key, it in row.items() if key not in hidden}
-        for row in rows_of(report, "partitions")
-    ]
-    return {**report, "partitions": partitions}
+    return run(order, Printer(output))
 
 
 def _print(

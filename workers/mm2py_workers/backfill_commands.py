@@ -5,6 +5,7 @@ What a command needs is loaded when it runs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +14,7 @@ import typer
 from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with, examples
 
 if TYPE_CHECKING:
-    from mm2py.mirror.backfills import Wanted
+    from mm2py_workers.backfill_runs import BackfillOrder
 
 __all__ = ["REFUSED", "backfill_app", "refusing"]
 
@@ -55,6 +56,13 @@ RateOption = Annotated[
     typer.Option("--rate-limit", min=0, help="bytes per second of all lanes together; 0: no limit"),
 ]
 
+JobOption = Annotated[
+    str,
+    typer.Option(
+        "--order", hidden=True, help="id of what is begun; ends in order when standard input does"
+    ),
+]
+
 
 def refusing(command: Callable[[], int]) -> Callable[[], int]:
     """Return a command whose refusals end with their own exit code and one line on standard error."""
@@ -72,114 +80,94 @@ def refusing(command: Callable[[], int]) -> Callable[[], int]:
     return run
 
 
-@backfill_app.command("plan")
-def plan(  # noqa: PLR0913 - one argument per option
-    file: FileArgument,
-    flow: FlowOption,
-    topics: TopicsOption = "",
-    start: FromOption = "earliest",
-    end: ToOption = "now",
-    master: MasterOption = "",
-    rate_limit: RateOption = 0,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """Show lanes, ranges, bytes, an estimate, and what the checks refuse; changes nothing."""
-
-    def command() -> int:
-        from mm2py_workers.backfill_runs import BackfillOrder, show_plan
-
-        order = BackfillOrder(file, flow, topics, start, end, master, rate_limit)
-        return show_plan(order, Printer(output))
-
-    end_with(refusing(command), debug=debug)
+OrderWork = Callable[["BackfillOrder", Printer], int]
+FlowWork = Callable[[Path, str, Printer], int]
 
 
-@backfill_app.command("run")
-def run(  # noqa: PLR0913 - one argument per option
-    file: FileArgument,
-    flow: FlowOption,
-    topics: TopicsOption = "",
-    start: FromOption = "earliest",
-    end: ToOption = "now",
-    master: MasterOption = "",
-    rate_limit: RateOption = 0,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """Copy, and hand each partition over to the running flow; continues an unfinished backfill of the flow."""
+def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
+    """Add a command that takes what is to be copied; ``load`` imports what it does."""
 
-    def command() -> int:
-        from mm2py_workers.backfill_runs import BackfillOrder, run_backfill
+    def command(  # noqa: PLR0913 - one argument per option
+        file: FileArgument,
+        flow: FlowOption,
+        topics: TopicsOption = "",
+        start: FromOption = "earliest",
+        end: ToOption = "now",
+        master: MasterOption = "",
+        rate_limit: RateOption = 0,
+        job: JobOption = "",
+        output: OutputOption = Output.TABLE,
+        debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+    ) -> None:
+        def work() -> int:
+            from mm2py_workers.backfill_runs import BackfillOrder
 
-        order = BackfillOrder(file, flow, topics, start, end, master, rate_limit)
-        return run_backfill(order, Printer(output))
+            order = BackfillOrder(file, flow, topics, start, end, master, rate_limit, job)
+            return load()(order, Printer(output))
 
-    end_with(refusing(command), debug=debug)
+        end_with(refusing(work), debug=debug)
 
-
-@backfill_app.command("status")
-def status(
-    file: FileArgument,
-    flow: FlowOption,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """Show the newest backfill of a flow, by partition."""
-
-    def command() -> int:
-        from mm2py_workers.backfill_runs import show_status
-
-        return show_status(file, flow, Printer(output))
-
-    end_with(refusing(command), debug=debug)
+    backfill_app.command(name, help=text)(command)
 
 
-def _wish(
-    wanted: "Callable[[], Wanted]", file: Path, flow: str, output: Output, *, debug: bool
-) -> None:
-    def command() -> int:
-        from mm2py_workers.backfill_runs import make_wish
+def _flow_command(name: str, text: str, load: Callable[[], FlowWork]) -> None:
+    """Add a command about the newest backfill of a flow; ``load`` imports what it does."""
 
-        return make_wish(file, flow, wanted(), Printer(output))
+    def command(
+        file: FileArgument,
+        flow: FlowOption,
+        output: OutputOption = Output.TABLE,
+        debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+    ) -> None:
+        end_with(refusing(lambda: load()(file, flow, Printer(output))), debug=debug)
 
-    end_with(refusing(command), debug=debug)
+    backfill_app.command(name, help=text)(command)
 
 
-def _wanted(name: str) -> "Wanted":
+def _plan() -> OrderWork:
+    from mm2py_workers.backfill_runs import show_plan
+
+    return show_plan
+
+
+def _run() -> OrderWork:
+    from mm2py_workers.backfill_runs import run_backfill
+
+    return run_backfill
+
+
+def _status() -> FlowWork:
+    from mm2py_workers.backfill_runs import show_status
+
+    return show_status
+
+
+def _wish(wanted: str) -> FlowWork:
     from mm2py.mirror.backfills import Wanted
+    from mm2py_workers.backfill_runs import make_wish
 
-    return Wanted(name)
-
-
-@backfill_app.command("pause")
-def pause(
-    file: FileArgument,
-    flow: FlowOption,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """Let the lanes of a running backfill read nothing until it is resumed."""
-    _wish(lambda: _wanted("PAUSE"), file, flow, output, debug=debug)
+    return partial(make_wish, Wanted(wanted))
 
 
-@backfill_app.command("resume")
-def resume(
-    file: FileArgument,
-    flow: FlowOption,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """Let paused lanes continue."""
-    _wish(lambda: _wanted("RUN"), file, flow, output, debug=debug)
-
-
-@backfill_app.command("cancel")
-def cancel(
-    file: FileArgument,
-    flow: FlowOption,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """End a backfill: what is copied stays, the running flow continues every partition where it is."""
-    _wish(lambda: _wanted("CANCEL"), file, flow, output, debug=debug)
+_order_command(
+    "plan",
+    "Show lanes, ranges, bytes, an estimate, and what the checks refuse; changes nothing.",
+    _plan,
+)
+_order_command(
+    "run",
+    "Copy, and hand each partition over to the running flow; continues an unfinished backfill of the flow.",
+    _run,
+)
+_flow_command("status", "Show the newest backfill of a flow, by partition.", _status)
+_flow_command(
+    "pause",
+    "Let the lanes of a running backfill read nothing until it is resumed.",
+    partial(_wish, "PAUSE"),
+)
+_flow_command("resume", "Let paused lanes continue.", partial(_wish, "RUN"))
+_flow_command(
+    "cancel",
+    "End a backfill: what is copied stays, the running flow continues every partition where it is.",
+    partial(_wish, "CANCEL"),
+)

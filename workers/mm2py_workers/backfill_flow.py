@@ -1,12 +1,11 @@
-"""A flow of a properties file as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
+"""A flow as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
 
-Flow: FILE + ``A->B`` -> configs as connect-mirror-maker-py derives them, with changes made over REST -> ``BackfillSession``
--> ``Survey``, ``BackfillDriver``. Connections open with ``open``; nothing is created but the backfill topic, by ``open_topic``.
+Flow: ``FlowPlan`` (``bulk_flow``) -> ``BackfillSession``, which opens connections -> ``Survey``, ``BackfillDriver``. Nothing is
+created but the backfill topic, by ``open_topic``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, ConfigOp
@@ -16,12 +15,10 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
+from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import topic_filter_from_config
-from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import (
     mirror_source_partition,
@@ -31,46 +28,26 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.groups import DescribedGroup
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.copy_again import cut_pages
 from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
 from mm2py.spark.verify_plan import known_maps
-from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import LATEST, TopicPartition
-from mm2py_connectors.config import CONNECTORS
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import LaneConnections
-from mm2py_workers.config_commands import flow_named
+from mm2py_workers.bulk_flow import SOURCE, source_connector
 from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets
 from mm2py_workers.internal_stores import offset_topic
 from mm2py_workers.node_parts import FlowPlan
-from mm2py_workers.wiring import derive_plan
 
-__all__ = ["BackfillSession", "flow_plan"]
+__all__ = ["BackfillSession"]
 
-SOURCE: Final = "MirrorSourceConnector"
 _QUIET: Final = {
     "refresh.topics.enabled": "false",
     "sync.topic.acls.enabled": "false",
     "sync.topic.configs.enabled": "false",
 }
 """The live flow's own jobs; here the connector only creates what is missing."""
-
-
-def flow_plan(file: Path, flow: str) -> FlowPlan:
-    """Derive the configs of one flow of a file.
-
-    Raises:
-        ConfigError: the file or the flow is wrong.
-    """
-    config = MirrorMakerConfig.load(file, CONNECTORS)
-    name = flow_named(config, flow)
-    if not config.flow_enabled(name):
-        raise ConfigError(
-            f"{file}: flow {name} is not enabled", remedy=f"set {name}.enabled = true"
-        )
-    return derive_plan(config, name, Plugins(), by_file=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +72,22 @@ class BackfillSession:
         self.plan, self._clock = plan, clock
         self.name = plan.name
         self.connector: Mapping[str, str] = {}
+        self._copies = False
         self.connections = LaneConnections(plan.name, plan.props, clock)
         self._target = self.connections.cluster
         self._source: Cluster | None = None
         self._target_admin: Cluster | None = None
 
     async def __aenter__(self) -> "BackfillSession":
-        """Connect to both clusters.
+        """Connect to the target.
 
         Raises:
-            RetriableError: one of them does not answer.
+            RetriableError: it does not answer.
         """
         await self._target.connect()
-        self.connector = self.plan.resolve(await self._connector_config())
-        self._source = await self._admin_cluster("source", self.name.source)
+        connector = await source_connector(self.plan, self.connections.tables, self._clock)
+        self._copies = connector is not None and enabled(connector)
+        self.connector = connector or self.plan.resolve(self.plan.connectors[SOURCE])
         self._target_admin = await self._admin_cluster("target", self.name.target)
         return self
 
@@ -121,7 +100,19 @@ class BackfillSession:
     # ---- what is there
 
     async def survey(self) -> Survey:
-        """Return what plans; reads which topics the flow copies."""
+        """Return what plans; connects to the source and reads which topics the flow copies.
+
+        Raises:
+            ConfigError: it does not copy.
+            RetriableError: the source does not answer.
+        """
+        if not self._copies:
+            raise ConfigError(
+                f"flow {self.name} is not enabled, or was deleted over REST",
+                remedy=f"set {self.name}.enabled = true, or create it with POST /flows",
+            )
+        if self._source is None:
+            self._source = await self._admin_cluster("source", self.name.source)
         source = self._admin("source")
         config = self.connector
         options = parse_config(MirrorSourceConfig, config)
@@ -176,7 +167,7 @@ class BackfillSession:
         return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does."""
+        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
         worker = self.plan.worker
         offsets = HostedOffsets(
             self.connections.tables,
@@ -188,7 +179,7 @@ class BackfillSession:
                 {
                     source_offset_key(
                         SOURCE, mirror_source_partition(self.name.source, partition)
-                    ): source_offset_value(source_offset(position - 1))
+                    ): None if position < 0 else source_offset_value(source_offset(position - 1))
                     for partition, position in positions.items()
                 }
             )
@@ -253,6 +244,11 @@ class BackfillSession:
             read_committed=committed or self.plan.worker.exactly_once,
         )
 
+    @property
+    def target(self) -> Admin:
+        """Administration of the target."""
+        return self._admin("target")
+
     def _admin(self, side: str) -> Admin:
         cluster = self._source if side == "source" else self._target_admin
         assert cluster is not None
@@ -270,27 +266,3 @@ class BackfillSession:
             await cluster.close()
             raise
         return cluster
-
-    async def _connector_config(self) -> Mapping[str, str]:
-        """Return the file's config with what people changed over REST."""
-        file = self.plan.connectors
-        topic = flows_topic(self.name.source)
-        if topic not in await Admin(self._target).describe_topics([topic]):
-            return file[SOURCE]
-        overrides = FlowOverridesStore(
-            self.connections.tables.own_table(
-                topic, "compact", self.plan.worker.offset_storage_replication_factor, follow=False
-            ),
-            file,
-            clock=self._clock,
-            names_a_secret=names_a_secret,
-            by_file=self.plan.by_file,
-        )
-        try:
-            await overrides.start()
-            effective = overrides.effective()
-        finally:
-            await overrides.stop()
-        if SOURCE not in effective:
-            raise ConfigError(f"flow {self.name} was deleted over REST", remedy="create it again")
-        return effective[SOURCE]

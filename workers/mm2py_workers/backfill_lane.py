@@ -22,7 +22,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
-from mm2py.mirror.backfills import backfill_topic
+from mm2py.mirror.backfills import LeaseState, backfill_topic
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
@@ -30,6 +30,7 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
+from mm2py.spark.archive_task import ARCHIVE, TaskArchive, archive_plugins
 from mm2py.spark.lanes import CopyProgress, LaneRun
 from mm2py.spark.lease import LaneLease, lane_id
 from mm2py.spark.observed_stores import ObservedMaps, ObservedOffsets
@@ -70,6 +71,11 @@ class BackfillLane:
     log_level: str = "WARNING"
 
     @property
+    def is_restore(self) -> bool:
+        """Whether the source is an archive."""
+        return ARCHIVE in self.task
+
+    @property
     def flow(self) -> FlowName:
         """The flow."""
         return FlowName(ClusterAlias(self.source), ClusterAlias(self.target))
@@ -107,7 +113,16 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
             clock=clock,
         )
         partitions = [TopicPartition(*each) for each in spec.partitions]
-        run = LaneRun(partitions, lease, copy, connections.store, run=spec.run, clock=clock)
+        run = LaneRun(
+            partitions,
+            lease,
+            copy,
+            connections.store,
+            run=spec.run,
+            clock=clock,
+            # The flow would copy to the end of a topic whose beginning is not restored yet.
+            given_up=LeaseState.RESERVED if spec.is_restore else LeaseState.RELEASED,
+        )
         return {"lane": spec.lane, **asdict(await run.run())}
     finally:
         await copy.close()
@@ -200,7 +215,7 @@ class _TaskCopy:
                 flow,
                 props,
                 worker,
-                plugins=Plugins(),
+                plugins=archive_plugins() if spec.is_restore else Plugins(),
                 store=self._seen_offsets,
                 maps=self._seen_maps,
                 reports=FlowReports(
@@ -230,6 +245,9 @@ class _TaskCopy:
             ASSIGNED_PARTITIONS: format_partitions(list(ends)),
             END_OFFSETS: format_ends(ends),
         }
+        if self._spec.is_restore:
+            archive = TaskArchive.parse(self._config[ARCHIVE])
+            config[ARCHIVE] = archive._replace(ends=ends).to_text()
         await self._host.start_task(
             TaskSpec(id=self._task, connector_config=self._connector, config=config)
         )

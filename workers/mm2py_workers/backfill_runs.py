@@ -6,25 +6,27 @@ Flow: ``BackfillOrder`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or
 import asyncio
 import os
 import re
+import signal
+import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.mirror.backfill_report import without_driver
 from mm2py.mirror.backfills import Job, JobState, Wanted
+from mm2py.mirror.boundaries import parse_boundary
 from mm2py.spark.backfill import (
     BackfillDriver,
     BackfillRefusedError,
     Request,
     driver_id,
-    without_driver,
 )
 from mm2py.spark.plan import Plan
-from mm2py.spark.survey import Survey, parse_boundary
+from mm2py.spark.survey import Survey
 from mm2py_workers.backfill_commands import REFUSED
-from mm2py_workers.backfill_flow import BackfillSession, flow_plan
+from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_spark import SparkRun, new_id
 from mm2py_workers.backfill_views import (
     partition_text,
@@ -32,6 +34,7 @@ from mm2py_workers.backfill_views import (
     print_plan,
     print_report,
 )
+from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import FAILED, OK, Printer, say
 
 __all__ = [
@@ -58,6 +61,8 @@ class BackfillOrder:
     end: str
     master: str
     rate_limit: int
+    id: str = ""
+    """Of the job, where a worker has planned it; this process then ends with that worker."""
 
     async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
         """Return the plan, of an unfinished job by what it was begun with."""
@@ -73,11 +78,11 @@ class BackfillOrder:
 
 def show_plan(order: BackfillOrder, printer: Printer) -> int:
     """Print the plan; return the exit code."""
+    _begin(order)
     return asyncio.run(_show_plan(order, printer))
 
 
 async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
-    _check(order)
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
     found = _CORES.match(order.master)
@@ -92,7 +97,7 @@ async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
 
 def run_backfill(order: BackfillOrder, printer: Printer) -> int:
     """Run a backfill; return the exit code."""
-    _check(order)
+    _begin(order)
     flow = flow_plan(order.file, order.flow)
     # Before the loop: Spark starts a process of its own, and connections would be inherited.
     return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
@@ -112,34 +117,30 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
         if store.job is None:
             return print_nothing(str(session.name), printer)
         job = store.job
-        if job.state.is_copied and not await driver_of(session, SYSTEM_CLOCK).is_driven():
-            job = without_driver(job)
+        driven = job.state.is_copied and await driver_of(session, SYSTEM_CLOCK).is_driven()
         await store.refresh()
+        job = store.job
+        assert job is not None
+        if job.state.is_copied and not driven:
+            job = without_driver(job)
         print_report(printer, job, list(store.leases.values()))
         return OK
 
 
-def make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+def make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
     """Pause, resume or cancel the newest backfill; return the exit code."""
-    return asyncio.run(_make_wish(file, flow, wanted, printer))
+    return asyncio.run(_make_wish(wanted, file, flow, printer))
 
 
-async def _make_wish(file: Path, flow: str, wanted: Wanted, printer: Printer) -> int:
+async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
         if not await session.has_topic():
             raise BackfillRefusedError(f"there was no backfill of {session.name}")
         await session.open_topic()
-        driver = driver_of(session, SYSTEM_CLOCK)
-        await driver.wish(wanted)
+        job = await driver_of(session, SYSTEM_CLOCK).wish(wanted)
         store = session.connections.store
-        if wanted is Wanted.CANCEL:
-            # The driver releases the partitions; where none lives that is done here.
-            with suppress(BackfillRefusedError):
-                if await driver.claim() is not None:
-                    await driver.cancel()
         await store.refresh()
-        assert store.job is not None
-        print_report(printer, store.job, list(store.leases.values()))
+        print_report(printer, job, list(store.leases.values()))
         return OK
 
 
@@ -170,7 +171,11 @@ class _Run:
             plan = await self._order.plan(survey)
             await session.open_topic()
             driver = driver_of(session, self._clock)
-            job = await driver.claim()
+            job = await driver.claim(archive="")
+            if job is not None and session.connections.store.wanted is Wanted.CANCEL:
+                await driver.cancel()
+                say(f"backfill {job.id} was to be cancelled, which is done; a new one begins")
+                job = None
             if job is not None:
                 say(f"backfill {job.id} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
@@ -191,26 +196,36 @@ class _Run:
             plan,
             task,
             Request(
-                id=new_id(self._clock),
+                id=order.id or new_id(self._clock),
                 topics=order.topics,
                 start=order.start,
                 end=order.end,
-                lanes=1,
             ),
             master=order.master,
             rate_limit=order.rate_limit,
         )
         print_report(self._printer, job, list(session.connections.store.leases.values()))
+        if job.state is not JobState.DONE:
+            say(f"backfill {job.id} is {job.state.value}: {job.cause}")
         return OK if job.state is JobState.DONE else FAILED
 
 
-# ---- for people
-
-
-def _check(order: BackfillOrder) -> None:
-    """Refuse wrong arguments before anything is opened."""
+def _begin(order: BackfillOrder) -> None:
+    """Refuse wrong arguments before anything is opened; end with the worker that started this process."""
     parse_boundary(order.start, "--from", "earliest")
     parse_boundary(order.end, "--to", "now")
+    if order.id:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 4096):
+        pass
+    # The worker is gone, and with it the reader of what is written here.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nothing, output)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def refuse(plan: Plan, printer: Printer) -> int:

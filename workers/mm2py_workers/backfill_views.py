@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from mm2py.clock import Clock
-from mm2py.mirror.backfills import Job, Lease, LeaseState
-from mm2py.spark.backfill import report
+from mm2py.mirror.backfill_report import report
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
@@ -34,7 +34,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
         while True:
             await clock.sleep(LINES_S)
             done, total = _sums(list(store.leases.values()))
-            say(f"backfill: {done:,} of {total:,} offsets")
+            say(f"backfill {_doing(store)}: {done:,} of {total:,} offsets")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -43,14 +43,16 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        bars: dict[TopicPartition | None, TaskID] = {None: progress.add_task("all", rate="")}
+        bars: dict[TopicPartition | None, TaskID] = {None: progress.add_task("", rate="")}
         before: tuple[float, int] | None = None
         while True:
             leases = list(store.leases.values())
             done, total = _sums(leases)
             size, now = sum(it.bytes for it in leases), clock.monotonic()
             rate = "" if before is None else _rate_text(size - before[1], now - before[0])
-            progress.update(bars[None], completed=done, total=total, rate=rate)
+            progress.update(
+                bars[None], description=_doing(store), completed=done, total=total, rate=rate
+            )
             before = before if before is not None and now - before[0] < RATE_OVER_S else (now, size)
             _update_partitions(progress, bars, leases)
             await clock.sleep(PROGRESS_S)
@@ -72,6 +74,21 @@ def _update_partitions(
             total=lease.end - lease.start,
             rate=lease.cause[:60],
         )
+
+
+def _doing(store: BackfillStore) -> str:
+    """Say what the driver does now."""
+    job = store.job
+    if job is None or (job.state is JobState.RUNNING and not store.leases):
+        return "starting"
+    if store.wanted is Wanted.CANCEL and job.state.is_copied:
+        return "is cancelled"
+    copies = any(it.state is LeaseState.COPYING for it in store.leases.values())
+    if job.state is JobState.RUNNING and not copies:
+        return "starts lanes"
+    return {JobState.RUNNING: "copies", JobState.PAUSED: "is paused"}.get(
+        job.state, job.state.value
+    )
 
 
 def _sums(leases: Sequence[Lease]) -> tuple[int, int]:

@@ -1,35 +1,116 @@
-"""The flow that a bulk command is about, from a properties file.
+"""The flow that a bulk command is about, as its workers run it: the properties file, and what was changed over REST.
 
-Flow: file + ``--flow`` + ``--topics`` -> ``FlowSides``: both clusters' properties with placeholders resolved, names of copies.
+Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``mm2py-flows.<source>.internal`` on the target -> ``source_connector`` -> a backfill;
+``flow_sides`` for what reads both clusters. Nothing is created, and nothing written.
 """
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.clients import connection_settings
 from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.errors import ConfigError
+from mm2py.config.secret_names import names_a_secret
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.flow_sides import FlowSides
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import flow_named
+from mm2py_workers.internal_stores import FlowTables, store_producer
+from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.output import say
+from mm2py_workers.wiring import derive_plan
 
-__all__ = ["flow_sides", "needs_spark"]
+__all__ = ["SOURCE", "flow_plan", "flow_sides", "needs_spark", "source_connector"]
 
-_SOURCE: Final = "MirrorSourceConnector"
+SOURCE: Final = "MirrorSourceConnector"
 
 
-def flow_sides(path: Path, flow: str, topics: str | None) -> FlowSides:
-    """Read the file.
+def flow_plan(path: Path, flow: str) -> FlowPlan:
+    """Derive the configs of one flow of a file; ``A/B`` needs no quotes in a shell.
 
     Raises:
-        UsageError: it has no such flow.
+        UsageError: the file has no such clusters.
         ConfigError: the file is wrong.
     """
     config = MirrorMakerConfig.load(path, CONNECTORS)
     name = flow_named(config, flow if "->" in flow else flow.replace("/", "->", 1))
-    connector = config.resolved(config.connector_configs(name)[_SOURCE])
-    return FlowSides.of_topics(name, connector, config.worker_config(name), topics)
+    runs = config.flow_enabled(name) or config.heartbeats_enabled(name)
+    return derive_plan(config, name, Plugins(), by_file=runs)
+
+
+async def source_connector(
+    plan: FlowPlan, tables: FlowTables, clock: Clock
+) -> dict[str, str] | None:
+    """Return the config of the flow's source connector as it is in force, placeholders resolved; None where there is no such flow now.
+
+    Raises:
+        RetriableError: the target does not answer.
+    """
+    topic = flows_topic(plan.name.source)
+    if topic not in await Admin(tables.cluster).describe_topics([topic]):
+        return plan.resolve(plan.connectors[SOURCE]) if plan.by_file else None
+    overrides = FlowOverridesStore(
+        tables.own_table(
+            topic, "compact", plan.worker.offset_storage_replication_factor, follow=False
+        ),
+        plan.connectors,
+        clock=clock,
+        names_a_secret=names_a_secret,
+        by_file=plan.by_file,
+    )
+    try:
+        await overrides.start()
+        config = overrides.effective().get(SOURCE)
+    finally:
+        await overrides.stop()
+    return None if config is None else plan.resolve(config)
+
+
+def flow_sides(
+    path: Path, flow: str, topics: str | None, *, needs_target: bool = True
+) -> FlowSides:
+    """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not be enabled.
+
+    Without ``needs_target`` the file alone counts where the target does not answer, which is printed.
+
+    Raises:
+        UsageError, ConfigError: there is no such flow.
+        RetriableError: the target does not answer.
+    """
+    plan = flow_plan(path, flow)
+    connector: dict[str, str] | None = None
+    try:
+        connector = asyncio.run(_source_connector(plan, SYSTEM_CLOCK))
+    except RetriableError as error:
+        if needs_target:
+            raise
+        say(f"changes made over REST are not known, the file alone counts: {error}")
+    if connector is None:
+        connector = plan.resolve(plan.connectors[SOURCE])
+    return FlowSides.of_topics(plan.name, connector, plan.props, topics)
+
+
+async def _source_connector(plan: FlowPlan, clock: Clock) -> dict[str, str] | None:
+    settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
+    cluster = Cluster(settings, alias=plan.name.target, clock=clock)
+    tables = FlowTables(
+        cluster, store_producer(plan.props, plan.name), permit=UNLIMITED, clock=clock
+    )
+    try:
+        await cluster.connect()
+        return await source_connector(plan, tables, clock)
+    finally:
+        await tables.close()
+        await cluster.close()
 
 
 @contextmanager

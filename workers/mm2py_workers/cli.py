@@ -246,7 +246,7 @@ def archive(
         "mm2py restore mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
     )
 )
-def restore(
+def restore(  # noqa: PLR0913 - an argument per option
     file: FileArgument,
     flow: FlowName,
     source: Annotated[str, typer.Option("--from", metavar="DIR", help="as --to of mm2py archive")],
@@ -258,6 +258,10 @@ def restore(
         typer.Option(metavar="REGEX=REPLACEMENT", help="other names than the flow's copies have"),
     ] = None,
     master: MasterOption = "",
+    rate_limit: Annotated[
+        int,
+        typer.Option(min=0, help="bytes per second of all lanes together; 0: that of the flow"),
+    ] = 0,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
@@ -267,7 +271,14 @@ def restore(
         from mm2py_workers.archive_commands import run_restore
 
         return run_restore(
-            file, flow, topics=topics, folder=source, rename=rename, master=master, output=output
+            file,
+            flow,
+            topics=topics,
+            folder=source,
+            rename=rename,
+            master=master,
+            rate_limit=rate_limit,
+            output=output,
         )
 
     end_with(run, debug=debug)

@@ -15,9 +15,10 @@ from mm2py.mirror.backfills import CopyAgain, Lease
 from mm2py.spark.backfill import BackfillRefusedError, Request
 from mm2py.spark.repair_advice import Repair
 from mm2py.types import TopicPartition
-from mm2py_workers.backfill_flow import BackfillSession, flow_plan
+from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of
 from mm2py_workers.backfill_spark import SparkRun, new_id
+from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import Printer, Row, rows_of
 
 __all__ = ["RepairOrder", "repair", "repaired_report"]

@@ -23,6 +23,7 @@ from mm2py.rest.listening import BoundListener, Listener, bind
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
+from mm2py_workers.backfill_children import BackfillChildren
 from mm2py_workers.node_parts import NodeParts
 
 if TYPE_CHECKING:  # a quarter of a second that most workers never need
@@ -41,7 +42,7 @@ class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
     ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
-    properties; an ordinary worker has no flows, its counts are in
+    properties, ``backfills`` runs the program for ``/backfills``; an ordinary worker has no flows, its counts are in
     ``meters``.
     """
 
@@ -50,6 +51,7 @@ class Served:
     fleet: FlowFleet | None = None
     property_problem: Callable[[str], str] = lambda _: ""
     meters: Callable[[], Collection[FlowMeter]] = tuple
+    backfills: BackfillChildren | None = None
 
     @property
     def dedicated(self) -> bool:

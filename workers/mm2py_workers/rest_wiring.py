@@ -17,13 +17,15 @@ from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.config.secret_names import names_a_secret
-from mm2py.flows.service import FlowParts
+from mm2py.flows.backfills import BackfillService
+from mm2py.flows.service import FlowParts, FlowService
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import Forwarder
 from mm2py.rest.listener_tls import server_context
 from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
+from mm2py.rest.routes.backfills import backfill_router
 from mm2py.rest.routes.flows import router
 from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
@@ -72,7 +74,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         forward=forward,
         gate=gate_for(settings, credentials),
         # A third of a second of CPU, which would hold up heartbeats on a busy machine.
-        flows=await asyncio.to_thread(_flows, served, forward, refusal),
+        flows=await asyncio.to_thread(_flows, settings, served, forward, refusal),
         meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
@@ -109,8 +111,10 @@ def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
     return [replace(it, ssl=like.ssl) for it, like in zip(node.public, found, strict=True)]
 
 
-def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter | None:
-    if served.fleet is None:
+def _flows(
+    settings: RestSettings, served: Served, forward: Forwarder, refusal: _Refusal
+) -> APIRouter | None:
+    if served.fleet is None or served.backfills is None:
         return None
     parts = FlowParts(
         fleet=served.fleet,
@@ -121,7 +125,13 @@ def _flows(served: Served, forward: Forwarder, refusal: _Refusal) -> APIRouter |
         remote_refusal=refusal,
         property_problem=served.property_problem,
     )
-    return router(parts, forward)
+    flows = FlowService(parts)
+    backfills = BackfillService(
+        served.backfills, masters=settings.spark_masters, mask=parts.mask, clock=parts.clock
+    )
+    routes = router(flows, parts, forward)
+    routes.include_router(backfill_router(flows, backfills))
+    return routes
 
 
 def _refusal(settings: RestSettings, served: Served) -> _Refusal:

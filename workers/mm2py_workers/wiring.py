@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import permutations
+from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -39,7 +40,8 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import FlowName
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_workers.backfill_children import BackfillChildren
 from mm2py_workers.flow_watch import FlowWatch
 from mm2py_workers.flow_wiring import wire_flow
 from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes, host_starter
@@ -69,6 +71,7 @@ class Node:
     meters: tuple[FlowMeter, ...]
     clock: Clock
     place: WorkerPlace
+    backfills: BackfillChildren
 
     @property
     def maker(self) -> MirrorMaker:
@@ -92,7 +95,9 @@ class Node:
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
         self.place.close()
+        ending = asyncio.create_task(self.backfills.close())
         clean = await self.fleet.stop(timeout_s)
+        await ending
         await self.watch.close()
         await self.rest.stop()
         if self.served.parts.pool is not None:
@@ -145,7 +150,11 @@ def build_node(
         plugins=found,
         catalog=InstalledPlugins(found),
         validator=ConfigValidator(
-            found, resolve=lambda raw: _resolved(config, raw), policy=ALL_OVERRIDES, mask=mask
+            found,
+            resolve=lambda raw: _resolved(config, raw),
+            policy=ALL_OVERRIDES,
+            mask=mask,
+            worker=plans.worker_of,
         ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
@@ -178,15 +187,17 @@ def build_node(
         ),
         clock=clock,
     )
+    backfills = BackfillChildren(Path(config.path))
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     served = Served(
         herders=fleet.herders,
         parts=parts,
         fleet=fleet,
         property_problem=lambda name: property_problem(catalog, name),
+        backfills=backfills,
     )
     meters = tuple(metrics.flow(name) for name in flows)
-    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path))
+    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path), backfills)
 
 
 def processes_of(config: MirrorMakerConfig) -> int:
@@ -217,6 +228,12 @@ class _Plans:
             derived = derive_plan(self._config, name, self._plugins, by_file=name in self._by_file)
             plan = self._plans[name] = replace(derived, resolve=self._resolve)
         return plan
+
+    def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Return the worker's config of the flow that a connector's config names; None where there is none."""
+        aliases = (connector.get(f"{side}.cluster.alias", "") for side in ("source", "target"))
+        name = FlowName(*map(ClusterAlias, aliases))
+        return self.of(name).props if name in self.pairs else None
 
     def check_circles(self) -> None:
         """Refuse a file whose flows copy records in a circle.

@@ -30,14 +30,21 @@ from mm2py.flows.views import (
 )
 from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
 from mm2py.rest.etags import REVISION_TAG, revision_of, revision_tag
-from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, flow_creation, flow_patch
+from mm2py.rest.flow_models import (
+    ErrorBody,
+    FlowCreation,
+    FlowPatch,
+    body_schema,
+    flow_creation,
+    flow_patch,
+)
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
 from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TaskId, TopicPartition
 
-__all__ = ["router"]
+__all__ = ["RESPONSES", "named_flow", "router", "visible_flows"]
 
 OK: Final = 200
 CREATED: Final = 201
@@ -58,14 +65,10 @@ _ERRORS: Final = {
     500: "the worker failed",
     503: "a cluster or the leader is away, or the worker is still starting (Retry-After)",
 }
-_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
+RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"model": ErrorBody, "description": text} for status, text in _ERRORS.items()
 }
-
-
-def _body(model: type[FlowPatch]) -> dict[str, object]:
-    schema = model.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+"""What each of our own endpoints may answer beside what it is asked for."""
 
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
@@ -81,14 +84,13 @@ GroupRows = Annotated[int, Query(ge=1, le=10_000, description="so many groups at
 _TOPIC_NAME: Final = r"^[A-Za-z0-9._-]{1,249}$"
 
 
-def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
+def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRouter:
     """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
     routes = APIRouter(
         tags=["flows"],
         dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
-        responses=_RESPONSES,
+        responses=RESPONSES,
     )
-    service = FlowService(parts)
     reads, changes = _Reads(service, forward), _Changes(service, parts, forward)
     for path, get in (
         ("/flows", reads.flows),
@@ -110,11 +112,11 @@ def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
         changes.create,
         methods=["POST"],
         status_code=CREATED,
-        openapi_extra=_body(FlowCreation),
+        openapi_extra=body_schema(FlowCreation),
         responses={OK: {"model": ChangeResult, "description": "a dry run: nothing was done"}},
     )
     routes.add_api_route(
-        "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=_body(FlowPatch)
+        "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=body_schema(FlowPatch)
     )
     routes.add_api_route("/flows/{flow}", changes.delete, methods=["DELETE"])
     for action, post in (
@@ -128,7 +130,7 @@ def router(parts: FlowParts, forward: Forwarding) -> APIRouter:
     return routes
 
 
-def _visible(service: FlowService, request: Request) -> Sequence[FlowName]:
+def visible_flows(service: FlowService, request: Request) -> Sequence[FlowName]:
     """Return the flows a request may be about: a worker's signature is good for its own flow alone."""
     flows = sorted(service.flows())
     if SIGNED_FLOW in request.scope:
@@ -136,10 +138,10 @@ def _visible(service: FlowService, request: Request) -> Sequence[FlowName]:
     return flows
 
 
-def _named(service: FlowService, request: Request, text: str) -> FlowName:
+def named_flow(service: FlowService, request: Request, text: str) -> FlowName:
     """Return the flow of a path, and let the application forward for it."""
     flow = service.find(plain_segment(text))
-    if flow not in _visible(service, request):
+    if flow not in visible_flows(service, request):
         raise NotFoundError(f"No flow {flow}")
     request.state.herder = service.flows()[flow].herder
     return flow
@@ -165,32 +167,32 @@ class _Reads:
                 except (HerderError, TimeoutError, ValueError) as failure:
                     return self._service.describe_here(flow, _why(error, failure))
 
-        found = await asyncio.gather(*(one(flow) for flow in _visible(self._service, request)))
+        found = await asyncio.gather(*(one(flow) for flow in visible_flows(self._service, request)))
         return list(found)
 
     async def flow(self, request: Request, response: Response, flow: FlowPath) -> FlowView:
         """Describe one flow: state, workers, lag, rates, connectors, tasks, errors."""
-        view = await self._service.describe(_named(self._service, request, flow))
+        view = await self._service.describe(named_flow(self._service, request, flow))
         response.headers["ETag"] = revision_tag(view.revision)
         return view
 
     async def partitions(self, request: Request, flow: FlowPath) -> list[PartitionView]:
         """List every source partition of a flow."""
-        return await self._service.partitions(_named(self._service, request, flow))
+        return await self._service.partitions(named_flow(self._service, request, flow))
 
     async def topics(self, request: Request, flow: FlowPath) -> list[TopicView]:
         """List the source topics of a flow with lag and rates, the oldest first."""
-        return await self._service.topics(_named(self._service, request, flow))
+        return await self._service.topics(named_flow(self._service, request, flow))
 
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
         """List who changed what of a flow, newest first."""
-        return self._service.history(_named(self._service, request, flow))
+        return self._service.history(named_flow(self._service, request, flow))
 
     async def config(
         self, request: Request, response: Response, flow: FlowPath, *, revision: Then = None
     ) -> list[ConfigView]:
         """List every property in force, what the file says, and who changed it; or what was after a revision."""
-        name = _named(self._service, request, flow)
+        name = named_flow(self._service, request, flow)
         if revision is None:
             response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
         return self._service.config(name, revision)
@@ -199,16 +201,16 @@ class _Reads:
         self, request: Request, flow: FlowPath, top: GroupRows = 1_000
     ) -> list[GroupView]:
         """List the chosen groups of the source: what each would read again or skip on the target, and why."""
-        return await self._service.groups(_named(self._service, request, flow), top)
+        return await self._service.groups(named_flow(self._service, request, flow), top)
 
     async def group(self, request: Request, flow: FlowPath, group: str) -> GroupView:
         """Describe one group of the source by partition."""
-        name = _named(self._service, request, flow)
+        name = named_flow(self._service, request, flow)
         return await self._service.group(name, plain_segment(group))
 
     async def proof(self, request: Request, flow: FlowPath) -> ProofView:
         """Describe how far the copies are proved to be equal, by ``mm2py verify --continuous``."""
-        return await self._service.proof(_named(self._service, request, flow))
+        return await self._service.proof(named_flow(self._service, request, flow))
 
     async def translate(
         self,
@@ -222,7 +224,7 @@ class _Reads:
         ] = "to-target",
     ) -> TranslationView:
         """Translate one offset exactly: where its record is on the other cluster, or why it is not there."""
-        name = _named(self._service, request, flow)
+        name = named_flow(self._service, request, flow)
         where = TopicPartition(topic, partition)
         return await self._service.translate(name, where, offset, direction)
 
@@ -239,7 +241,7 @@ class _Reads:
                 except (HerderError, TimeoutError, ValueError):
                     return self._service.topics_here(flow)
 
-        parts = await asyncio.gather(*(one(flow) for flow in _visible(self._service, request)))
+        parts = await asyncio.gather(*(one(flow) for flow in visible_flows(self._service, request)))
         rows = [row for part in parts for row in part]
         rows.sort(key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.flow, it.topic))
         return rows[:top]
@@ -390,7 +392,7 @@ class _Changes:
         return await self._changes.restart_part(asked, part, elsewhere, only_failed=only_failed)
 
     def _asked(self, given: _Given) -> Asked:
-        flow = _named(self._service, given.request, given.flow)
+        flow = named_flow(self._service, given.request, given.flow)
         return Asked(flow, signed_in(given.request), given.dry_run, given.revision)
 
     async def _set(

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from mm2py.flows.states import FlowWork, read_flow
 from mm2py.rest.connector_names import long_name
 from mm2py.rest.metric_families import (
+    BackfillReading,
     Compat,
     FlowReading,
     RunningWork,
@@ -105,11 +106,22 @@ async def _read(parts: RestParts) -> WorkerReading:
             reading.nodes.append(node)
             problems = sum(1 for _ in work.wrongs([node]))
             reading.flows.append(FlowReading(flow, work.state([node]), problems))
+            _read_backfill(reading, flow, herder)
         await asyncio.sleep(0)
     for meter in parts.meters():
         reading.nodes.append(meter.node_snapshot(""))
         await asyncio.sleep(0)
     return reading
+
+
+def _read_backfill(reading: WorkerReading, flow: FlowName, herder: Herder) -> None:
+    """Read the newest backfill where this worker leads: all follow its topic, and sums over workers are to be right."""
+    store = herder.backfills
+    if store is None or not store.live or not herder.leads:
+        return
+    job = store.shown_job
+    if job is not None:
+        reading.backfills.append(BackfillReading(flow, job, list(store.leases.values())))
 
 
 def _read_works(

@@ -17,6 +17,7 @@ from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.task_host import TaskHost, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -247,7 +248,7 @@ class HerderParts:
     hosts: Callable[[TaskWatcher, StartGuard], TaskHost]
     peers: PeerClient
     overrides: Overrides | None
-    backfills: Backfills | None = None
+    backfills: BackfillStore | None = None
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     editor: OffsetEditing
     meter: FlowMeter

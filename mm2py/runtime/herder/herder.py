@@ -45,6 +45,7 @@ from mm2py.runtime.herder.work_states import (
     with_restarting,
     work_state,
 )
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
 from mm2py.types import FlowName, State, TargetState, TaskId
 
@@ -127,6 +128,16 @@ class Herder:
     def flow(self) -> FlowName | None:
         """The flow; None on an ordinary worker."""
         return self._parts.flow
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker leads the group."""
+        return self.failure is None and self._parts.membership.is_leader
+
+    @property
+    def backfills(self) -> BackfillStore | None:
+        """Backfills of the flow; None on an ordinary worker."""
+        return self._parts.backfills
 
     def connectors(self) -> tuple[str, ...]:
         """Return the names of all connectors."""

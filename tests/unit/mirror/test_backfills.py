@@ -10,6 +10,7 @@ from mm2py.mirror.backfills import (
     Lease,
     LeaseState,
     Notice,
+    Order,
     SettingChange,
     Wanted,
     Wish,
@@ -29,9 +30,10 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
             topics="orders.*",
             started_ms=1_700_000_000_000,
             settings=(SettingChange("A.orders", "retention.ms", "604800000", "-1"),),
+            driver="w/78/c3",
         ),
         b"job",
-        b'\x01{"beat":7,"cause":"","end":"now","id":"20261122-a1","lanes":4,"run":2,"settings":[{"before":"604800000",'
+        b'\x01{"archive":"","beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","lanes":4,"run":2,"settings":[{"before":"604800000",'
         b'"during":"-1","name":"retention.ms","topic":"A.orders"}],"start":"earliest","started_ms":1700000000000,'
         b'"state":"RUNNING","topics":"orders.*"}',
     ),
@@ -59,6 +61,22 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
         Wish(job="20261122-a1", wanted=Wanted.PAUSE),
         b"wish",
         b'\x01{"job":"20261122-a1","wanted":"PAUSE"}',
+    ),
+    (
+        Order(
+            id="20261122-a1",
+            topics="orders.*",
+            rate_limit=5_000_000,
+            master="local[4]",
+            by="ann",
+            at_ms=1_700_000_000_000,
+            worker="w1:8083",
+            cause="exit code 1",
+            log=("mm2py: no Java",),
+        ),
+        b"order",
+        b'\x01{"at_ms":1700000000000,"by":"ann","cause":"exit code 1","end":"now","id":"20261122-a1","log":["mm2py: no Java"],'
+        b'"master":"local[4]","rate_limit":5000000,"start":"earliest","topics":"orders.*","worker":"w1:8083"}',
     ),
     (
         Notice(worker="w1:8083", offset=12),

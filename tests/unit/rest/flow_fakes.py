@@ -9,21 +9,25 @@ import httpx
 from starlette.types import ASGIApp
 
 from mm2py.config.connect_definitions import ConfigInfos
+from mm2py.flows.backfills import BackfillService
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode
-from mm2py.flows.service import FlowParts
+from mm2py.flows.service import FlowParts, FlowService
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.parts import RestParts
+from mm2py.rest.routes.backfills import backfill_router
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, TaskId, TopicPartition
+from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.rest_fakes import (
     SOURCE,
     FakeHerder,
@@ -180,13 +184,20 @@ class Rig:
     elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = field(
         default_factory=dict[FlowName, Sequence[Mapping[str, str]]]
     )
+    commands: FakeCommands = field(default_factory=FakeCommands)
     opened: list[FlowName] = field(default_factory=list[FlowName])
     _app: ASGIApp | None = None
 
     def add(self, name: FlowName, **more: str) -> "Leader":
         texts = {key: text for key, text in config(**more).items() if text is not None}
-        herder = self._add(name, texts, by_file=True, configured=True)
-        asyncio.run(self.stores[name].start())
+        herder = self.placed(name, texts, by_file=True, configured=True)
+        backfills = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
+
+        async def start() -> None:
+            await self.stores[name].start()
+            await backfills.start()
+
+        asyncio.run(start())
         return herder
 
     def absent(self, name: FlowName, **more: str) -> None:
@@ -194,9 +205,10 @@ class Rig:
         texts = {key: text for key, text in config(**more).items() if text is not None}
         self.files[name] = {NAME: {"enabled": "false", **texts}}
 
-    def _add(
+    def placed(
         self, name: FlowName, texts: Mapping[str, str], *, by_file: bool, configured: bool
     ) -> "Leader":
+        """Add a flow whose stores are not read yet."""
         topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
         self.files[name] = {NAME: texts}
         store = FlowOverridesStore(
@@ -242,7 +254,7 @@ class Rig:
     async def open(self, name: FlowName) -> FlowNode:
         if name not in self.herders:
             self.opened.append(name)
-            self._add(name, self.files[name][NAME], by_file=False, configured=False)
+            self.placed(name, self.files[name][NAME], by_file=False, configured=False)
             await self.stores[name].start()
         return self.nodes[name]
 
@@ -261,8 +273,15 @@ class Rig:
     @property
     def parts(self) -> RestParts:
         herders: dict[FlowName | None, Herder] = dict(self.herders.items())
+        flow_parts = self.flow_parts
         base = parts_of(herders, dedicated=True, client=self.client, eager=True)
-        return replace(base, flows=router(self.flow_parts, base.forward))
+        service = FlowService(flow_parts)
+        routes = router(service, flow_parts, base.forward)
+        backfills = BackfillService(
+            self.commands, masters=(), mask=flow_parts.mask, clock=FakeClock()
+        )
+        routes.include_router(backfill_router(service, backfills))
+        return replace(base, flows=routes)
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
         if self._app is None:

@@ -17,13 +17,15 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import ConfigModel
 from mm2py.config.override_policy import override_policy
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
+from mm2py.flows.backfills import BackfillService
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
-from mm2py.flows.service import FlowParts
+from mm2py.flows.service import FlowParts, FlowService
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
+from mm2py.rest.routes.backfills import backfill_router
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.herder.errors import RebalanceExpectedError
 from mm2py.runtime.herder.herder import Herder
@@ -31,11 +33,13 @@ from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
+from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
 from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector, until
 from tests.unit.runtime.runtime_fakes import EagerClock
@@ -144,8 +148,9 @@ class PaperWorker:
             plugins, resolve=_plain, policy=override_policy("All"), mask=node.parts.node.mask
         )
         offsets = MemoryOffsetBackingStore()
-        overrides = None
+        overrides = backfills = None
         if dedicated:
+            backfills = BackfillStore(MemoryTable(MemoryTopic("mm2py-backfill.A.internal")))
             topic = MemoryTopic("mm2py-flows.A.internal")
             overrides = FlowOverridesStore(
                 MemoryTable(topic),
@@ -163,6 +168,7 @@ class PaperWorker:
                     validator=validator,
                 ),
                 overrides=overrides,
+                backfills=backfills,
                 offsets=offsets,
                 editor=OffsetEditor(offsets, plugins.find),
             ),
@@ -193,7 +199,13 @@ class PaperWorker:
                 remote_refusal=self._refusal,
                 property_problem=lambda _: "",
             )
-            parts = replace(parts, flows=router(flows, parts.forward))
+            service = FlowService(flows)
+            routes = router(service, flows, parts.forward)
+            runs = BackfillService(
+                FakeCommands(), masters=(), mask=node.parts.node.mask, clock=cluster.clock
+            )
+            routes.include_router(backfill_router(service, runs))
+            parts = replace(parts, flows=routes)
         self._overrides = overrides
         self._app = public_app(parts)
 

@@ -27,6 +27,7 @@ from mm2py.runtime.herder.api import (
 from mm2py.runtime.herder.errors import AlreadyExistsError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
@@ -77,6 +78,8 @@ class FakeHerder(Herder):
         self.calls: list[tuple[object, ...]] = []
         self.refusal, self.entries, self.key = refusal, entries, key
         self.said_health, self.snapshot = said_health, snapshot
+        self.backfill_store: BackfillStore | None = None
+        self.leading = True
 
     @property
     def flow(self) -> FlowName | None:
@@ -93,6 +96,14 @@ class FakeHerder(Herder):
     @property
     def failure(self) -> Mm2pyError | None:
         return None
+
+    @property
+    def leads(self) -> bool:
+        return self.leading
+
+    @property
+    def backfills(self) -> BackfillStore | None:
+        return self.backfill_store
 
     def _did(self, *call: object) -> None:
         self.calls.append(call)

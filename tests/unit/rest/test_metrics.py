@@ -1,5 +1,6 @@
 """``GET /metrics``: what it shows of fed meters, its names, and who may read it."""
 
+import asyncio
 import base64
 import re
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mm2py.config.rest_settings import RestSettings
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
 from mm2py.observability.metrics import Finding, FlowMeter, Metrics, NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
@@ -18,6 +20,8 @@ from mm2py.rest.parts import RestParts
 from mm2py.rest.security import gate_for
 from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
 from tests.unit.rest.paper_worker import PaperWorker
@@ -93,6 +97,24 @@ def fed(clock: FakeClock) -> FlowMeter:
     meter.count_event("retention", lost=5)
     meter.count_event("may-be-doubled", may_be_doubled=2)
     return meter
+
+
+def with_backfill(herder: FakeHerder) -> None:
+    """Let the newest backfill of its flow be a paused one of two partitions, one of them finished."""
+    store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
+    job = Job(id="j", state=JobState.PAUSED, run=1, lanes=1)
+    lease = Lease(
+        topic="t", partition=0, job="j", run=1, state=LeaseState.COPYING, start=0, end=100, position=40,
+        target_start=0, target_end=40, bytes=4_000,
+    )  # fmt: skip
+    handed_over = replace(lease, partition=1, state=LeaseState.HANDED_OVER, position=100)
+
+    async def begin() -> None:
+        await store.start()
+        await store.post([job, lease, handed_over])
+        await store.refresh()
+
+    asyncio.run(begin())
 
 
 def dedicated(meter: FlowMeter) -> RestParts:
@@ -220,7 +242,9 @@ def test_the_page_lists_exactly_what_is_emitted() -> None:
         name: (kind, frozenset(re.findall(r"`(\w+)`", labels)))
         for name, kind, labels in ROW.findall(PAGE.read_text("utf-8"))
     }
-    scrape = scraped(dedicated(fed(FakeClock())))
+    herder = MeteredHerder(fed(FakeClock()))
+    with_backfill(herder)
+    scrape = scraped(parts_of({AB: herder}, dedicated=True))
     assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
     assert {name: {labels} for name, (_, labels) in listed.items()} == {
         name: scrape.labels_of(name) for name in scrape.types
@@ -300,3 +324,23 @@ def test_a_real_herder_shows_its_connector(in_dedicated_mode: bool) -> None:
         if name == "mm2py_connector_state" and value == 1
     }
     assert connectors == {expected}
+
+
+def test_the_newest_backfill_is_shown_by_the_worker_that_leads_the_flow() -> None:
+    herder = MeteredHerder(fed(FakeClock()))
+    with_backfill(herder)
+    scrape = scraped(parts_of({AB: herder}, dedicated=True))
+    of_flow = {"flow": "A->B"}
+    for name, labels, value in (
+        ("mm2py_backfill_state", {"state": "PAUSED"}, 1),
+        ("mm2py_backfill_state", {"state": "RUNNING"}, 0),
+        ("mm2py_backfill_records", {}, 80),
+        ("mm2py_backfill_bytes", {}, 8_000),
+        ("mm2py_backfill_offsets_left", {}, 60),
+        ("mm2py_backfill_partitions", {"state": "COPYING"}, 1),
+        ("mm2py_backfill_partitions", {"state": "HANDED_OVER"}, 1),
+        ("mm2py_backfill_partitions", {"state": "RELEASED"}, 0),
+    ):
+        assert scrape.value(name, {**of_flow, **labels}) == value, (name, labels)
+    herder.leading = False
+    assert not scraped(parts_of({AB: herder}, dedicated=True)).labels_of("mm2py_backfill_state")

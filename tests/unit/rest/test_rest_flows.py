@@ -447,6 +447,12 @@ def test_the_api_is_described(rig: Rig) -> None:
         "/flows/{flow}/restart",
         "/flows/{flow}/rollback",
         "/lag",
+        "/backfills",
+        "/backfills/{backfill}",
+        "/backfills/{backfill}:start",
+        "/backfills/{backfill}:pause",
+        "/backfills/{backfill}:resume",
+        "/backfills/{backfill}:cancel",
     }
     patch = document["paths"]["/flows/{flow}"]["patch"]
     assert patch["requestBody"]["required"]

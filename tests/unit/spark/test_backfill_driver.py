@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pytest
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import FatalError, ServerError
+from mm2py.mirror.backfill_report import report, without_driver
 from mm2py.mirror.backfills import (
     CopyAgain,
     Job,
@@ -17,6 +19,7 @@ from mm2py.mirror.backfills import (
     LeaseState,
     SettingChange,
     Wanted,
+    Wish,
 )
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import DescribedGroup, GroupMember
@@ -24,9 +27,8 @@ from mm2py.spark.backfill import (
     LET_GO_S,
     BackfillDriver,
     BackfillRefusedError,
+    DriverSupersededError,
     Request,
-    report,
-    without_driver,
 )
 from mm2py.spark.lease import LEASE_S
 from mm2py.spark.plan import PartitionPlan, Plan
@@ -119,8 +121,9 @@ class Stage:
         self.topic = topic or MemoryTopic("backfill")
         self.clock, self.flow = FakeClock(), Flow()
         self.store = BackfillStore(MemoryTable(self.topic))
+        self.writer = TopicWriter(self.topic)
         self.driver = BackfillDriver(
-            self.store, TopicWriter(self.topic), self.flow, name="A->B", clock=self.clock
+            self.store, self.writer, self.flow, name="A->B", clock=self.clock
         )
         self.lanes: list[list[TopicPartition]] = []
         self.failing: Exception | None = None
@@ -332,8 +335,7 @@ async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel
     job = await stage.begin(part(ONE), part(TWO), settings=(SETTING,))
     assert job.state is JobState.FAILED
     assert set(stage.store.kept_out()) == {TWO}
-    await stage.driver.wish(Wanted.CANCEL)
-    ended = await stage.while_time_passes(stage.driver.cancel())
+    ended = await stage.while_time_passes(stage.driver.wish(Wanted.CANCEL))
     assert ended.state is JobState.CANCELLED
     await stage.store.refresh()
     assert stage.store.kept_out() == {}
@@ -365,14 +367,8 @@ def test_a_report_has_exclusive_ends() -> None:
     job = Job(id="j", state=JobState.DONE, run=1, lanes=1)
     shown = report(job, [lease])
     assert (shown["records"], shown["bytes"]) == (7, 70)
-    rows = shown["partitions"]
-    assert isinstance(rows, list)
-    assert {key: rows[0][key] for key in ("from", "to", "target_from", "target_to")} == {
-        "from": 5,
-        "to": 12,
-        "target_from": 100,
-        "target_to": 107,
-    }
+    row = shown["partitions"][0]
+    assert (row["from"], row["to"], row["target_from"], row["target_to"]) == (5, 12, 100, 107)
 
 
 async def test_a_job_whose_driver_is_gone_is_not_shown_as_running() -> None:
@@ -384,3 +380,87 @@ async def test_a_job_whose_driver_is_gone_is_not_shown_as_running() -> None:
     shown = report(without_driver(stage.store.job), [])
     assert shown["state"] == "FAILED"
     assert "run the same command again" in str(shown["cause"])
+
+
+async def test_a_pause_and_a_resume_return_when_the_driver_has_followed() -> None:
+    topic = MemoryTopic("backfill")
+    stage, driver = Stage(topic), Stage(topic)
+    await stage.store.start()
+    await driver.store.start()
+    job = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
+    await driver.store.post([job])
+    for number, (wanted, state) in enumerate(
+        ((Wanted.PAUSE, JobState.PAUSED), (Wanted.RUN, JobState.RUNNING))
+    ):
+        asked = asyncio.ensure_future(stage.driver.wish(wanted))
+        await stage.clock.advance(1)
+        await driver.store.post([replace(job, beat=10 * number + 1)])
+        await stage.clock.advance(1)
+        await until(partial(_wanted, driver.store, wanted))
+        assert not asked.done() or state is JobState.RUNNING
+        job = replace(job, beat=10 * number + 2, state=state)
+        await driver.store.post([job])
+        assert (await stage.while_time_passes(_result(asked))).state is state
+
+
+def _wanted(store: BackfillStore, wanted: Wanted) -> bool:
+    return store.wanted is wanted
+
+
+async def _result(task: "asyncio.Future[Job]") -> Job:
+    return await task
+
+
+async def test_what_has_no_driver_cannot_be_paused_but_cancelled() -> None:
+    stage = Stage()
+    await stage.store.start()
+    await stage.store.post([Job(id="j", state=JobState.RUNNING, run=1, lanes=1)])
+    with pytest.raises(BackfillRefusedError, match="its driver is gone"):
+        await stage.while_time_passes(stage.driver.wish(Wanted.PAUSE))
+    assert stage.store.wanted is Wanted.RUN  # the next run is not paused
+    ended = await stage.while_time_passes(stage.driver.wish(Wanted.CANCEL))
+    assert ended.state is JobState.CANCELLED
+
+
+async def test_a_cancel_whose_driver_dies_meanwhile_is_done_without_it() -> None:
+    topic = MemoryTopic("backfill")
+    stage, driver = Stage(topic), Stage(topic)
+    await stage.store.start()
+    await driver.store.start()
+    job = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
+    await driver.store.post([job])
+    asked = asyncio.ensure_future(stage.driver.wish(Wanted.CANCEL))
+    await stage.clock.advance(1)
+    await driver.store.post([replace(job, beat=1)])
+    await stage.clock.advance(1)
+    await until(lambda: driver.store.wanted is Wanted.CANCEL)
+    ended = await stage.while_time_passes(_result(asked))
+    assert (ended.state, ended.run) == (JobState.CANCELLED, 2)
+
+
+async def test_another_run_copies_although_the_one_before_was_paused() -> None:
+    topic = MemoryTopic("backfill")
+    first = Stage(topic)
+    first.failing = FatalError("gone")
+    with pytest.raises(FatalError):
+        await first.begin(part(ONE))
+    await first.store.post([Wish(job="j", wanted=Wanted.PAUSE)])
+    second = Stage(topic)
+    assert (await second.begin(part(ONE))).state is JobState.DONE
+    assert second.store.wanted is Wanted.RUN
+
+
+async def test_of_two_drivers_that_begin_at_the_same_moment_one_is_refused() -> None:
+    topic = MemoryTopic("backfill")
+    slow, fast = Stage(topic), Stage(topic)
+    await slow.store.start()
+    await slow.while_time_passes(slow.driver.claim())
+    assert (await fast.begin(part(ONE), settings=(SETTING,))).state is JobState.DONE
+    await slow.writer.close()  # fenced
+    plan = Plan(flow="A->B", partitions=(part(ONE),), settings=())
+    request = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
+    with pytest.raises(DriverSupersededError, match="another driver has taken backfill j"):
+        await slow.while_time_passes(slow.driver.run(plan, request, slow))
+    assert slow.lanes == []
+    assert slow.store.job == fast.store.job
+    assert slow.flow.altered == []

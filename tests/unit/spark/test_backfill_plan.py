@@ -3,8 +3,8 @@
 import pytest
 
 from mm2py.errors import UsageError
+from mm2py.mirror.boundaries import Boundary, parse_boundary
 from mm2py.spark.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py.spark.survey import Boundary, parse_boundary
 
 
 def part(number: int, size: int) -> PartitionPlan:

@@ -1,0 +1,149 @@
+"""A backfill of two million records beside live traffic, whose processes are killed and frozen five times.
+
+The processes are those of a cluster (``local-cluster``): a driver, executors with a JVM each, Python workers. What was frozen is thawed when
+another attempt copies its partitions. The source has no holes, so both sides must be equal with their offsets.
+"""
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.chaos.conftest import CreateTopic, NewRegion, Unique
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import Load, copied, ends
+from tests.spark.backfill_process import (
+    BackfillProcess,
+    Ended,
+    attempts,
+    command,
+    taken_over,
+    thaw,
+)
+from tests.spark.long_logs import digests, write_many
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(1_800),
+]
+
+log = logging.getLogger(__name__)
+
+RECORDS: Final = int(os.environ.get("MM2PY_CHAOS_SPARK_RECORDS", "2000000"))
+PARTITIONS: Final = 4
+CLUSTER: Final = "local-cluster[2,1,512]"
+SLOW: Final = str(RECORDS * 110 // 300)
+"""Bytes per second: enough time for all faults."""
+
+SPARK_DEFAULTS: Final = """\
+spark.network.timeout 20s
+spark.network.timeoutInterval 5s
+spark.executor.heartbeatInterval 4s
+spark.executor.memory 512m
+spark.task.maxFailures 8
+"""
+
+
+@pytest.fixture
+def spark_conf(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "spark-conf"
+    folder.mkdir()
+    (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    return {"SPARK_CONF_DIR": str(folder)}
+
+
+def progress(flow: Flow, topic: str, share: float = 0.01) -> None:
+    """Wait until more is copied."""
+    before = copied(flow, topic)
+    until(lambda: copied(flow, topic) > before + RECORDS * share, 180, "progress of the lanes")
+
+
+def kill_and_freeze(running: BackfillProcess, flow: Flow, topic: str) -> None:
+    """A worker is killed, another one frozen while its executor dies, an executor frozen while its worker continues."""
+    running.wait_copying()
+    progress(flow, topic)
+    killed = running.signal_worker(signal.SIGKILL)
+    assert killed
+    taken_over(flow, killed)
+    log.warning("1: worker %d was killed, copied %d", killed, copied(flow, topic))
+    progress(flow, topic)
+    zombie = running.orphan()
+    taken_over(flow, zombie)
+    log.warning("2: worker %d was frozen and its executor killed", zombie)
+    progress(flow, topic)
+    thaw(zombie)
+    progress(flow, topic)
+    executor, worker = running.freeze_executor()
+    taken_over(flow, worker)
+    log.warning("3: executor %d was frozen, worker %d not", executor, worker)
+    progress(flow, topic)
+    thaw(executor)
+
+
+def test_a_backfill_that_is_killed_and_frozen_five_times_has_one_exact_seam_per_partition(
+    new_region: NewRegion,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    spark_conf: dict[str, str],
+) -> None:
+    source, target = new_region("bulk-a"), new_region("bulk-b")
+    topic = unique("bulk")
+    create_topic(source, topic, PARTITIONS, config={"retention.ms": "-1"})
+    write_many(source, topic, [RECORDS // PARTITIONS] * PARTITIONS)
+    limits = {"flow.max.bytes.per.second": "60000"}
+    flow = write_flow(tmp_path, source, target, topic, limits)
+    with (
+        Mirror(flow.file) as mirror,
+        Load(source, topic, PARTITIONS, rate=100, value_bytes=40) as load,
+    ):
+        mirror.wait_ready()
+        options = ("--rate-limit", SLOW)
+        with BackfillProcess(flow, *options, master=CLUSTER, environ=spark_conf) as first:
+            kill_and_freeze(first, flow, topic)
+            progress(flow, topic)
+            first.send(signal.SIGKILL)
+            log.warning("4: the driver was killed, copied %d", copied(flow, topic))
+            with BackfillProcess(flow, *options, master=CLUSTER, environ=spark_conf) as second:
+                second.wait_copying()
+                progress(flow, topic, 0.02)
+                frozen = second.freeze()
+                holders = [pid for pid in frozen if attempts(flow, pid)]
+                assert holders
+                log.warning("5: everything was frozen, copied %d", copied(flow, topic))
+                with BackfillProcess(flow, *options, master=CLUSTER, environ=spark_conf) as third:
+                    for pid in holders:
+                        taken_over(flow, pid)
+                    progress(flow, topic)
+                    thaw(*frozen)
+                    late = second.wait()
+                    assert late.code != 0
+                    log.warning("thawed driver ended: %s", late.err[-300:])
+                    progress(flow, topic)
+                    third.send(signal.SIGTERM)
+                    assert third.wait().code == 1
+        ended = command(flow, "run", "--master", "local[2]")
+        _exact(ended)
+        load.stop()
+        wanted = ends(source, topic)
+        until(lambda: ends(target, flow.remote(topic)) == wanted, 180, "the live flow to follow")
+        assert mirror.lines("partitions of a backfill are copied from here on")
+        assert not mirror.lines("Traceback")
+        assert mirror.stop() == 0
+    truth, copy = digests(source, topic), digests(target, flow.remote(topic))
+    assert sum(it.records for it in truth.values()) == RECORDS + load.acked
+    assert copy == truth
+
+
+def _exact(ended: Ended) -> None:
+    assert ended.code == 0, ended.err
+    assert ended.report["state"] == "DONE"
+    assert len(ended.partitions) == PARTITIONS
+    for it in ended.partitions:
+        assert (it["target_from"], it["target_to"]) == (it["from"], it["to"])
+        assert it["to"] >= RECORDS // PARTITIONS

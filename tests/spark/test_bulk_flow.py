@@ -1,0 +1,48 @@
+"""The flow of bulk commands: which one a file has, and what happens where its target does not answer."""
+
+from pathlib import Path
+
+import pytest
+
+from mm2py.errors import RetriableError, UsageError
+from mm2py_workers.bulk_flow import flow_plan, flow_sides
+from tests.integration.mirror_process import write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(120)]
+
+LINES = {
+    "clusters": "A, B",
+    "A.bootstrap.servers": "127.0.0.1:9",
+    "B.bootstrap.servers": "127.0.0.1:9",
+    "A->B.enabled": "true",
+    "A->B.topics": "orders",
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "mm2.properties"
+    write_file(found, LINES)
+    return found
+
+
+def test_without_its_target_only_what_needs_none_takes_the_file(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RetriableError, match=r"127\.0\.0\.1:9"):
+        flow_sides(file, "A->B", None)
+    sides = flow_sides(file, "A/B", None, needs_target=False)
+    assert sides.chooses("orders")
+    assert not sides.chooses("payments")
+    assert "the file alone counts" in capsys.readouterr().err
+    assert flow_sides(file, "A->B", "payments", needs_target=False).chooses("payments")
+
+
+def test_a_flow_that_the_file_does_not_have_is_refused_one_that_it_disables_is_not(
+    file: Path,
+) -> None:
+    with pytest.raises(UsageError, match="is no flow of"):
+        flow_plan(file, "A->C")
+    write_file(file, {**LINES, "A->B.enabled": "false"})
+    # What it has copied before can be verified, archived and restored.
+    assert flow_sides(file, "A->B", None, needs_target=False).chooses("orders")

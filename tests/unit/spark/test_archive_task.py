@@ -1,0 +1,197 @@
+"""What a lane of a restore reads; the names are the contract of tasks and the invariants of ``mm2py.spark.archive_task``."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from mm2py.api.context import PartitionState
+from mm2py.api.task import BatchSourceTask, Delivery, Run
+from mm2py.client.pacing import ByteRate
+from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
+from mm2py.protocol.log_batches import log_batch
+from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.spark.archive_format import (
+    BATCHES,
+    FileManifest,
+    batch_row,
+    manifest_name,
+    partition_folder,
+)
+from mm2py.spark.archive_store import ArchiveStore
+from mm2py.spark.archive_task import ArchivedTopic, ArchiveTask, TaskArchive
+from mm2py.testing.contexts import FakeTaskContext
+from mm2py.testing.task_contract import BatchTaskContract, ended
+from mm2py.types import TopicPartition
+
+ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
+BUDGET = 1 << 20
+
+
+def delivery(source: TopicPartition, *runs: Run) -> Delivery:
+    return Delivery(source, TopicPartition(f"A.{source.topic}", 0), runs, 0, 0)
+
+
+def a_batch(first: int) -> bytearray:
+    """Return five records from ``first`` on."""
+    data = encode_batch([NewRecord(b"k", b"%d" % n) for n in range(5)])
+    data[:8] = first.to_bytes(8)
+    return data
+
+
+def publish(store: ArchiveStore, tp: TopicPartition, first: int, end: int) -> Path:
+    """Write a file with batches of five records; return where it is."""
+    rows = [batch_row(log_batch(memoryview(a_batch(at)))) for at in range(first, end, 5)]
+    arrays = [
+        pa.array(list(column), BATCHES.field(at).type)
+        for at, column in enumerate(zip(*rows, strict=True))
+    ]
+    out = pa.BufferOutputStream()
+    writer = parquet.ParquetWriter(out, BATCHES)
+    writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=BATCHES))
+    writer.close()
+    data, name = out.getvalue().to_pybytes(), f"{first}-{end}.parquet"
+    store.write(f"{partition_folder(tp)}/{name}", data)
+    manifest = FileManifest(
+        topic=tp.topic,
+        partition=tp.partition,
+        first=first,
+        end=end,
+        records=end - first,
+        size_bytes=len(data),
+        file=name,
+        sha256=sha256(data).hexdigest(),
+    )
+    store.put_if_absent(manifest_name(tp, first), manifest.to_bytes())
+    return Path(store.path, partition_folder(tp), name)
+
+
+def an_archive(path: Path) -> TaskArchive:
+    store = ArchiveStore(str(path))
+    for tp in (ONE, TWO):
+        publish(store, tp, 0, 20)
+        publish(store, tp, 20, 40)
+    topics = {tp.topic: ArchivedTopic(tp.topic, "", f"A.{tp.topic}") for tp in (ONE, TWO)}
+    return TaskArchive(str(path), topics, {ONE: 40, TWO: 40})
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> TaskArchive:
+    return an_archive(tmp_path)
+
+
+async def firsts(
+    context: FakeTaskContext, task: BatchSourceTask, polls: int = 20
+) -> dict[TopicPartition, list[int]]:
+    """Return what is handed out, and deliver it from target offset 0 on."""
+    found: dict[TopicPartition, list[int]] = {}
+    at: dict[TopicPartition, int] = {}
+    for _ in range(polls):
+        for outgoing in await ended(context, task.poll(BUDGET)):
+            runs: list[Run] = []
+            for batch in outgoing.batches:
+                found.setdefault(outgoing.source, []).append(batch.base_offset)
+                target = at.get(outgoing.source, 0)
+                at[outgoing.source] = target + batch.count
+                runs.append(Run(batch.base_offset, batch.count, target))
+            task.delivered(delivery(outgoing.source, *runs))
+    return found
+
+
+class TestArchiveTask(BatchTaskContract):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _folder(self) -> Iterator[None]:
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = Path(folder)
+            yield
+
+    def open_task(self, context: FakeTaskContext) -> BatchSourceTask:
+        return ArchiveTask(an_archive(self.folder), "A", context)
+
+
+@pytest.mark.parametrize(
+    ("stored", "end", "expected"),
+    [(-1, 40, range(0, 40, 5)), (24, 40, range(25, 40, 5)), (19, 20, range(0))],
+)
+async def test_batches_leave_in_order_from_the_stored_position_on_and_none_behind_the_end(
+    archive: TaskArchive, stored: int, end: int, expected: Sequence[int]
+) -> None:
+    context = FakeTaskContext()
+    if stored >= 0:
+        context.store(mirror_source_partition("A", ONE), source_offset(stored))
+    task = ArchiveTask(archive._replace(ends={ONE: end}), "A", context)
+    await task.start()
+    assert (await firsts(context, task)).get(ONE, []) == list(expected)
+    assert context.covered == [(ONE, end - 1)]
+    await task.stop()
+
+
+async def test_a_file_whose_digest_is_wrong_sends_nothing_and_fails_its_partition_alone(
+    archive: TaskArchive,
+) -> None:
+    file = Path(archive.path, partition_folder(ONE), "20-40.parquet")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    context = FakeTaskContext()
+    task = ArchiveTask(archive, "A", context)
+    await task.start()
+    found = await firsts(context, task, 60)
+    assert found == {ONE: [0, 5, 10, 15], TWO: list(range(0, 40, 5))}
+    ((partition, state, cause),) = context.states
+    assert (partition, state) == (ONE, PartitionState.FAILED)
+    assert "20-40.parquet has" in cause
+    assert context.covered == [(TWO, 39)]
+    await task.stop()
+
+
+async def test_a_partition_is_covered_only_when_all_that_was_handed_out_is_delivered(
+    archive: TaskArchive,
+) -> None:
+    context = FakeTaskContext()
+    task = ArchiveTask(archive._replace(ends={ONE: 40}), "A", context)
+    await task.start()
+    outgoing = [it for _ in range(10) for it in await ended(context, task.poll(BUDGET))]
+    assert sum(len(it.batches) for it in outgoing) == 8
+    assert context.covered == []
+    task.delivered(delivery(ONE, Run(0, 40, 0)))
+    await ended(context, task.poll(BUDGET))
+    assert context.covered == [(ONE, 39)]
+    await task.stop()
+
+
+async def test_records_that_do_not_follow_each_other_end_their_partition_with_both_offsets(
+    archive: TaskArchive,
+) -> None:
+    context = FakeTaskContext()
+    task = ArchiveTask(archive._replace(ends={ONE: 40}), "A", context)
+    await task.start()
+    (outgoing,) = await ended(context, task.poll(BUDGET))
+    task.delivered(delivery(outgoing.source, Run(0, 5, 0), Run(5, 5, 6)))
+    ((_, state, cause),) = context.states
+    assert state is PartitionState.FAILED
+    assert "stored at offset 6 of A.one-0, expected 5" in cause
+    assert not await ended(context, task.poll(BUDGET))
+    await task.stop()
+
+
+async def test_a_rate_limits_what_is_handed_out(archive: TaskArchive) -> None:
+    context = FakeTaskContext()
+    size = len(a_batch(0))
+    rate = ByteRate(size, context.clock)
+    task = ArchiveTask(archive._replace(ends={ONE: 40}), "A", context, rate)
+    await task.start()
+    begun = context.clock.monotonic()
+    for _ in range(200):
+        await ended(context, task.poll(1))
+    task.delivered(delivery(ONE, Run(0, 40, 0)))
+    await ended(context, task.poll(1))
+    assert context.covered
+    assert context.clock.monotonic() - begun >= 7
+    await task.stop()
