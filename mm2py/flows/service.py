@@ -19,6 +19,7 @@ from mm2py.config.class_names import (
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
+from mm2py.flows.flow_proofs import ProofView
 from mm2py.flows.graph import FlowNode
 from mm2py.flows.states import assigned_now, read_flow, unfinished_backfill
 from mm2py.flows.views import (
@@ -148,6 +149,11 @@ class FlowService:
         """Return one group of a flow's source; ``NotFoundError`` where there is none."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.group(name)
+
+    async def proof(self, flow: FlowName) -> ProofView:
+        """Return how far the copies of a flow are proved to be equal; ``RetriableError`` while its target is away."""
+        async with self._reads, self._offsets(flow) as offsets:
+            return await offsets.proof()
 
     def _offsets(self, flow: FlowName) -> FlowOffsets:
         herder = self._node(flow).herder
