@@ -51,7 +51,7 @@ TOPIC_RETRY_S: Final = 10.0
 
 @final
 class MirrorCheckpointConnector(Connector):
-    """Checkpoints the chosen groups of one flow; ``enabled=false`` makes it do nothing at all."""
+    """Checkpoints the chosen groups of one flow; does nothing with ``enabled=false`` or without what it writes."""
 
     java_class: ClassVar[str] = MIRROR_CHECKPOINT_CONNECTOR
     plugin_version: ClassVar[str] = KAFKA_RELEASE
@@ -91,6 +91,10 @@ class MirrorCheckpointConnector(Connector):
         config = self._config
         if not config.enabled:
             log.info("flow is disabled, no group is checkpointed")
+            return
+        left_out = MirrorCheckpointConfig.cross_check(self._props)
+        if left_out:
+            log.warning("no group is checkpointed cause=%s", left_out[0].name + "=false")
             return
         self._context = context
         try:

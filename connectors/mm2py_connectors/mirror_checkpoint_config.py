@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mm2py.config.class_names import DEFAULT_GROUP_FILTER, DEFAULT_TOPIC_FILTER
 from mm2py.config.definitions import Option, Problem
-from mm2py.config.java_values import JavaType
+from mm2py.config.java_values import JavaType, parse_boolean_leniently
 from mm2py.config.mirror_options import (
     GROUPS,
     GROUPS_EXCLUDE,
@@ -87,23 +87,20 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
         """``MirrorCheckpointConnector.validate``: it cannot work without what it writes and reads.
 
-        In the dedicated mode Java then leaves this connector out and runs the others.
+        In the dedicated mode Java then leaves this connector out and runs the others; ours has no tasks.
         """
         if props.get("enabled") == "false":
             return []
-        switches = {
-            "emit.checkpoints.enabled": props.get("emit.checkpoints.enabled"),
-            "emit.offset-syncs.enabled": props.get("emit.offset-syncs.enabled"),
-        }
         return [
             Problem(
                 name,
                 "false",
                 "the checkpoint connector cannot work without it and is left out",
                 f"remove {name}=false if consumer groups are to fail over",
+                leaves_out=True,
             )
-            for name, text in switches.items()
-            if text == "false"
+            for name in ("emit.checkpoints.enabled", "emit.offset-syncs.enabled")
+            if not parse_boolean_leniently(props.get(name), absent=True)
         ]
 
 

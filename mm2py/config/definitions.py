@@ -117,6 +117,8 @@ class Problem(NamedTuple):
     value: str | None
     message: str
     remedy: str = ""
+    leaves_out: bool = False
+    """Over REST it is refused; a connector that has it already runs without tasks, and the rest of its flow runs."""
 
 
 class Refusal(NamedTuple):
@@ -212,7 +214,8 @@ def parse_config(
         if option.name in props:
             values[option.field] = value
     for problem in model.cross_check(props):
-        raise _error(problem, origin)
+        if not problem.leaves_out:
+            raise _error(problem, origin)
     return model.model_validate(values | derived)
 
 

@@ -5,22 +5,25 @@ configs that follow from them. ``load_checked`` is how a process starts: it refu
 and hands the rest out to be logged.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from mm2py.config.catalog import Catalog
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.config.client_options import MAX_IN_FLIGHT
+from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import (
     ConfigModel,
     ConnectorDefinition,
     Effect,
     Option,
+    Problem,
     check_config,
     value_problem,
 )
 from mm2py.config.derivation import Effective, Value, texts
+from mm2py.config.exactly_once import contradictions
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint_keys import key_findings
 from mm2py.config.lint_security import security_findings
@@ -29,11 +32,11 @@ from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
 from mm2py.config.providers import placeholders
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
+from mm2py.errors import ConfigError
 from mm2py.types import FlowName
 
 __all__ = ["lint", "load_checked"]
 
-_CHECKPOINT: Final = "MirrorCheckpointConnector"
 _SAFE_ACKS: Final = ("all", "-1")
 
 
@@ -89,39 +92,54 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
                 flow = config.flow_configs(FlowName(source, target))
                 # One line is told wrong once, however many flows it reaches.
                 found += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
-    found += _loops(config) + _aliases(config)
+    found += _loops(config) + _aliases(config) + _exactly_once(config)
     return in_order(found)
 
 
 def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
-    found = _model_findings(config, flow, "worker", WorkerConfig, flow.worker)
+    found = _model_findings(config, flow, WorkerConfig, flow.worker)
     for definition in config.definitions:
         effective = flow.connectors[definition.name]
-        found += _model_findings(config, flow, definition.name, definition.model, effective)
+        found += _model_findings(config, flow, definition.model, effective)
+    # What contradicts each other can be judged where each value is right by itself.
+    if flow.enabled and all(it.severity is not Severity.ERROR for it in found):
+        for effective in flow.connectors.values():
+            found += _contradictions(config, flow, effective)
     return found
 
 
+def _contradictions(
+    config: MirrorMakerConfig, flow: FlowConfigs, connector: Effective
+) -> list[Finding]:
+    resolve = config.providers.resolve
+    try:
+        problems = contradictions(resolve(texts(connector)), resolve(texts(flow.worker)))
+    except ConfigError:
+        return []  # a finding already, or a placeholder that is not resolved
+    return _findings(flow, connector, problems)
+
+
 def _model_findings(
-    config: MirrorMakerConfig,
-    flow: FlowConfigs,
-    what: str,
-    model: type[ConfigModel],
-    effective: Effective,
+    config: MirrorMakerConfig, flow: FlowConfigs, model: type[ConfigModel], effective: Effective
 ) -> list[Finding]:
     props = config.providers.resolve(texts(effective))
+    problems = [
+        problem
+        for problem in check_config(model, props)
+        # An unresolved value is a finding already, missing servers are one under their alias.
+        if not placeholders(props.get(problem.name, "")) and problem.name != "bootstrap.servers"
+    ]
+    return _findings(flow, effective, problems)
+
+
+def _findings(
+    flow: FlowConfigs, effective: Effective, problems: Iterable[Problem]
+) -> list[Finding]:
     found: list[Finding] = []
-    for problem in check_config(model, props):
+    for problem in problems:
         value = effective.get(problem.name, Value(""))
-        if placeholders(props.get(problem.name, "")):
-            continue  # told as unresolved
-        if problem.name == "bootstrap.servers":
-            continue  # told under the alias that lacks it
         # As in Java the dedicated mode leaves a refused checkpoint connector out and runs on.
-        severity = (
-            Severity.WARNING
-            if what == _CHECKPOINT and "is left out" in problem.message
-            else Severity.ERROR
-        )
+        severity = Severity.WARNING if problem.leaves_out else Severity.ERROR
         secret = problem.value is None or "${" in value.text
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"
@@ -207,6 +225,35 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
     "enable.idempotence": _say_idempotence,
     "max.in.flight.requests.per.connection": _say_in_flight,
 }
+
+
+def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn of exactly-once support that reaches less than it seems to."""
+    found: list[Finding] = []
+    for target in config.clusters:
+        key = f"{target}.exactly.once.source.support"
+        value = config.raw.get(key)
+        if value is None or value.text.strip().lower() != "enabled":
+            continue
+        flows = [FlowName(it, target) for it in config.clusters if it != target]
+        writers = [it for it in flows if config.flow_enabled(it)]
+        if not writers and any(config.flow_enabled(FlowName(target, it)) for it in config.clusters):
+            message = f"has no effect: flows read {target}, none that is enabled writes it"
+            found.append(
+                Finding(Severity.WARNING, value.line, key, message, "set it for the target")
+            )
+        for flow in writers:
+            connectors = config.flow_configs(flow).connectors
+            source = config.providers.resolve(texts(connectors.get("MirrorSourceConnector", {})))
+            level = effective_client_properties(source, "source", "consumer").get("isolation.level")
+            if level is not None and level.strip().lower() != "read_committed":
+                message = (
+                    f"records of aborted transactions of {flow.source} are copied by {flow}, once each:"
+                    f" isolation.level={level}"
+                )
+                remedy = f"remove it, or set {flow.source}.consumer.isolation.level=read_committed"
+                found.append(Finding(Severity.WARNING, value.line, key, message, remedy))
+    return found
 
 
 def _loops(config: MirrorMakerConfig) -> list[Finding]:

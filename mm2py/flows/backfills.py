@@ -108,8 +108,8 @@ class CommandEnd:
         """Its own last word, or how the process ended."""
         if self.code < 0:
             return f"the process was ended by signal {-self.code}"
-        said = [line.removeprefix("mm2py: ") for line in self.log if line.startswith("mm2py: ")]
-        return said[-1] if said else f"the process ended with exit code {self.code}"
+        errors = [line.removeprefix("mm2py: ") for line in self.log if line.startswith("mm2py: ")]
+        return errors[-1] if errors else f"the process ended with exit code {self.code}"
 
 
 class BackfillCommands(Protocol):
@@ -295,24 +295,26 @@ class BackfillService:
         """Run the driver to its end; note why it failed."""
         try:
             ended = await self._commands.run(flow, order)
-            cause = "" if ended.code == OK else self._mask.apply(ended.cause)
-            level = logging.WARNING if cause else logging.INFO
-            log.log(level, "backfill ended flow=%s id=%s cause=%s", flow, order.id, cause or "done")
-            if cause:
-                lines = tuple(self._mask.apply(line) for line in ended.log)
-                await self._note_end(store, replace(order, cause=cause, log=lines))
+            try:
+                await self._note_end(store, order, ended)
+            except Mm2pyError as error:
+                log.warning("the end of backfill %s cannot be noted cause=%s", order.id, error)
         finally:
             del self._driving[flow]
 
-    async def _note_end(self, store: BackfillStore, order: Order) -> None:
-        if not store.live:
-            return  # the flow stops; its next leader shows the job, which was stopped in order
-        try:
+    async def _note_end(self, store: BackfillStore, order: Order, ended: CommandEnd) -> None:
+        if store.live:
             await store.refresh()
-            if store.order is not None and store.order.id == order.id:
-                await _post(store, order)
-        except Mm2pyError as error:
-            log.warning("the end of backfill %s cannot be noted cause=%s", order.id, error)
+        job = store.job
+        if job is not None and job.id == order.id and job.state.is_over:
+            log.info("backfill ended id=%s state=%s", order.id, job.state.value)
+            return
+        cause = self._mask.apply(ended.cause)
+        log.warning("driver of a backfill ended before its time id=%s cause=%s", order.id, cause)
+        # Where the worker stops the driver was stopped in order, which its job shows.
+        if store.live and store.order is not None and store.order.id == order.id:
+            lines = tuple(self._mask.apply(line) for line in ended.log)
+            await _post(store, replace(order, cause=cause, log=lines))
 
     async def _cancel(self, flow: FlowName, identifier: str) -> None:
         """Let the command wait for the driver, or do without it."""
@@ -332,13 +334,13 @@ class BackfillService:
             )
 
     def _refuse_start(self, store: BackfillStore, entry: _Entry) -> None:
+        job = entry.job
+        if job is not None and job.state.is_over:
+            raise ConflictError(f"backfill {job.id} is {job.state.value}: plan another one")
         if entry.flow in self._driving:
             raise ConflictError(f"backfill {entry.id} is starting, running or just ending")
-        job = entry.job
         if job is None:
             self._refuse_unfinished(store)
-        elif job.state.is_over:
-            raise ConflictError(f"backfill {job.id} is {job.state.value}: plan another one")
         elif job.state.is_copied:
             raise ConflictError(f"backfill {job.id} is {job.state.value}")
 
@@ -396,23 +398,20 @@ class BackfillService:
     def _state(self, nodes: Nodes, entry: _Entry) -> tuple[str, str]:
         """Return the state and its cause."""
         order, job = entry.order, entry.job
-        said = "" if order is None else order.cause
-        if job is not None:
-            child = self._driving.get(entry.flow)
-            if job.state.value == FAILED and child is not None and job.run == child.run_before:
-                return STARTING, ""
-            over = job.state.is_over or job.state.is_copied
-            return job.state.value, job.cause if over else "; ".join(
-                filter(None, (job.cause, said))
-            )
-        assert order is not None
-        if not order.worker:
-            return PLANNED, ""
-        if said:
-            return FAILED, said
-        if entry.flow in self._driving or not self._is_gone(nodes[entry.flow], order.worker):
+        of_process = "" if order is None else order.cause
+        child = self._driving.get(entry.flow)
+        if job is None:
+            assert order is not None
+            if not order.worker:
+                return PLANNED, ""
+            gone = child is None and self._is_gone(nodes[entry.flow], order.worker)
+            cause = of_process or (GONE if gone else "")
+            return (FAILED if cause else STARTING), cause
+        if job.state.value == FAILED and child is not None and job.run == child.run_before:
             return STARTING, ""
-        return FAILED, GONE
+        if job.state.value == FAILED and job.cause in ("", NO_DRIVER) and of_process:
+            return FAILED, f"{of_process}; {NO_DRIVER}"
+        return job.state.value, job.cause
 
     def _is_gone(self, node: FlowNode, worker: str) -> bool:
         if worker == node.herder.worker_id:

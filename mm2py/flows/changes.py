@@ -192,11 +192,9 @@ class FlowChanges:
         edit = deleted(self._parts.fleet.file(request.flow))
 
         async def plan(node: FlowNode) -> Change:
-            unfinished = unfinished_backfill(node.herder)
-            if unfinished is not None:
-                raise ConflictError(
-                    f"backfill {unfinished.id} of {request.flow} is {unfinished.state.value}: cancel it first"
-                )
+            job = unfinished_backfill(node.herder)
+            if job is not None:
+                raise ConflictError(f"backfill {job.id} is {job.state.value}: cancel it first")
             return Change(action="delete", target=str(request.flow), edit=edit)
 
         return await self._turn(request, plan)

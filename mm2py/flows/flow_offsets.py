@@ -378,6 +378,9 @@ class FlowOffsets:
     def _switched_off(self, *, is_share: bool) -> str:
         if not self._has_checkpoints:
             return "the flow has no MirrorCheckpointConnector"
+        for needed in ("emit.checkpoints.enabled", "emit.offset-syncs.enabled"):
+            if not parse_boolean_leniently(self._config.get(needed), absent=True):
+                return f"{needed} is false: the checkpoint connector does nothing"
         name = "sync.group.offsets.enabled"
         is_on = parse_boolean_leniently(self._config.get(name), absent=False)
         if not is_share:

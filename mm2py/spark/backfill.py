@@ -10,6 +10,8 @@ Invariants, tests of the same names:
 2. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
 3. A job that another driver is working on is left alone.
 4. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
+5. Of two drivers that begin at the same moment one is refused, and has changed nothing.
+6. A run copies, whatever was wanted of the one before it.
 """
 
 import asyncio
@@ -178,9 +180,12 @@ class BackfillDriver:
                 f"backfill {job.id} of {self._name} is running",
                 remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
             )
+        seen = _drive(self._store.job)
         await self._insist(self._writer.claim)
         await self._store.refresh()
         job = self._known = self._store.job
+        if _drive(job) != seen:
+            raise self._superseded(job)
         if job is None or job.state.is_over:
             return None
         if archive not in (None, job.archive):
@@ -496,6 +501,12 @@ class BackfillDriver:
 
     # ---- records
 
+    def _superseded(self, newest: Job | None) -> DriverSupersededError:
+        identifier = "" if newest is None else f" {newest.id}"
+        return DriverSupersededError(
+            f"another driver has taken backfill{identifier} of {self._name} over"
+        )
+
     def _mine(self) -> Job:
         assert self._job is not None
         return self._job
@@ -528,9 +539,7 @@ class BackfillDriver:
                 await self._store.refresh()
                 newest = self._store.job
                 if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
-                    raise DriverSupersededError(
-                        f"another driver has taken backfill {newest.id} of {self._name} over"
-                    )
+                    raise self._superseded(newest)
             await self._writer.write(entries)
             self._known = mine or self._known
 

@@ -91,7 +91,7 @@ class BackfillStore:
 
     @property
     def shown_job(self) -> Job | None:
-        """The newest backfill as it is shown by who follows the topic: FAILED once its driver's beat has not risen for ``ALIVE_S``."""
+        """The newest backfill as followers of the topic show it: FAILED once its driver's beat has not risen for ``ALIVE_S``."""
         job = self.job
         if job is None or not job.state.is_copied:
             return job

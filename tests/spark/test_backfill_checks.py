@@ -63,6 +63,11 @@ def test_targets_that_cannot_take_history_are_refused_by_plan_and_by_run(
     usage = command(flow, "plan", "--from", "yesterday")
     assert usage.code == 2
     assert "--from 'yesterday' is not understood" in usage.err
+    flow.file.write_text(flow.file.read_text().replace("enabled = true", "enabled = false"))
+    disabled = command(flow, "plan")
+    assert disabled.code == 1
+    assert "is not enabled" in disabled.err
+    assert command(flow, "status").code == 0
 
 
 def test_a_source_or_a_spark_master_that_does_not_answer_is_named(

@@ -56,5 +56,9 @@ async def test_a_missing_extra_or_java_is_named(
     monkeypatch.setenv("MM2PY_JAVA", "/nowhere/java")
     assert "no Java 17" in await children.missing("local[2]")
     assert await children.missing("sc://host") == ""  # its server has one
-    monkeypatch.setattr(backfill_children, "find_spec", lambda _name: None)
+
+    def nothing(name: str) -> None:
+        del name
+
+    monkeypatch.setattr(backfill_children, "find_spec", nothing)
     assert "pip install 'mm2py[spark]'" in await children.missing("")

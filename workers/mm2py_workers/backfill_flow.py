@@ -15,7 +15,8 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.errors import FatalError, RetriableError, ServerError
+from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
+from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
@@ -69,6 +70,7 @@ class BackfillSession:
         self.plan, self._clock = plan, clock
         self.name = plan.name
         self.connector: Mapping[str, str] = {}
+        self._copies = False
         self.connections = LaneConnections(plan.name, plan.props, clock)
         self._target = self.connections.cluster
         self._source: Cluster | None = None
@@ -81,7 +83,9 @@ class BackfillSession:
             RetriableError: it does not answer.
         """
         await self._target.connect()
-        self.connector = await source_connector(self.plan, self.connections.tables, self._clock)
+        connector = await source_connector(self.plan, self.connections.tables, self._clock)
+        self._copies = connector is not None and enabled(connector)
+        self.connector = connector or self.plan.resolve(self.plan.connectors[SOURCE])
         self._target_admin = await self._admin_cluster("target", self.name.target)
         return self
 
@@ -97,8 +101,14 @@ class BackfillSession:
         """Return what plans; connects to the source and reads which topics the flow copies.
 
         Raises:
+            ConfigError: it does not copy.
             RetriableError: the source does not answer.
         """
+        if not self._copies:
+            raise ConfigError(
+                f"flow {self.name} is not enabled, or was deleted over REST",
+                remedy=f"set {self.name}.enabled = true, or create it with POST /flows",
+            )
         if self._source is None:
             self._source = await self._admin_cluster("source", self.name.source)
         source = self._admin("source")

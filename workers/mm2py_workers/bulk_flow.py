@@ -5,7 +5,7 @@ Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``mm2py-flows.<source>.internal`` on t
 """
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,6 @@ from mm2py.config.clients import connection_settings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.flow_sides import FlowSides
@@ -48,16 +47,17 @@ def flow_plan(path: Path, flow: str) -> FlowPlan:
     return derive_plan(config, name, Plugins(), by_file=runs)
 
 
-async def source_connector(plan: FlowPlan, tables: FlowTables, clock: Clock) -> dict[str, str]:
-    """Return the config of the flow's source connector as it runs now, placeholders resolved.
+async def source_connector(
+    plan: FlowPlan, tables: FlowTables, clock: Clock
+) -> dict[str, str] | None:
+    """Return the config of the flow's source connector as it is in force, placeholders resolved; None where there is no such flow now.
 
     Raises:
-        ConfigError: the flow does not copy: it is not enabled, or was deleted over REST.
         RetriableError: the target does not answer.
     """
     topic = flows_topic(plan.name.source)
     if topic not in await Admin(tables.cluster).describe_topics([topic]):
-        return _of_file(plan)
+        return plan.resolve(plan.connectors[SOURCE]) if plan.by_file else None
     overrides = FlowOverridesStore(
         tables.own_table(
             topic, "compact", plan.worker.offset_storage_replication_factor, follow=False
@@ -72,15 +72,13 @@ async def source_connector(plan: FlowPlan, tables: FlowTables, clock: Clock) -> 
         config = overrides.effective().get(SOURCE)
     finally:
         await overrides.stop()
-    if config is None and plan.by_file:
-        raise ConfigError(f"flow {plan.name} was deleted over REST", remedy="create it again")
-    return _copying(plan, config)
+    return None if config is None else plan.resolve(config)
 
 
 def flow_sides(
     path: Path, flow: str, topics: str | None, *, needs_target: bool = True
 ) -> FlowSides:
-    """Return both clusters of a flow, with ``topics`` in place of those that it copies.
+    """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not be enabled.
 
     Without ``needs_target`` the file alone counts where the target does not answer, which is printed.
 
@@ -89,17 +87,19 @@ def flow_sides(
         RetriableError: the target does not answer.
     """
     plan = flow_plan(path, flow)
+    connector: dict[str, str] | None = None
     try:
         connector = asyncio.run(_source_connector(plan, SYSTEM_CLOCK))
     except RetriableError as error:
         if needs_target:
             raise
         say(f"changes made over REST are not known, the file alone counts: {error}")
-        connector = _of_file(plan)
+    if connector is None:
+        connector = plan.resolve(plan.connectors[SOURCE])
     return FlowSides.of_topics(plan.name, connector, plan.props, topics)
 
 
-async def _source_connector(plan: FlowPlan, clock: Clock) -> dict[str, str]:
+async def _source_connector(plan: FlowPlan, clock: Clock) -> dict[str, str] | None:
     settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
     cluster = Cluster(settings, alias=plan.name.target, clock=clock)
     tables = FlowTables(
@@ -111,18 +111,6 @@ async def _source_connector(plan: FlowPlan, clock: Clock) -> dict[str, str]:
     finally:
         await tables.close()
         await cluster.close()
-
-
-def _of_file(plan: FlowPlan) -> dict[str, str]:
-    return _copying(plan, plan.connectors.get(SOURCE) if plan.by_file else None)
-
-
-def _copying(plan: FlowPlan, config: Mapping[str, str] | None) -> dict[str, str]:
-    if config is None or not enabled(config):
-        raise ConfigError(
-            f"flow {plan.name} is not enabled", remedy=f"set {plan.name}.enabled = true"
-        )
-    return plan.resolve(config)
 
 
 @contextmanager

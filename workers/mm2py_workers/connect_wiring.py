@@ -319,7 +319,11 @@ def _node(
             resolve=file.resolve,
             policy=file.policy,
             mask=mask,
-            exactly_once=file.worker.exactly_once,
+            # A standalone worker has no exactly-once support, whatever its file says.
+            worker=lambda _: {
+                **file.props,
+                "exactly.once.source.support": file.worker.exactly_once_source_support,
+            },
         ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,

@@ -18,9 +18,13 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
+from mm2py.config.exactly_once import (
+    interval_problem,
+    raise_first,
+    transaction_interval_ms,
+)
 from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ConfigError
 from mm2py.mirror.producer_ids import (
     SOURCE_CLUSTER_ID,
     MirrorProducer,
@@ -33,7 +37,6 @@ from mm2py.runtime.tasks.task_transactions import (
     OwnOffsets,
     StartGuard,
     TaskTransactions,
-    transaction_interval_ms,
 )
 from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 from mm2py.storage.producer_id_store import ProducerIdStore
@@ -113,12 +116,7 @@ class TargetSenders:
         """
         settings, mirror_ids = self._settings(spec), self._mirror_ids(spec)
         interval_ms = transaction_interval_ms(framework, worker)
-        if interval_ms >= settings.transaction_timeout_ms:
-            raise ConfigError(
-                f"a transaction of {interval_ms} ms cannot end before transaction.timeout.ms="
-                f"{settings.transaction_timeout_ms} of the producer",
-                remedy="lower transaction.boundary.interval.ms, or raise producer.override.transaction.timeout.ms",
-            )
+        raise_first(interval_problem(interval_ms, settings.transaction_timeout_ms))
         topic = framework.offsets_storage_topic or worker.offset_storage_topic
         return TaskTransactions(
             Cluster(settings.connection, alias=self._flow.target, clock=self._clock),

@@ -40,7 +40,7 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import FlowName
+from mm2py.types import ClusterAlias, FlowName
 from mm2py_workers.backfill_children import BackfillChildren
 from mm2py_workers.flow_watch import FlowWatch
 from mm2py_workers.flow_wiring import wire_flow
@@ -150,7 +150,11 @@ def build_node(
         plugins=found,
         catalog=InstalledPlugins(found),
         validator=ConfigValidator(
-            found, resolve=lambda raw: _resolved(config, raw), policy=ALL_OVERRIDES, mask=mask
+            found,
+            resolve=lambda raw: _resolved(config, raw),
+            policy=ALL_OVERRIDES,
+            mask=mask,
+            worker=plans.worker_of,
         ),
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
@@ -224,6 +228,12 @@ class _Plans:
             derived = derive_plan(self._config, name, self._plugins, by_file=name in self._by_file)
             plan = self._plans[name] = replace(derived, resolve=self._resolve)
         return plan
+
+    def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Return the worker's config of the flow that a connector's config names; None where there is none."""
+        aliases = (connector.get(f"{side}.cluster.alias", "") for side in ("source", "target"))
+        name = FlowName(*map(ClusterAlias, aliases))
+        return self.of(name).props if name in self.pairs else None
 
     def check_circles(self) -> None:
         """Refuse a file whose flows copy records in a circle.

@@ -17,7 +17,8 @@ from mm2py.config.connect_definitions import (
     described,
     override_option,
 )
-from mm2py.config.definitions import Option, options_of
+from mm2py.config.definitions import Option, options_of, parse_config
+from mm2py.config.exactly_once import contradictions
 from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
 from mm2py.config.java_values import invalid
 from mm2py.config.later_parts import later_connector
@@ -25,6 +26,7 @@ from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy
 from mm2py.config.providers import provider_placeholders
 from mm2py.config.secret_names import names_a_secret, secrets_in
+from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.herder.errors import BadRequestError
@@ -75,7 +77,7 @@ class ConfigValidator:
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
         build: also build the connector once its options are right; it refuses what only it can know.
-        exactly_once: whether the worker has exactly-once source support.
+        worker: the config of the worker that would run a connector with this config; None checks nothing of it.
     """
 
     def __init__(
@@ -86,9 +88,9 @@ class ConfigValidator:
         policy: OverridePolicy,
         mask: SecretMask,
         build: bool = True,
-        exactly_once: bool = True,
+        worker: Callable[[Mapping[str, str]], Mapping[str, str] | None] = lambda _: None,
     ) -> None:
-        self._exactly_once = exactly_once
+        self._worker = worker
         self._plugins = plugins
         self._resolve = resolve
         self._policy = policy
@@ -117,14 +119,16 @@ class ConfigValidator:
             if value is None and name not in definitions
         ]
         texts = {name: value for name, value in props.items() if value is not None}
-        _check_support(factory, texts, found, enabled=self._exactly_once)
+        worker = self._worker(texts)
+        enabled = worker is None or parse_config(WorkerConfig, worker).exactly_once
+        _check_support(factory, texts, found, enabled=enabled)
         provided = {
             name: texts[name]
             for name, raw in config.items()
             if raw and texts[name] != raw and any(provider_placeholders(raw))
         }
         secrets = secrets_in(texts).union(provided.values())
-        self._ask_connector(factory, texts, found)
+        self._ask_connector(factory, texts, found, worker)
         behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
         keys = {name: described(option) for name, option in definitions.items()}
@@ -167,12 +171,19 @@ class ConfigValidator:
         return {**resolved, **nulls}
 
     def _ask_connector(
-        self, factory: ConnectorFactory, texts: Mapping[str, str], found: _Findings
+        self,
+        factory: ConnectorFactory,
+        texts: Mapping[str, str],
+        found: _Findings,
+        worker: Mapping[str, str] | None,
     ) -> None:
         if found.count():
             return
         model = config_model(factory)
-        for problem in [] if model is None else model.cross_check(texts):
+        problems = [] if model is None else model.cross_check(texts)
+        if worker is not None and not problems:
+            problems = contradictions(texts, worker)
+        for problem in problems:
             reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
             found.add(problem.name, invalid(problem.name, problem.value, reason))
         if found.count() or not self._build:

@@ -17,8 +17,8 @@ from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
+from mm2py.config.exactly_once import exactly_once_problems, raise_first
 from mm2py.config.framework import TaskFrameworkConfig
-from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
@@ -107,10 +107,10 @@ class TaskAssembly:
         parts, config = self._parts, spec.connector_config
         framework = parse_config(TaskFrameworkConfig, config)
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
+        raise_first(exactly_once_problems(framework, enabled=parts.transactions is not None))
         transactions = None if parts.transactions is None else parts.transactions(spec, framework)
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
         identical = Identical(framework.offsets_identical)
-        _check_exactly_once(framework, enabled=transactions is not None)
         maps = TaskOffsetMaps(
             kept if copies else NoMapStore(), identical, sweeps=spec.id.number == 0
         )
@@ -178,18 +178,3 @@ class TaskAssembly:
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
     """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
     return bool(signature(task.poll).parameters)
-
-
-def _check_exactly_once(framework: TaskFrameworkConfig, *, enabled: bool) -> None:
-    if not enabled and framework.exactly_once_support.lower() == "required":
-        raise ConfigError(
-            "exactly.once.support=required: this worker does not have exactly-once source support enabled",
-            remedy="set exactly.once.source.support=enabled for the worker (in a mirror's file"
-            " <target>.exactly.once.source.support)",
-        )
-    if enabled and Identical(framework.offsets_identical) is Identical.REQUIRE:
-        raise ConfigError(
-            "offsets.identical=require: with exactly-once support each transaction leaves a marker in the target's"
-            " log, which takes an offset",
-            remedy="set offsets.identical=prefer, or exactly.once.source.support=disabled",
-        )

@@ -28,9 +28,7 @@ from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
-from mm2py.config.framework import SourceFrameworkConfig
-from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ConfigError, FatalError, Mm2pyError
+from mm2py.errors import FatalError, Mm2pyError
 from mm2py.mirror.offset_map import Page
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
@@ -48,7 +46,6 @@ __all__ = [
     "TransactionMaps",
     "Unguarded",
     "committed_reads",
-    "transaction_interval_ms",
 ]
 
 log = logging.getLogger(__name__)
@@ -56,10 +53,6 @@ log = logging.getLogger(__name__)
 LEDGER_S: Final = 1.0
 SLOW_S: Final = 10.0
 """A commit takes milliseconds."""
-
-POLL_MS: Final = 100
-"""``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A poll here may be one
-batch, and a transaction costs five requests and a marker per partition: all polls of this time share one."""
 
 
 class StartGuard(Protocol):
@@ -90,25 +83,6 @@ class Unguarded(StartGuard):
 
     async def verify(self, task: TaskId, generation: int) -> None:
         """Nothing to verify."""
-
-
-def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConfig) -> int:
-    """Return how long a transaction stays open for more records (``transaction.boundary``).
-
-    Raises:
-        ConfigError: the boundary is ``connector``, which no connector here defines.
-    """
-    match connector.transaction_boundary.lower():
-        case "poll":
-            return POLL_MS
-        case "interval":
-            given = connector.transaction_boundary_interval_ms
-            return worker.offset_flush_interval_ms if given is None else given
-        case boundary:
-            raise ConfigError(
-                f"transaction.boundary={boundary}: the connector does not define transaction boundaries",
-                remedy="use poll or interval",
-            )
 
 
 def committed_reads(config: Mapping[str, str]) -> Mapping[str, str]:

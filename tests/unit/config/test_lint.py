@@ -192,6 +192,36 @@ def test_a_refused_checkpoint_connector_only_warns_because_the_others_run(say: S
     assert "left out" in found[0].message
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "offsets.identical=require\nB.exactly.once.source.support=enabled",
+            "ERROR: offsets.identical: 'require' is not possible",
+        ),
+        (
+            "A->B.exactly.once.support=required\nA.consumer.isolation.level=read_committed",
+            "ERROR: A->B.exactly.once.support: 'required' is not possible",
+        ),
+        (
+            "A.exactly.once.source.support=enabled",
+            "WARNING: A.exactly.once.source.support: has no effect: flows read A, none that is enabled writes it",
+        ),
+        (
+            "B.exactly.once.source.support=enabled\nA.consumer.isolation.level=read_uncommitted",
+            "WARNING: B.exactly.once.source.support: records of aborted transactions of A are copied",
+        ),
+    ],
+)
+def test_what_exactly_once_support_does_not_allow_together_is_named_at_its_line(
+    say: Say, lines: str, said: str
+) -> None:
+    (found,) = say.all(f"A->B.enabled=true\n{lines}")
+    assert f"{found.severity.name}: {found.key}: {found.message}".startswith(said)
+    assert found.line >= 5
+    assert found.remedy
+
+
 def test_a_contradiction_about_offset_syncs_is_refused(say: Say) -> None:
     found = say.all("emit.offset-syncs.enabled=false\noffset-syncs.topic.replication.factor=1")
     assert Severity.ERROR in [f.severity for f in found]

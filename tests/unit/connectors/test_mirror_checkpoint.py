@@ -139,6 +139,20 @@ async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
     assert region.sessions == []
 
 
+@pytest.mark.parametrize("name", ["emit.checkpoints.enabled", "emit.offset-syncs.enabled"])
+async def test_a_connector_that_may_not_write_checkpoints_runs_without_tasks_and_names_the_cause(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = GroupRegion()
+    region.at_source.put("g1", t_0=1)
+    connector = MirrorCheckpointConnector(CONFIG | {name: "false"})
+    await connector.start(FakeConnectorContext())
+    assert list(connector.task_configs(3)) == []
+    assert region.sessions == []
+    assert f"cause={name}=false" in caplog.text
+    await connector.stop()
+
+
 async def test_new_groups_start_no_task_anew_until_there_are_a_thousand_more() -> None:
     region, context = GroupRegion(), FakeConnectorContext()
     region.at_source.states |= {f"g{number}": "Empty" for number in range(900)}

@@ -38,8 +38,13 @@ def _given(config: Mapping[str, str | None]) -> dict[str, str]:
     return {k: v.replace("${x:y}", "canary") for k, v in config.items() if v is not None}
 
 
-def _validator(policy: OverridePolicy = ALL_OVERRIDES, *secrets: str) -> ConfigValidator:
-    return ConfigValidator(PLUGINS, resolve=_given, policy=policy, mask=SecretMask(secrets))
+def _validator(
+    policy: OverridePolicy = ALL_OVERRIDES, *secrets: str, worker: Mapping[str, str] | None = None
+) -> ConfigValidator:
+    mask = SecretMask(secrets)
+    return ConfigValidator(
+        PLUGINS, resolve=_given, policy=policy, mask=mask, worker=lambda _: worker
+    )
 
 
 def _infos(

@@ -49,6 +49,22 @@ def test_a_mirror_defines_no_transaction_boundaries() -> None:
     assert entry(infos_of({"transaction.boundary": "poll"}), "transaction.boundary")[1].errors == ()
 
 
+def test_what_the_workers_exactly_once_support_does_not_allow_is_an_error_at_its_key() -> None:
+    worker = {
+        "bootstrap.servers": "h:1",
+        "group.id": "A-mm2",
+        "config.storage.topic": "c",
+        "offset.storage.topic": "o",
+        "status.storage.topic": "s",
+        "exactly.once.source.support": "enabled",
+    }
+    validator = _validator(worker=worker)
+    infos = asyncio.run(validator.validate({**GOOD, "offsets.identical": "require"}))
+    _, value = entry(infos, "offsets.identical")
+    assert infos.error_count == 1
+    assert "is not possible: with exactly-once support" in value.errors[0]
+
+
 def test_groups_of_a_connectors_own_converter_come_last() -> None:
     converter = "org.apache.kafka.connect.json.JsonConverter"
     groups = infos_of({"value.converter": converter}).groups

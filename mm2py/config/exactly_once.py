@@ -1,0 +1,119 @@
+"""Settings of a connector and of its worker that exactly-once support does not allow together.
+
+Flow: typed settings -> problems -> ``lint`` (which refuses the start), REST validation, the start of a task.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from mm2py.config.client_properties import framework_producer_properties
+from mm2py.config.definitions import Problem, parse_config
+from mm2py.config.framework import SourceFrameworkConfig, TaskFrameworkConfig
+from mm2py.config.java_values import JavaType, parse_value
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError
+
+__all__ = [
+    "POLL_MS",
+    "contradictions",
+    "exactly_once_problems",
+    "interval_problem",
+    "raise_first",
+    "transaction_interval_ms",
+]
+
+POLL_MS: Final = 100
+"""``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A poll here may be one
+batch, and a transaction costs five requests and a marker per partition: all polls of this time share one."""
+
+
+def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> list[Problem]:
+    """Return everything that a connector's config and its worker's cannot have together; both without placeholders.
+
+    Raises:
+        ConfigError: a value is wrong by itself.
+    """
+    options, settings = (
+        parse_config(TaskFrameworkConfig, connector),
+        parse_config(WorkerConfig, worker),
+    )
+    found = exactly_once_problems(options, enabled=settings.exactly_once)
+    if settings.exactly_once:
+        producer = framework_producer_properties(worker, connector)
+        given = parse_value(JavaType.INT, producer.get("transaction.timeout.ms", "60000"))
+        assert isinstance(given, int)
+        found += interval_problem(transaction_interval_ms(options, settings), given)
+    return found
+
+
+def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> list[Problem]:
+    """Return what contradicts ``exactly.once.source.support=enabled`` of the worker, or its absence."""
+    found: list[Problem] = []
+    support, boundary = connector.exactly_once_support, connector.transaction_boundary
+    if not enabled:
+        if support.lower() == "required":
+            found.append(
+                Problem(
+                    "exactly.once.support",
+                    support,
+                    "is not possible: this worker does not have exactly-once source support enabled",
+                    "set exactly.once.source.support=enabled for the worker (in a mirror's file"
+                    " <target>.exactly.once.source.support)",
+                )
+            )
+        return found
+    if connector.offsets_identical.lower() == "require":
+        found.append(
+            Problem(
+                "offsets.identical",
+                connector.offsets_identical,
+                "is not possible: with exactly-once support each transaction leaves a marker in the target's log, which"
+                " takes an offset",
+                "set offsets.identical=prefer, or exactly.once.source.support=disabled",
+            )
+        )
+    if boundary.lower() == "connector":
+        found.append(
+            Problem(
+                "transaction.boundary",
+                boundary,
+                "is not possible: the connector does not define transaction boundaries",
+                "use poll or interval",
+            )
+        )
+    return found
+
+
+def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConfig) -> int:
+    """Return how long a transaction stays open for more records (``transaction.boundary``)."""
+    if connector.transaction_boundary.lower() != "interval":
+        return POLL_MS
+    given = connector.transaction_boundary_interval_ms
+    return worker.offset_flush_interval_ms if given is None else given
+
+
+def interval_problem(interval_ms: int, timeout_ms: int) -> list[Problem]:
+    """Return why transactions of this length never commit: the target aborts each of them before its end."""
+    if interval_ms < timeout_ms:
+        return []
+    return [
+        Problem(
+            "transaction.boundary.interval.ms",
+            str(interval_ms),
+            f"is not possible: a transaction of {interval_ms} ms cannot end before transaction.timeout.ms={timeout_ms} of the"
+            " producer",
+            "lower transaction.boundary.interval.ms, or raise the producer's transaction.timeout.ms",
+        )
+    ]
+
+
+def raise_first(problems: list[Problem]) -> None:
+    """Refuse a task whose settings contradict each other.
+
+    Raises:
+        ConfigError: the first problem.
+    """
+    for problem in problems:
+        raise ConfigError(
+            f"{problem.name}={problem.value}: {problem.message}", remedy=problem.remedy
+        )
