@@ -11,12 +11,16 @@ import pytest
 from mm2py.testing.waiting import eventually
 from tests.spark.standalone_cluster import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 DRIVER = """
 import sys
+from functools import partial
+from mm2py.spark import session
+from mm2py.spark.executor_watch import ExecutorWatch
 from mm2py.spark.session import open_session, run_lanes
 from tests.spark import lane_functions
+session.ExecutorWatch = partial(ExecutorWatch, no_executor_s=6)
 with open_session(sys.argv[1]) as opened:
     numbers = [{"number": number} for number in range(3)]
     answers = run_lanes(opened.spark, lane_functions.double, numbers, tag="a", description="double")
@@ -45,7 +49,7 @@ async def test_lanes_run_on_executors_and_a_cluster_that_stops_ends_the_run(tmp_
     with await asyncio.to_thread(StandaloneCluster, tmp_path) as cluster:
         running = await driver(cluster.master, mark)
         try:
-            await eventually(mark.exists, 200)
+            await eventually(mark.exists, within_s=200)
             cluster.kill()
             out, err = await asyncio.wait_for(running.communicate(), 90)
         finally:
@@ -53,4 +57,4 @@ async def test_lanes_run_on_executors_and_a_cluster_that_stops_ends_the_run(tmp_
                 running.kill()
     assert b"[0, 2, 4]" in out
     assert running.returncode == 1
-    assert b"FatalError: long failed" in err
+    assert f"FatalError: long failed: Spark on {cluster.master} has had no executor".encode() in err
