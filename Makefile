@@ -15,7 +15,7 @@ setup:  ## .venv with everything (uv where present, else venv and pip)
 	@bash scripts/setup.sh dev
 
 setup-demo:
-	@bash scripts/setup.sh demo
+	@bash scripts/setup.sh $(if $(BACKFILL),dev,demo)
 
 fmt: setup  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .
@@ -44,8 +44,8 @@ fuzz-kernel: setup  ## the C kernel under AddressSanitizer and UndefinedBehavior
 	LD_PRELOAD=$$($(BIN)/python -m tests.sanitized_kernel) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) \
 	  $(BIN)/python -m pytest -p tests.sanitized_kernel -q --timeout=0 tests/property/test_protocol_kernel.py tests/unit/protocol/test_splice.py tests/unit/protocol/test_batch_stage.py $(PYTEST_ARGS)
 
-demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work
-	@$(BIN)/mm2py demo $(if $(WORKERS),--workers $(WORKERS)) $(DEMO_ARGS)
+demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work; BACKFILL=1: and Spark copies history
+	@$(BIN)/mm2py demo $(if $(WORKERS),--workers $(WORKERS)) $(if $(BACKFILL),--backfill) $(DEMO_ARGS)
 
 bench: setup  ## the Java MirrorMaker 2 and mm2py on the same brokers, ratios printed
 	$(BIN)/python -m bench.run $(BENCH_ARGS)

@@ -298,6 +298,9 @@ def demo(
     workers: Annotated[
         int, typer.Option(min=1, max=9, help="processes that share the flows; kill one and see")
     ] = 1,
+    backfill: Annotated[  # noqa: FBT002 - typer's way to declare a flag
+        bool, typer.Option("--backfill", help="a topic with history is copied by Spark meanwhile")
+    ] = False,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Show two real Kafka regions mirroring each other."""
@@ -305,7 +308,10 @@ def demo(
     def play() -> int:
         from mm2py_workers.demo import DemoOptions, run_demo
 
-        return run_demo(DemoOptions(seconds=seconds, rate=rate, workers=workers, debug=debug))
+        options = DemoOptions(
+            seconds=seconds, rate=rate, workers=workers, backfill=backfill, debug=debug
+        )
+        return run_demo(options)
 
     end_with(play, debug=debug)
 

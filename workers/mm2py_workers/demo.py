@@ -1,7 +1,7 @@
 """``mm2py demo``: two real Kafka regions, active-active flows, traffic, consumer groups, a live table, then proof.
 
 Flow: regions from jars -> mm2.properties (printed) -> ``demo_engine`` in this process, or ``demo_workers`` as
-several; producers, consumers and the comparison are child processes with confluent-kafka. ``DEMO_SECONDS`` set:
+several; with ``--backfill`` history by ``demo_backfill``; producers, consumers and the comparison are child processes with confluent-kafka. ``DEMO_SECONDS`` set:
 unattended, exit 0 if both regions are equal, else 1. Everything but the log files is removed at the end.
 """
 
@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py_workers.demo_backfill import DemoBackfill, require_spark
 from mm2py_workers.demo_engine import Engine, InProcess
 from mm2py_workers.demo_groups import GroupWatch
 from mm2py_workers.demo_traffic_process import DemoChild, TrafficProcess
@@ -89,6 +90,9 @@ class DemoOptions:
     workers: int = 1
     """More than one: as many processes on one file, else the flows run in this one."""
 
+    backfill: bool = False
+    """A topic with history is copied by Spark while the flows run."""
+
     debug: bool = False
 
 
@@ -103,6 +107,7 @@ class _Stage:
     engine: Engine
     groups: GroupWatch
     stop: StopSignal
+    backfill: DemoBackfill | None
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -111,7 +116,7 @@ def run_demo(options: DemoOptions) -> int:
     Raises:
         ConfigError: something the demo needs is missing (disk, Java, confluent-kafka).
     """
-    _require()
+    _require(options)
     screen = Console(highlight=False, soft_wrap=True)
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -153,7 +158,9 @@ def properties_text(a: str, b: str, workers: int = 1) -> str:
     return PROPERTIES.format(a=a, b=b, more=more)
 
 
-def _require() -> None:
+def _require(options: DemoOptions) -> None:
+    if options.backfill:
+        require_spark()
     if find_spec("confluent_kafka") is None:
         raise ConfigError(
             "the demo's traffic needs confluent-kafka",
@@ -195,7 +202,11 @@ async def _run(
     with StopSignal() as stop:
         addresses = [(region.name, region.bootstrap_servers) for region in regions]
         groups = GroupWatch(addresses, SYSTEM_CLOCK)
-        stage = _Stage(options, screen, stream, regions, engine, groups, stop)
+        backfill = None
+        if options.backfill:
+            say = _sayer(screen)
+            backfill = DemoBackfill(path, regions[0].bootstrap_servers, stream, say, SYSTEM_CLOCK)
+        stage = _Stage(options, screen, stream, regions, engine, groups, stop, backfill)
         traffic = [TrafficProcess(name, servers, options.rate) for name, servers in addresses]
         consumers = [
             DemoChild(name, "demo_consumer", "--bootstrap", servers) for name, servers in addresses
@@ -205,6 +216,8 @@ async def _run(
         finally:
             for child in (*consumers, *(process.child for process in traffic)):
                 await child.kill()
+            if backfill is not None:
+                await backfill.kill()
             await groups.close()
             screen.print("Stopping the flows ...")
             wrong = await engine.stop()
@@ -226,9 +239,13 @@ def _engine(
         options.workers,
         Path(stream.name).parent,
         kill_after_s=plan_kill(options.seconds),
-        say=lambda line: screen.print(line, markup=False),
+        say=_sayer(screen),
         clock=SYSTEM_CLOCK,
     )
+
+
+def _sayer(screen: Console) -> Callable[[str], None]:
+    return lambda line: screen.print(line, markup=False)
 
 
 async def _play(
@@ -236,7 +253,11 @@ async def _play(
 ) -> int:
     for child in (*(process.child for process in traffic), *consumers):
         await child.start(stage.log_stream)
+    if stage.backfill is not None:
+        await stage.backfill.start()
     await stage.engine.start()
+    if stage.backfill is not None:
+        await stage.backfill.write_later()
     await _watch(stage, [*(process.child for process in traffic), *consumers])
     # Before the producers, so that each group has a next record.
     stage.screen.print("Stopping the consumer groups ...")
@@ -256,6 +277,8 @@ async def _play(
         return 1
     caught_up = await _catch_up(stage, {c.region: c.written for c in counts})
     equal = await _verify(stage)
+    if stage.backfill is not None:
+        equal = await stage.backfill.finish() and equal
     return 0 if caught_up and equal else 1
 
 
