@@ -24,6 +24,7 @@ __all__ = [
     "BACKFILL_VERSION",
     "BEAT_S",
     "BackfillRecord",
+    "CopyAgain",
     "Job",
     "JobState",
     "Lease",
@@ -134,6 +135,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyAgain:
+    """A copy that is made again from the start of its lease on: its target topic, and where that log ended when it was compared.
+
+    ``deletes``: its records ``below`` that offset (-1: not known yet) are deleted before.
+    """
+
+    topic: str
+    compared_to: int
+    deletes: bool = False
+    below: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
 
@@ -154,11 +168,17 @@ class Lease:
     target_end: int = -1
     bytes: int = 0
     cause: str = ""
+    again: CopyAgain | None = None
 
     @property
     def source(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def copy(self) -> TopicPartition:
+        """The target partition of a copy that is made again."""
+        return TopicPartition("" if self.again is None else self.again.topic, self.partition)
 
     @property
     def left(self) -> int:

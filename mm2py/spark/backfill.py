@@ -43,6 +43,7 @@ from mm2py.mirror.backfills import (
 )
 from mm2py.protocol.connect_group import decode_metadata, is_ours
 from mm2py.protocol.groups import DescribedGroup
+from mm2py.spark.copy_again import CopiesAgain, go_back, with_log_ends
 from mm2py.spark.lease import LEASE_S, lane_id
 from mm2py.spark.plan import PartitionPlan, Plan, deal_lanes
 from mm2py.spark.survey import Known
@@ -99,7 +100,7 @@ class Request:
     archive: str = ""
 
 
-class BackfillFlow(Protocol):
+class BackfillFlow(CopiesAgain, Protocol):
     """What a driver asks of the flow's target."""
 
     async def group(self) -> DescribedGroup:
@@ -108,10 +109,6 @@ class BackfillFlow(Protocol):
 
     async def known(self, partitions: Collection[TopicPartition]) -> Known:
         """Return stored positions and maps."""
-        ...
-
-    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where the copy of partitions begins that have no position."""
         ...
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
@@ -334,6 +331,7 @@ class BackfillDriver:
                 start=it.start,
                 end=it.end,
                 position=it.start,
+                again=it.again,
             )
             for it in plan.partitions
         ]
@@ -377,10 +375,17 @@ class BackfillDriver:
 
     async def _place(self, leases: Sequence[Lease]) -> None:
         """Let each partition begin where its copy is now: the live flow went on until it let go."""
+        if any(it.again is not None for it in leases):
+            leases = await with_log_ends(self._flow, leases)
+            await self._write(leases)
+            leases = await go_back(self._flow, leases)
         known = await self._flow.known([it.source for it in leases])
         placed: list[Lease] = []
         positions: dict[TopicPartition, int] = {}
         for lease in leases:
+            if not lease.state.keeps_live_out:
+                placed.append(lease)
+                continue
             position = known.resume(lease.source)
             if position < 0 and lease.start > 0:
                 positions[lease.source] = lease.start

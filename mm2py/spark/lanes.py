@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.5
 """How often a lane looks at its task."""
 
-PROGRESS_S: Final = 2.0
-"""How often progress is written while something moves; a renewal in any case."""
-
 STOP_S: Final = 10.0
 TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
@@ -198,9 +195,7 @@ class LaneRun:
         """Look at the task, and write what changed when it is time."""
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
         ended = [it for it in map(self._outcome, progress.values()) if it is not None]
-        moved = any(it.position != self._left[tp].position for tp, it in progress.items())
-        since_s = self._clock.monotonic() - self._written_s
-        if ended or since_s >= RENEW_S or (moved and since_s >= PROGRESS_S):
+        if ended or self._clock.monotonic() - self._written_s >= RENEW_S:
             self._written_s = self._clock.monotonic()
             over = {it.source for it in ended}
             await self._lease.renew([it for tp, it in progress.items() if tp not in over] + ended)

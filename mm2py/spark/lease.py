@@ -32,8 +32,10 @@ __all__ = ["LEASE_S", "RENEW_S", "LaneLease", "LaneSupersededError", "LeaseTopic
 
 log = logging.getLogger(__name__)
 
-LEASE_S: Final = 15.0
-RENEW_S: Final = 5.0
+LEASE_S: Final = 6.0
+"""As a session of the running flow: long enough for a broker that is slow, and what a retry waits behind a kill."""
+
+RENEW_S: Final = 2.0
 _RETRY_S: Final = 0.5
 
 

@@ -169,7 +169,7 @@ class BackfillProcess:
         daemons = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _words(pid)]
         return [pid for pid in daemons if _parent(pid) in daemons]
 
-    def wait_copying(self, timeout_s: float = 180.0) -> None:
+    def wait_copying(self, timeout_s: float = 400.0) -> None:
         """Wait until a worker has claimed partitions."""
 
         def copies() -> bool:
