@@ -28,15 +28,15 @@ def test_a_restore_that_is_killed_and_frozen_has_everything_once_and_a_running_f
     topic = unique("killed")
     flow = write_flow(tmp_path, region_a, region_b, topic, {"flow.max.bytes.per.second": "20000"})
     create_topic(region_a, topic, 2, config={"retention.ms": "-1"})
-    write(region_a, topic, [*old_records(30_000, 0), *old_records(30_000, 1)], batch_size=2_000)
+    write(region_a, topic, [*old_records(30_000, 0), *old_records(30_000, 1)], batch_size=500)
     archived(lanes_session, flow, topic, tmp_path / "archive")
     options = ("--from", str(tmp_path / "archive"), "--rate-limit")
 
     def moved() -> None:
         before = copied(flow, topic)
-        until(lambda: copied(flow, topic) > before + 1_000, 120, "progress of the restore")
+        until(lambda: copied(flow, topic) > before + 500, 120, "progress of the restore")
 
-    with BackfillProcess(flow, *options, "250000", words=("restore",)) as first:
+    with BackfillProcess(flow, *options, "60000", words=("restore",)) as first:
         first.wait_copying()
         with Mirror(flow.file) as mirror:
             mirror.wait_ready()
