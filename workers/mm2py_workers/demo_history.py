@@ -36,6 +36,11 @@ def main() -> int:
     with contextlib.suppress(KafkaException):  # it is there already
         cast("Future[None]", created[topic]).result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": servers, "compression.type": "lz4", "linger.ms": 20})
+    deadline = SYSTEM_CLOCK.monotonic() + TIMEOUT_S
+    while len(producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions) < PARTITIONS:
+        if SYSTEM_CLOCK.monotonic() > deadline:
+            raise RuntimeError(f"the topic {topic} has no {PARTITIONS} partitions")
+        producer.poll(0.05)
     began_ms = SYSTEM_CLOCK.now_ms() - AGE_MS
     for number in range(cast("int", options.records)):
         producer.produce(
