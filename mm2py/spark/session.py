@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
 
-__all__ = ["LaneFunction", "OpenSession", "cancel_lanes", "open_session", "run_lanes"]
+__all__ = ["LaneFunction", "OpenSession", "cancel_lanes", "cause_of", "open_session", "run_lanes"]
 
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
 """What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
@@ -156,7 +156,7 @@ def run_lanes(
                 .collect()
             )
         except Exception as error:
-            raise FatalError(f"{description} failed: {_cause_of(error)}") from error
+            raise FatalError(f"{description} failed: {cause_of(error)}") from error
     return [dict(json.loads(text)) for text in answers]
 
 
@@ -286,7 +286,7 @@ def _check_reachable(master: str) -> None:
 # ---- errors
 
 
-def _cause_of(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Return what a lane raised: the last line of its Python traceback, or else the first line of Spark's message."""
     text = str(error)
     if "No module named 'mm2py" in text:
