@@ -177,6 +177,10 @@ class StreamQuery:
         return found
 
     def stop(self) -> None:
-        """Stop it: tasks that still run are killed two seconds later."""
-        if self._query is not None:
+        """Stop it: tasks that still run are killed two seconds later; a JVM that has ended already has stopped it."""
+        if self._query is None:
+            return
+        try:
             self._query.stop()
+        except Exception as error:  # noqa: BLE001 - py4j raises what it likes
+            log.warning("query is not stopped in order cause=%s", cause_of(error))

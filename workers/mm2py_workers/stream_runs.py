@@ -48,6 +48,7 @@ CONFIG_LOOK_S: Final = 5.0
 END_S: Final = 15.0
 """How long lanes may take to end in order before Spark kills them."""
 
+MOST_FAILURES: Final = 6
 LOOK_S: Final = 0.5
 FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
@@ -94,6 +95,7 @@ def run_stream(order: StreamOrder, printer: Printer, mask: SecretMask) -> int:
         BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else copies it.
         Mm2pyError: Spark or a cluster cannot be used.
     """
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     return asyncio.run(_Stream(order, printer, mask, SYSTEM_CLOCK).run())
 
 
@@ -119,7 +121,7 @@ class _Stream:
                     ended = await self._with_config_of_now(stop)
             finally:
                 if self._opened is not None:
-                    await asyncio.to_thread(self._opened.close)
+                    await asyncio.to_thread(_close, self._opened)
         if ended is _Ended.RECALLED:
             raise BackfillRefusedError(
                 f"flow.engine of {self._name} is worker for its workers: they take over",
@@ -163,6 +165,14 @@ class _Stream:
                 ).run()
             finally:
                 await topics.close()
+
+
+def _close(opened: OpenSession) -> None:
+    """Close Spark; a service manager that signals every process of a service has ended its JVM already."""
+    try:
+        opened.close()
+    except Exception as error:  # noqa: BLE001 - py4j raises what it likes, and the copy has ended
+        log.debug("Spark is not closed in order cause=%s", error)
 
 
 @final
@@ -259,6 +269,7 @@ class _Copy:
         )
         self._driver = StreamDriver(claim, store, session, name=name, clock=clock)
         self._backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
+        self._failures = 0
 
     async def run(self) -> _Ended:
         """Copy until it ends for another reason than a failed query."""
@@ -303,12 +314,17 @@ class _Copy:
             await asyncio.gather(*ends, copying, following, return_exceptions=True)
 
     async def _queries(self) -> None:
-        """Run a query; where it fails, another one behind a new run, with growing pauses."""
+        """Run a query; where it fails, another one behind a new run, with growing pauses.
+
+        Raises:
+            FatalError: ``MOST_FAILURES`` in a row failed before a term was over: Spark itself may be gone.
+        """
         while True:
             try:
                 await self._query()
             except FatalError as error:
-                if isinstance(error, BackfillRefusedError):
+                self._failures += 1
+                if isinstance(error, BackfillRefusedError) or self._failures >= MOST_FAILURES:
                     raise
                 pause_s = self._backoff.next_s()
                 log.warning(
@@ -361,6 +377,7 @@ class _Copy:
     async def _note(self, query: StreamQuery) -> None:
         for progress in await asyncio.to_thread(query.new_progress):
             self._backoff.reset()
+            self._failures = 0
             await self._driver.proven()
             self._totals.terms += 1
             self._totals.records += int(str(progress["records"] or 0))
