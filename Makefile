@@ -1,6 +1,6 @@
 # What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo fmt check test test-docker chaos fuzz fuzz-kernel demo bench clean dist
+.PHONY: help setup setup-demo fmt check test test-docker chaos fuzz fuzz-kernel demo bench bench-spark clean dist dist-spark
 BIN := .venv/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -50,9 +50,15 @@ demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended,
 bench: setup  ## the Java MirrorMaker 2 and mm2py on the same brokers, ratios printed
 	$(BIN)/python -m bench.run $(BENCH_ARGS)
 
+bench-spark: setup  ## backfill, verify, archive beside Spark's Kafka connector and confluent-kafka in Spark tasks
+	$(BIN)/python -m bench.spark_run $(BENCH_ARGS)
+
 dist: setup  ## sdist, a wheel with the C kernel for this Python and platform, and the pure wheel, in dist/
 	$(BIN)/hatchling build
 	MM2PY_NATIVE=0 $(BIN)/hatchling build -t wheel
+
+dist-spark: setup  ## dist/mm2py-spark.tar.gz for spark-submit --archives: mm2py where Spark runs tasks
+	$(BIN)/python -m scripts.spark_archive
 
 clean:  ## remove .venv and everything built; the user's jar cache stays
 	rm -rf .venv .mm2py dist build .*_cache .hypothesis .coverage*

@@ -100,9 +100,12 @@ class Catalog:
     ) -> None:
         self.top_level_names = top_level_names
         self.connector_options: dict[str, Option] = {}
+        self._readers: dict[str, list[str]] = {}
+        self._connectors = len(definitions)
         for definition in definitions:
             for name, info in options_of(definition.model).items():
                 self.connector_options.setdefault(name, info)
+                self._readers.setdefault(name, []).append(definition.name)
         self.flow_options = dict(options_of(SourceFrameworkConfig)) | self.connector_options
         """Java hands those of source connectors to a connector only where they have a flow prefix."""
         self.worker_options = options_of(WorkerConfig)
@@ -158,6 +161,11 @@ class Catalog:
             or (side != name and side in CLIENT_KEYS)
             or (client is not None and client[1] in CLIENT_OPTIONS)
         )
+
+    def readers(self, name: str) -> Sequence[str]:
+        """Return the connectors that a name is for; none where all of them have it, or no one declares it."""
+        found = self._readers.get(name, ())
+        return found if len(found) < self._connectors else ()
 
     def is_old_name(self, name: str) -> bool:
         """Whether the name is an old or mistaken one that works all the same."""

@@ -47,6 +47,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
 
 __all__ = [
+    "FLOW",
     "SOURCE",
     "Change",
     "ChangeResult",
@@ -59,6 +60,9 @@ __all__ = [
 ]
 
 SOURCE: Final = "MirrorSourceConnector"
+
+FLOW: Final = ""
+"""In place of a connector's name: properties of the flow, which go to the connectors that read them."""
 """Name of the connector that copies, as the file derives it."""
 
 APPLIED_S: Final = 30.0
@@ -527,7 +531,7 @@ class FlowChanges:
     ) -> Patches:
         """Return patches whose ``[hidden]`` texts are what is stored; refuse what may not come from outside."""
         found: dict[str, ConnectorConfig] = {}
-        for name, patch in patches.items():
+        for name, patch in self._by_connector(now, patches).items():
             before = now.configs.get(name)
             if before is None:
                 raise NotFoundError(f"Connector {name} not found in flow {flow}")
@@ -538,15 +542,30 @@ class FlowChanges:
             if refusal is not None:
                 raise BadRequestError(refusal)
             known = {*before, *(store.file_config(name) or {})}
-            unknown = [
+            problems = [
                 f"{key} of connector {name} {problem}"
                 for key, text in given.items()
-                if text is not None and key not in known
-                if (problem := self._parts.property_problem(key))
+                if text is not None and text != before.get(key)
+                if (problem := self._problem(name, key, known=key in known))
             ]
-            if unknown:
-                raise BadRequestError("; ".join(unknown))
+            if problems:
+                raise BadRequestError("; ".join(problems))
             found[name] = given
+        return found
+
+    def _problem(self, name: str, key: str, *, known: bool) -> str:
+        readers = self._parts.readers(key)
+        if readers and name not in readers:
+            return f"has no effect there: set it on {' and '.join(readers)}"
+        return "" if known else self._parts.property_problem(key)
+
+    def _by_connector(self, now: FlowPicture, patches: Patches) -> Patches:
+        """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the file would be."""
+        found = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
+        for key, text in patches.get(FLOW, {}).items():
+            readers = [name for name in self._parts.readers(key) if name in now.configs]
+            for name in readers or [SOURCE]:
+                found.setdefault(name, {}).setdefault(key, text)
         return found
 
     def _unhidden(

@@ -5,7 +5,7 @@ collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from mm2py.config.class_names import (
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
+from mm2py.flows.flow_proofs import ProofView
 from mm2py.flows.graph import FlowNode
 from mm2py.flows.states import assigned_now, read_flow, unfinished_job
 from mm2py.flows.views import (
@@ -93,7 +94,7 @@ class FlowParts:
 
     ``remote_refusal(flow, connector, properties)`` says why properties may not come from outside;
     ``names_a_secret`` looks at a key alone; ``property_problem`` says why a property would have no effect,
-    empty where it has one.
+    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all.
     """
 
     fleet: Fleet
@@ -103,6 +104,7 @@ class FlowParts:
     names_a_secret: Callable[[str], bool]
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
     property_problem: Callable[[str], str]
+    readers: Callable[[str], Sequence[str]]
 
 
 @final
@@ -148,6 +150,11 @@ class FlowService:
         """Return one group of a flow's source; ``NotFoundError`` where there is none."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.group(name)
+
+    async def proof(self, flow: FlowName) -> ProofView:
+        """Return how far the copies of a flow are proved to be equal; ``RetriableError`` while its target is away."""
+        async with self._reads, self._offsets(flow) as offsets:
+            return await offsets.proof()
 
     def _offsets(self, flow: FlowName) -> FlowOffsets:
         herder = self._node(flow).herder

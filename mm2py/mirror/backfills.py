@@ -26,6 +26,7 @@ __all__ = [
     "LEASE_S",
     "NO_END",
     "BackfillRecord",
+    "CopyAgain",
     "Job",
     "JobKind",
     "JobState",
@@ -52,8 +53,9 @@ BEAT_S: Final = 2.0
 ALIVE_S: Final = 4 * BEAT_S
 """A driver whose beat does not rise for so long is dead, or frozen: it is fenced."""
 
-LEASE_S: Final = 15.0
-"""How long a lane may send behind a renewal of its lease."""
+LEASE_S: Final = 6.0
+"""How long a lane may send behind a renewal of its lease: as a session of the running flow, long enough for a broker that is slow, and
+what a retry waits behind a kill."""
 
 NO_END: Final = 2**63 - 1
 """The end of a partition that a stream copies."""
@@ -167,6 +169,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyAgain:
+    """A copy that is made again from the start of its lease on: its target topic, and where that log ended when it was compared.
+
+    ``deletes``: its records ``below`` that offset (-1: not known yet) are deleted before.
+    """
+
+    topic: str
+    compared_to: int
+    deletes: bool = False
+    below: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
 
@@ -189,11 +204,17 @@ class Lease:
     bytes: int = 0
     lag: int = -1
     cause: str = ""
+    again: CopyAgain | None = None
 
     @property
     def source(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def copy(self) -> TopicPartition:
+        """The target partition of a copy that is made again."""
+        return TopicPartition("" if self.again is None else self.again.topic, self.partition)
 
     @property
     def left(self) -> int:

@@ -7,7 +7,7 @@ once per record, so single-byte varints are read without a call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.kernel import Joinable, Runs, native
@@ -43,6 +43,13 @@ class RecordSpan(NamedTuple):
     offset_delta: int
     start: int  # of the key length, behind the offset delta
     end: int
+
+
+_span: Final = cast(
+    "Callable[[type[RecordSpan], tuple[int, int, int, int]], RecordSpan]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType] # of any members
+)
+"""Makes a span in half the time of its constructor."""
 
 
 def _encode(value: int) -> bytes:
@@ -91,15 +98,25 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
     add, total, position, previous = spans.append, len(payload), 0, -1
     try:
         for _ in range(count):
-            size, position = read_varint(payload, position)
+            # Varints of one byte are read in place: most are, and a call costs as much as the rest of the turn.
+            size = payload[position]
+            if size < 0x80:
+                size, position = (size >> 1) ^ -(size & 1), position + 1
+            else:
+                size, position = read_varint(payload, position)
             end = position + size
             if size < 4 or end > total:
                 raise damaged(f"a record announces {size} bytes")
-            timestamp_delta, position = read_varint(payload, position + 1)
+            timestamp_delta = payload[position + 1]
+            if timestamp_delta < 0x80:
+                timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
+                position += 2
+            else:
+                timestamp_delta, position = read_varint(payload, position + 1)
             offset_delta, position = read_varint(payload, position)
             if position > end or offset_delta <= previous:
                 raise damaged(f"offset delta {offset_delta} follows {previous}")
-            add(RecordSpan(timestamp_delta, offset_delta, position, end))
+            add(_span(RecordSpan, (timestamp_delta, offset_delta, position, end)))
             position, previous = end, offset_delta
     except IndexError:
         raise damaged("the last record is cut off") from None

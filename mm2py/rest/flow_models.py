@@ -19,7 +19,7 @@ from pydantic import (
 
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError
-from mm2py.flows.changes import SOURCE, Patches
+from mm2py.flows.changes import FLOW, Patches
 from mm2py.mirror.backfills import Order
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.runtime.herder.errors import HerderError
@@ -63,7 +63,8 @@ class FlowPatch(BaseModel):
 
     config: _Properties = Field(
         default_factory=dict[str, str | None],
-        description="properties of MirrorSourceConnector: topics, topics.exclude, tasks.max, ...",
+        description="properties of the flow, each for the connectors that read it: topics, groups, ...; of those that all"
+        " connectors have, MirrorSourceConnector's",
     )
     connectors: dict[Annotated[str, Field(min_length=1)], _Properties] = Field(
         default_factory=dict[str, _Properties], description="properties by connector"
@@ -219,5 +220,5 @@ def _read(model: type[_Body], value: object) -> _Body:
 def _patches(found: FlowPatch) -> Patches:
     patches = dict(found.connectors)
     if found.config:
-        patches[SOURCE] = patches.get(SOURCE, {}) | found.config
+        patches[FLOW] = found.config
     return patches

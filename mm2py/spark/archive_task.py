@@ -13,11 +13,9 @@ Invariants, tests of the same names:
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from importlib.metadata import EntryPoint
-from typing import ClassVar, Final, NamedTuple, cast, final
+from typing import ClassVar, Final, final
 
 from mm2py.api.connector import Connector
 from mm2py.api.context import ConnectorContext, PartitionState, TaskContext
@@ -30,56 +28,14 @@ from mm2py.mirror.source_offsets import committed_offset, mirror_source_partitio
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.archive_format import FileManifest, archived_batches, chain_of
+from mm2py.spark.archive_order import ARCHIVE, TaskArchive
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.types import TopicPartition
 
-__all__ = ["ARCHIVE", "ArchiveConnector", "ArchiveTask", "TaskArchive", "archive_plugins"]
-
-ARCHIVE: Final = "archive"
-"""Key of a lane's task config: a ``TaskArchive`` as JSON. No property: users do not write it."""
+__all__ = ["ArchiveConnector", "ArchiveTask"]
 
 POLL_S: Final = 0.2
-
-
-class ArchivedTopic(NamedTuple):
-    """A topic of the archive: its name and id there, and the topic that it is restored into."""
-
-    name: str
-    topic_id: str
-    target: str
-
-
-class TaskArchive(NamedTuple):
-    """What a task restores: a path, and by the name that positions are kept under its topics and partitions with their ends."""
-
-    path: str
-    topics: Mapping[str, ArchivedTopic]
-    ends: Mapping[TopicPartition, int]
-
-    def to_text(self) -> str:
-        """Return it as JSON."""
-        ends = [[*partition, end] for partition, end in self.ends.items()]
-        return json.dumps({"path": self.path, "topics": self.topics, "ends": ends})
-
-    @classmethod
-    def parse(cls, text: str) -> "TaskArchive":
-        """Read what ``to_text`` returned."""
-        found = json.loads(text)
-        topics = cast("Mapping[str, Sequence[str]]", found["topics"])
-        ends = cast("Sequence[tuple[str, int, int]]", found["ends"])
-        return cls(
-            found["path"],
-            {name: ArchivedTopic(*topic) for name, topic in topics.items()},
-            {TopicPartition(topic, partition): end for topic, partition, end in ends},
-        )
-
-
-def archive_plugins() -> Plugins:
-    """Return plug-ins among which MirrorSource is ``ArchiveConnector``: a restored topic counts as copied by it."""
-    value = f"{__name__}:{ArchiveConnector.__name__}"
-    return Plugins([EntryPoint("MirrorSourceConnector", value, "mm2py.connectors")])
 
 
 @final

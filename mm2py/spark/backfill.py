@@ -33,6 +33,7 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
+from mm2py.spark.copy_again import go_back, with_log_ends
 from mm2py.spark.live_flow import BackfillFlow, live_flow_lets_go
 from mm2py.spark.plan import PartitionPlan, Plan, deal_lanes
 from mm2py.storage.backfill_store import BackfillStore
@@ -251,16 +252,24 @@ class BackfillDriver:
                 start=it.start,
                 end=it.end,
                 position=it.start,
+                again=it.again,
             )
             for it in plan.partitions
         ]
 
     async def _place(self, leases: Sequence[Lease]) -> None:
         """Let each partition begin where its copy is now: the live flow went on until it let go."""
+        if any(it.again is not None for it in leases):
+            leases = await with_log_ends(self._flow, leases)
+            await self._claim.write(leases)
+            leases = await go_back(self._flow, leases)
         known = await self._flow.known([it.source for it in leases])
         placed: list[Lease] = []
         positions: dict[TopicPartition, int] = {}
         for lease in leases:
+            if not lease.state.keeps_live_out:
+                placed.append(lease)
+                continue
             position = known.resume(lease.source)
             if position < 0 and lease.start > 0:
                 positions[lease.source] = lease.start

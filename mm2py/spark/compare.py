@@ -1,7 +1,7 @@
 """Compares the records of a source partition with those of its copy, and names each difference by its offsets.
 
 Flow: two ``LogSide`` -> batches of the same bytes are passed whole -> else record by record -> where they part, the nearest point
-from which both continue alike -> what lies before it, on either side, is classified at the end.
+from which both continue alike -> what lies before it, on either side, is a region of ``differences.Findings``.
 
 Invariants, tests of the same names:
 
@@ -11,17 +11,25 @@ Invariants, tests of the same names:
 4. Source records behind the last one that was copied are counted as not copied yet, and are no difference.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Sequence
 from difflib import SequenceMatcher
-from enum import StrEnum
 from itertools import islice
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
-from mm2py.spark.digests import record_hash
-from mm2py.spark.log_entries import Entry, LogSide, fields_of, same_bytes
+from mm2py.spark.differences import (
+    MOST_PAIRS,
+    CompareRules,
+    Comparison,
+    Findings,
+    Gone,
+    Kept,
+    Region,
+    classify,
+)
+from mm2py.spark.digests import part_hash, record_hash
+from mm2py.spark.log_entries import Entry, LogSide, fields_of, pass_equal, same_bytes
 
-__all__ = ["CompareRules", "Comparison", "Difference", "Gone", "Kind", "compare", "resync_point"]
+__all__ = ["compare", "find", "resync_point"]
 
 _WINDOWS: Final = (64, 512, 4096, 32_768)
 """How far both sides are searched for a point from which they continue alike."""
@@ -34,92 +42,8 @@ _END: Final = 2**63 - 1
 
 _NO_ENTRY: Final = Entry(_END, 0, b"")
 
-_MOST_PAIRS: Final = 4_000_000
-"""Of records between two points that are searched for the longest common stretches; the time grows with them."""
-
 _SAME_TRIED: Final = 16
 """Places of equal records in a window that are tried for each record."""
-
-
-class Kind(StrEnum):
-    """What is different."""
-
-    MISSING = "missing"
-    EXTRA = "extra"
-    ALTERED = "altered"
-    REORDERED = "reordered"
-
-
-class Difference(NamedTuple):
-    """One record that differs; ``fields`` of an altered one are those that do. -1: it is not on that side."""
-
-    kind: Kind
-    source_offset: int
-    target_offset: int
-    fields: tuple[str, ...] = ()
-
-
-class _Kept(NamedTuple):
-    """What is kept of a record that is on one side alone; ``position`` is the next offset of the other side."""
-
-    offset: int
-    hashed: int
-    timestamp: int
-    key: bytes | None
-    value: int | None
-    headers: bytes
-    position: int
-
-
-class Gone(NamedTuple):
-    """The newest record of a key that only one side has; ``position`` is where the other side would have it."""
-
-    offset: int
-    position: int
-    is_tombstone: bool
-
-
-@final
-@dataclass(slots=True)
-class _Region:
-    """Records between two points where both sides are alike."""
-
-    source: list[_Kept]
-    target: list[_Kept]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareRules:
-    """How a partition is compared.
-
-    ``covered``: source offsets below it were copied, as the offset map knows; None without a map. ``expected``: where the map has a
-    source offset on the target, -1 unknown. ``most`` differences are collected before it ends.
-    """
-
-    covered: int | None
-    source_compacts: bool = False
-    target_compacts: bool = False
-    expected: Callable[[int], int] = lambda _offset: -1
-    most: int = 10_000
-
-
-@final
-@dataclass(slots=True)
-class Comparison:
-    """The outcome for one partition.
-
-    ``undecided``: keys whose newest record only the source has (target compacts), and the other way round: equal only if the
-    other log has a later record of the key. ``behind``: the first source offset that is not copied yet, -1 for none.
-    """
-
-    matched: int = 0
-    _: KW_ONLY
-    differences: list[Difference] = field(default_factory=list[Difference])
-    complete: bool = True
-    behind: int = -1
-    gone_on_target: dict[bytes, Gone] = field(default_factory=dict[bytes, Gone])
-    gone_on_source: dict[bytes, Gone] = field(default_factory=dict[bytes, Gone])
 
 
 async def compare(source: LogSide, target: LogSide, rules: CompareRules) -> Comparison:
@@ -128,6 +52,11 @@ async def compare(source: LogSide, target: LogSide, rules: CompareRules) -> Comp
     Raises:
         Mm2pyError: a side cannot be read.
     """
+    return classify(await find(source, target, rules), rules)
+
+
+async def find(source: LogSide, target: LogSide, rules: CompareRules) -> Findings:
+    """Read both sides to their ends, and return what one has alone; errors as ``compare``."""
     return await _Comparer(source, target, rules).run()
 
 
@@ -135,13 +64,12 @@ async def compare(source: LogSide, target: LogSide, rules: CompareRules) -> Comp
 class _Comparer:
     def __init__(self, source: LogSide, target: LogSide, rules: CompareRules) -> None:
         self._source, self._target, self._rules = source, target, rules
-        self._found = Comparison()
-        self._regions: list[_Region] = []
+        self._found = Findings()
         self._kept = 0
         self._matched_at = 0
         """How many had matched when the last region was found."""
 
-    async def run(self) -> Comparison:
+    async def run(self) -> Findings:
         source, target = self._source, self._target
         while self._kept <= self._rules.most:
             if await self._passed_whole():
@@ -155,8 +83,9 @@ class _Comparer:
                 await self._part()
         else:
             self._found.complete = False
-        self._classify()
-        return self._found
+        found = self._found
+        found.to_end = bool(found.regions) and self._matched_at == found.matched
+        return found
 
     async def _passed_whole(self) -> bool:
         one = await self._source.batch()
@@ -175,8 +104,7 @@ class _Comparer:
             if one.body != other.body or (one.timestamp != other.timestamp and not stamped):
                 break
             count += 1
-        self._source.take(count)
-        self._target.take(count)
+        pass_equal(self._source, self._target, count, same_stamps=not stamped)
         self._found.matched += count
 
     async def _part(self) -> None:
@@ -225,7 +153,7 @@ class _Comparer:
     def _common(self, ours: list[Entry], theirs: list[Entry]) -> list[tuple[int, int, int]]:
         """Return the stretches that both have in the same order, and the ends."""
         ends = [(len(ours), len(theirs), 0)]
-        if not ours or not theirs or len(ours) * len(theirs) > _MOST_PAIRS:
+        if not ours or not theirs or len(ours) * len(theirs) > MOST_PAIRS:
             return ends
         contents = [self._content(it) for it in ours], [self._content(it) for it in theirs]
         if len(ours) == len(theirs) and set(contents[0]) == set(contents[1]):
@@ -245,26 +173,35 @@ class _Comparer:
             return
         at_source = next(iter(next_ours or self._source.entries), _NO_ENTRY).offset
         at_target = next(iter(next_theirs or self._target.entries), _NO_ENTRY).offset
-        region = _Region(
+        region = Region(
             [self._keep(it, at_target) for it in ours], [self._keep(it, at_source) for it in theirs]
         )
         self._excuse(region)
-        if self._matched_at == self._found.matched and self._regions:
-            self._regions[-1].source += region.source
-            self._regions[-1].target += region.target
+        found = self._found
+        if self._matched_at == found.matched and found.regions:
+            found.regions[-1].source += region.source
+            found.regions[-1].target += region.target
         else:
-            self._regions.append(region)
-        self._matched_at = self._found.matched
+            found.from_start = found.from_start or not found.matched
+            found.regions.append(region)
+        self._matched_at = found.matched
         self._kept += len(region.source) + len(region.target)
 
-    def _keep(self, entry: Entry, position: int) -> _Kept:
+    def _keep(self, entry: Entry, position: int) -> Kept:
         key, value, headers = fields_of(entry.body)
         stamp = 0 if self._target.broker_stamped else entry.timestamp
         hashed = record_hash(stamp, entry.body)
-        content = None if value is None else record_hash(0, value)
-        return _Kept(entry.offset, hashed, stamp, key, content, headers, position)
+        return Kept(
+            entry.offset,
+            hashed,
+            stamp,
+            part_hash(key),
+            part_hash(value),
+            record_hash(0, headers),
+            position,
+        )
 
-    def _excuse(self, region: _Region) -> None:
+    def _excuse(self, region: Region) -> None:
         """Set aside what compaction may have removed on the other side (3)."""
         rules = self._rules
         here = {it.offset for it in region.target}
@@ -275,76 +212,9 @@ class _Comparer:
         if rules.source_compacts:
             region.target = _set_aside(region.target, targets, self._found.gone_on_source)
 
-    # ---- at the end
 
-    def _classify(self) -> None:
-        moved = self._moved()
-        for region in self._regions:
-            source = [it for it in region.source if it.offset not in moved[0]]
-            target = [it for it in region.target if it.offset not in moved[1]]
-            late: list[_Kept] = []
-            if region is self._regions[-1] and self._matched_at == self._found.matched:
-                late = [it for it in source if it.offset >= (self._rules.covered or 0)]
-                source = source[: len(source) - len(late)]
-            late = self._pair(late, target, by_place=False)
-            if late:
-                self._found.behind = late[0].offset
-            self._report(self._pair(source, target, by_place=True), target)
-        self._found.differences.sort(
-            key=lambda it: (max(it.source_offset, it.target_offset), it.kind)
-        )
-
-    def _pair(self, source: list[_Kept], target: list[_Kept], *, by_place: bool) -> list[_Kept]:
-        """Report altered records, and take them from ``target``; return the others of ``source``."""
-        expected = self._rules.expected
-        rules: list[tuple[_Mark, _Mark]] = [(mark, mark) for mark in _SAME_RECORD]
-        rules.append((lambda it: expected(it.offset), lambda it: it.offset))
-        for ours, theirs in rules:
-            places: dict[object, list[_Kept]] = {}
-            for it in reversed(target):
-                places.setdefault(theirs(it), []).append(it)
-            left: list[_Kept] = []
-            paired: set[int] = set()
-            for it in source:
-                same = places.get(ours(it))
-                if same and ours(it) is not None:
-                    other = same.pop()
-                    paired.add(other.offset)
-                    self._found.differences.append(_altered(it, other))
-                else:
-                    left.append(it)
-            source = left
-            target[:] = [it for it in target if it.offset not in paired]
-        if by_place and len(source) == len(target):
-            self._found.differences += map(_altered, source, target)
-            target.clear()
-            return []
-        return source
-
-    def _report(self, source: list[_Kept], target: list[_Kept]) -> None:
-        found = self._found.differences
-        found += (Difference(Kind.MISSING, it.offset, -1) for it in source)
-        found += (Difference(Kind.EXTRA, -1, it.offset) for it in target)
-
-    def _moved(self) -> tuple[set[int], set[int]]:
-        """Report records that both sides have at different places; return their offsets."""
-        places: dict[int, list[int]] = {}
-        for region in self._regions:
-            for kept in region.target:
-                places.setdefault(kept.hashed, []).append(kept.offset)
-        moved: tuple[set[int], set[int]] = (set(), set())
-        for region in self._regions:
-            for kept in region.source:
-                if places.get(kept.hashed):
-                    there = places[kept.hashed].pop(0)
-                    moved[0].add(kept.offset)
-                    moved[1].add(there)
-                    self._found.differences.append(Difference(Kind.REORDERED, kept.offset, there))
-        return moved
-
-
-def _set_aside(kept: list[_Kept], altered: set[int], gone: dict[bytes, Gone]) -> list[_Kept]:
-    left: list[_Kept] = []
+def _set_aside(kept: list[Kept], altered: set[int], gone: dict[int, Gone]) -> list[Kept]:
+    left: list[Kept] = []
     for it in kept:
         if it.key is None or it.offset in altered:
             left.append(it)
@@ -372,19 +242,3 @@ def resync_point(
             if nearer and ours[at : at + count] == theirs[place : place + count]:
                 best = at, place
     return best
-
-
-_Mark = Callable[[_Kept], object]
-
-_SAME_RECORD: Final[tuple[_Mark, ...]] = (
-    lambda it: None if it.key is None else (it.key, it.timestamp),
-    lambda it: (it.key, it.value, it.headers),
-    lambda it: (it.timestamp, it.value),
-)
-"""What makes a record on one side the altered form of one on the other."""
-
-
-def _altered(one: _Kept, other: _Kept) -> Difference:
-    names = ("key", "value", "headers", "timestamp")
-    fields = tuple(name for name in names if getattr(one, name) != getattr(other, name))
-    return Difference(Kind.ALTERED, one.offset, other.offset, fields)

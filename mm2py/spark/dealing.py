@@ -6,9 +6,9 @@ from typing import Final, TypeVar, cast
 
 from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
 
-__all__ = ["answers_of", "deal"]
+__all__ = ["LANES_PER_SLOT", "answers_of", "deal"]
 
-_LANES_PER_SLOT: Final = 2
+LANES_PER_SLOT: Final = 2
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def answers_of(
 
     ``name`` tags and describes the job; raises as ``run_lanes``.
     """
-    dealt = deal(items, opened.slots * _LANES_PER_SLOT, weight)
+    dealt = deal(items, opened.slots * LANES_PER_SLOT, weight)
     lanes = [lane_of(lane) for lane in dealt]
     found = run_lanes(opened.spark, function, lanes, tag=name, description=name)
     return [it for answer in found for it in cast("list[dict[str, object]]", answer["partitions"])]

@@ -1,6 +1,6 @@
 """Digests of sequences of records: order counts, offsets and batch boundaries do not, and parts join in order.
 
-Flow: record -> ``record_hash`` -> ``SequenceDigest.add``; parts that were read apart -> ``+``. A digest of n hashes is the polynomial
+Flow: records -> ``record_hash`` -> ``SequenceDigest.add_all``; parts that were read apart -> ``+``. A digest of n hashes is the polynomial
 ``sum h_i * BASE^(n-1-i)`` modulo a prime of 127 bits, with n: equal sequences have equal digests, and two that differ
 have equal ones with a chance of about n / 2^127.
 
@@ -8,11 +8,12 @@ Invariants, tests of the same names: 1 joining is associative, and the empty dig
 digest is the same; 3 a changed, missing, added or moved record changes it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Self, final
 
-__all__ = ["SequenceDigest", "record_hash"]
+__all__ = ["SequenceDigest", "part_hash", "record_hash"]
 
 _PRIME: Final = 2**127 - 1
 _BASE: Final = 0x3C6EF372FE94F82BA54FF53A5F1D36F1 % _PRIME
@@ -25,6 +26,11 @@ def record_hash(timestamp: int, body: bytes) -> int:
     )
 
 
+def part_hash(part: bytes | None) -> int | None:
+    """Return the hash of a key, a value or headers; None for null."""
+    return None if part is None else record_hash(0, part)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class SequenceDigest:
@@ -33,9 +39,13 @@ class SequenceDigest:
     value: int = 0
     count: int = 0
 
-    def add(self, hashed: int) -> "SequenceDigest":
-        """Return the digest with one more record."""
-        return SequenceDigest((self.value * _BASE + hashed) % _PRIME, self.count + 1)
+    def add_all(self, hashes: Iterable[int]) -> "SequenceDigest":
+        """Return the digest with these behind it."""
+        value, count = self.value, self.count
+        for hashed in hashes:
+            value = (value * _BASE + hashed) % _PRIME
+            count += 1
+        return SequenceDigest(value, count)
 
     def __add__(self, later: "SequenceDigest") -> "SequenceDigest":
         """Return the digest of this sequence with ``later`` behind it."""

@@ -40,9 +40,6 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.5
 """How often a lane looks at its task."""
 
-PROGRESS_S: Final = 2.0
-"""How often progress is written while something moves; a renewal in any case."""
-
 STOP_S: Final = 10.0
 TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
@@ -278,9 +275,7 @@ class LaneRun:
         """Look at the task, and write what changed when it is time."""
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
         ended = [it for it in map(self._outcome, progress.values()) if it is not None]
-        moved = any(it.position != self._left[tp].position for tp, it in progress.items())
-        since_s = self._clock.monotonic() - self._written_s
-        if progress and (ended or since_s >= RENEW_S or (moved and since_s >= PROGRESS_S)):
+        if progress and (ended or self._clock.monotonic() - self._written_s >= RENEW_S):
             self._written_s = self._clock.monotonic()
             over = {it.source for it in ended}
             left = {tp: it for tp, it in progress.items() if tp not in over}

@@ -32,7 +32,7 @@ __all__ = ["RENEW_S", "LaneLease", "LaneSupersededError", "LeaseTopic"]
 
 log = logging.getLogger(__name__)
 
-RENEW_S: Final = 5.0
+RENEW_S: Final = 2.0
 _RETRY_S: Final = 0.5
 
 

@@ -11,6 +11,7 @@ from mm2py.errors import ProtocolError, ServerError
 from mm2py.mirror.backfills import Lease
 from mm2py.protocol.connect_group import decode_metadata, is_ours
 from mm2py.protocol.groups import DescribedGroup
+from mm2py.spark.copy_again import CopiesAgain
 from mm2py.spark.survey import Known
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError
@@ -24,7 +25,7 @@ LET_GO_S: Final = 90.0
 """How long workers of the live flow may take to stop copying what was reserved."""
 
 
-class BackfillFlow(Protocol):
+class BackfillFlow(CopiesAgain, Protocol):
     """What a driver asks of the flow's target."""
 
     async def group(self) -> DescribedGroup:
@@ -33,10 +34,6 @@ class BackfillFlow(Protocol):
 
     async def known(self, partitions: Collection[TopicPartition]) -> Known:
         """Return stored positions and maps."""
-        ...
-
-    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where the copy of partitions begins that have no position."""
         ...
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:

@@ -5,9 +5,8 @@ whole was never decoded.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from itertools import islice
-from typing import NamedTuple, final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, NamedTuple, cast, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.compression import decompress
@@ -15,7 +14,16 @@ from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_bytes import damaged, read_varint, walk
 from mm2py.spark.digests import SequenceDigest, record_hash
 
-__all__ = ["Entry", "Fields", "LogSide", "OffsetRange", "entries_of", "fields_of", "same_bytes"]
+__all__ = [
+    "Entry",
+    "Fields",
+    "LogSide",
+    "OffsetRange",
+    "entries_of",
+    "fields_of",
+    "pass_equal",
+    "same_bytes",
+]
 
 
 class OffsetRange(NamedTuple):
@@ -40,6 +48,12 @@ class Fields(NamedTuple):
     value: bytes | None
     headers: bytes
 
+
+_entry: Final = cast(
+    "Callable[[type[Entry], tuple[int, int, bytes]], Entry]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType] # of any members
+)
+"""Makes an entry in half the time of its constructor."""
 
 Piece = tuple[OffsetRange, Sequence[LogBatch]]
 
@@ -80,24 +94,24 @@ class LogSide:
                 return False
             wanted, batch = self._batches.popleft()
             self.broker_stamped = self.broker_stamped or batch.is_log_append
-            self.entries += (
-                entry for entry in entries_of(batch) if wanted.first <= entry.offset < wanted.end
-            )
+            first, end = wanted
+            entries = entries_of(batch)
+            if batch.base_offset < first or end <= batch.last_offset:
+                entries = [it for it in entries if first <= it.offset < end]
+            self.entries += entries
         return True
 
     def take(self, count: int) -> list[Entry]:
         """Take the next entries, which ``ensure`` has decoded."""
-        taken = list(islice(self.entries, count))
-        for _ in taken:
-            self.entries.popleft()
-        self.fold(taken)
+        taken = self.pop(count)
+        if self.digest is not None:
+            self.digest = self.digest.add_all(record_hash(it.timestamp, it.body) for it in taken)
         return taken
 
-    def fold(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the digest, if there is one."""
-        if self.digest is not None:
-            for entry in entries:
-                self.digest = self.digest.add(record_hash(entry.timestamp, entry.body))
+    def pop(self, count: int) -> list[Entry]:
+        """Take the next entries without the digest."""
+        entries = self.entries
+        return [entries.popleft() for _ in range(count)]
 
     async def _load(self) -> bool:
         while not self._batches:
@@ -107,6 +121,17 @@ class LogSide:
             wanted, batches = piece
             self._batches += ((wanted, batch) for batch in batches)
         return True
+
+
+def pass_equal(one: LogSide, other: LogSide, count: int, *, same_stamps: bool) -> None:
+    """Take entries that are equal; where their timestamps are too, each is hashed once for both digests."""
+    if one.digest is None or other.digest is None or not same_stamps:
+        one.take(count)
+        other.take(count)
+        return
+    other.pop(count)
+    hashes = [record_hash(it.timestamp, it.body) for it in one.pop(count)]
+    one.digest, other.digest = one.digest.add_all(hashes), other.digest.add_all(hashes)
 
 
 def entries_of(batch: LogBatch) -> list[Entry]:
@@ -125,10 +150,13 @@ def entries_of(batch: LogBatch) -> list[Entry]:
     offsets = [at for start, count in batch.runs for at in range(start, start + count)]
     stamp = batch.max_timestamp if batch.is_log_append else None
     return [
-        Entry(
-            offsets[delta] if offsets else base + delta,
-            first + stamp_delta if stamp is None else stamp,
-            payload[start:end],
+        _entry(
+            Entry,
+            (
+                offsets[delta] if offsets else base + delta,
+                first + stamp_delta if stamp is None else stamp,
+                payload[start:end],
+            ),
         )
         for stamp_delta, delta, start, end in spans
     ]

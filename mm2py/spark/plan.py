@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from mm2py.mirror.backfills import SettingChange
+from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.spark.dealing import deal
 from mm2py.types import TopicPartition
 
@@ -29,7 +29,10 @@ LEAST_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """One partition to copy: source offsets ``start`` to ``end`` (exclusive), and about how many bytes that is."""
+    """One partition to copy: source offsets ``start`` to ``end`` (exclusive), and about how many bytes that is.
+
+    ``again``: it is copied from ``start`` on whatever was copied before.
+    """
 
     topic: str
     partition: int
@@ -38,6 +41,7 @@ class PartitionPlan:
     end: int
     bytes: int
     resumes: bool = False
+    again: CopyAgain | None = None
 
     @property
     def source(self) -> TopicPartition:

@@ -14,11 +14,12 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, final
 
 from mm2py.embedded.java import find_java
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py.spark.executor_watch import ExecutorWatch
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -136,7 +137,7 @@ def run_lanes(
     work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
 
     Raises:
-        FatalError: a lane raised in each of its attempts, the job was cancelled, or Spark itself failed.
+        FatalError: a lane raised in each of its attempts, the job was cancelled, Spark itself failed, or its cluster is gone.
     """
     if not lanes:
         return []
@@ -145,7 +146,7 @@ def run_lanes(
     def answer(number: int) -> str:
         return json.dumps(function(json.loads(texts[number])))
 
-    with _named_job(spark, tag, description):
+    with _named_job(spark, tag, description), _watched(spark, tag) as watch:
         try:
             answers = (
                 _connect_answers(spark, answer, len(lanes))
@@ -156,7 +157,8 @@ def run_lanes(
                 .collect()
             )
         except Exception as error:
-            raise FatalError(f"{description} failed: {cause_of(error)}") from error
+            cause = (watch.cause if watch is not None else "") or cause_of(error)
+            raise FatalError(f"{description} failed: {cause}") from error
     return [dict(json.loads(text)) for text in answers]
 
 
@@ -204,6 +206,15 @@ def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[N
     finally:
         context.removeJobTag(tag)
         context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type] # removes it
+
+
+def _watched(
+    spark: "SparkSession", tag: str
+) -> AbstractContextManager[ExecutorWatch] | AbstractContextManager[None]:
+    """Watch the executors of a job, where there are any."""
+    if _is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
+        return nullcontext()
+    return ExecutorWatch(spark.sparkContext, tag)
 
 
 def _is_connect(spark: "SparkSession") -> bool:

@@ -6,7 +6,7 @@ offset map -> a range per partition, or why it is refused -> ``Plan``.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
@@ -14,7 +14,7 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
-from mm2py.mirror.backfills import SettingChange
+from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.boundaries import Boundary
 from mm2py.mirror.offset_map import (
     Page,
@@ -156,6 +156,29 @@ class Survey:
 
     def __init__(self, source: Admin, target: Admin, flow: FlowTopics, *, clock: Clock) -> None:
         self._source, self._target, self._flow, self._clock = source, target, flow, clock
+
+    async def plan_again(self, copies: Mapping[TopicPartition, tuple[int, CopyAgain]]) -> Plan:
+        """Return the plan for partitions that are copied again, each from an offset to its end now."""
+        whole = await self.plan("", Boundary(), Boundary())
+        planned = [
+            replace(it, start=copies[it.source][0], again=copies[it.source][1])
+            for it in whole.partitions
+            if it.source in copies
+        ]
+        described = await self._target.describe_topics({it.target_topic for it in planned})
+        settings, notes = await changed_settings(self._target, planned, described)
+        refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
+        there = {it.source for it in planned} | {
+            TopicPartition(it.topic, it.partition) for it in refused
+        }
+        refused += (
+            Refusal(*it, f"the flow {self._flow.flow} does not copy it")
+            for it in copies
+            if it not in there
+        )
+        return replace(
+            whole, partitions=tuple(planned), refused=tuple(refused), settings=settings, notes=notes
+        )
 
     async def plan(self, topics: str, start: Boundary, end: Boundary) -> Plan:
         """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all."""

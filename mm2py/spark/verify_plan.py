@@ -1,7 +1,8 @@
 """What is compared with what: ranges of source offsets and of their copies, fixed on the driver.
 
-Flow: log ends of the target, then the exact offset map, then log ends of the source -> ``plan_partition`` -> ``PartitionPlan`` as JSON
-for a task. In this order every copy that is compared has its source record in the range. Reads no data.
+Flow: the exact offset map, then log ends of the target, then those of the source -> ``plan_partition`` -> ``PartitionPlan``, cut
+into ``parts`` -> as JSON for tasks. In this order every copy that the map has is in the target's log, and every copy that is
+compared has its source record in the range. Reads no data.
 
 What the map has in its place: where the copy began, what was copied again after a source's log was cut, what was passed by
 another program. Without a map (a mirror of another kind) equal offsets are taken to be the same record at the start.
@@ -9,7 +10,7 @@ another program. Without a map (a mirror of another kind) equal offsets are take
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, NamedTuple, Self, cast, final
 
 from mm2py.client.connect.admin import Admin
@@ -36,12 +37,27 @@ from mm2py.types import ClusterAlias, TopicPartition
 
 __all__ = [
     "CopiedPiece",
+    "FlowMaps",
     "KnownMap",
     "PartitionPlan",
+    "Stretch",
     "VerifyPlan",
+    "known_maps",
     "plan_partition",
     "plan_verify",
 ]
+
+
+class Stretch(NamedTuple):
+    """A range of the source and the range of the target that has its copies, in order."""
+
+    source: OffsetRange
+    target: OffsetRange
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are read."""
+        return sum(max(0, end - first) for first, end in self)
 
 
 class CopiedPiece(NamedTuple):
@@ -58,18 +74,25 @@ NOTHING: Final = OffsetRange(0, 0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What a task compares of one partition; ``lost`` is what the map has behind the end of the target's log."""
+    """What is compared of one partition, in the order of the target's log.
+
+    ``lost`` is what the map has behind the end of the target's log; ``part`` counts the tasks that share the partition. The copies could
+    be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason.
+    """
 
     topic: str
     partition: int
     target_topic: str
-    source_ranges: tuple[OffsetRange, ...]
-    target_ranges: tuple[OffsetRange, ...]
+    stretches: tuple[Stretch, ...]
+    part: int = 0
     pieces: tuple[CopiedPiece, ...] = ()
     covered: int | None = None
     source_compacts: bool = False
     target_compacts: bool = False
     lost: OffsetRange = NOTHING
+    target_log: OffsetRange = NOTHING
+    renew_from: int = -1
+    not_renewable: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -85,7 +108,17 @@ class PartitionPlan:
     @property
     def offsets(self) -> int:
         """How many offsets are read."""
-        return sum(end - first for first, end in (*self.source_ranges, *self.target_ranges))
+        return sum(it.offsets for it in self.stretches)
+
+    @property
+    def source_ranges(self) -> list[OffsetRange]:
+        """Return what is read of the source."""
+        return [it.source for it in self.stretches if it.source.first < it.source.end]
+
+    @property
+    def target_ranges(self) -> list[OffsetRange]:
+        """Return what is read of the target."""
+        return [it.target for it in self.stretches if it.target.first < it.target.end]
 
     def expected(self, source_offset: int) -> int:
         """Return where the map has a source offset; -1 unknown."""
@@ -93,6 +126,51 @@ class PartitionPlan:
         if at < 0 or source_offset >= self.pieces[at].source + self.pieces[at].records:
             return -1
         return self.pieces[at].target + source_offset - self.pieces[at].source
+
+    def parts(self, offsets: int) -> "list[PartitionPlan]":
+        """Cut it into parts of about so many offsets of both sides, each at a record whose copy the map has.
+
+        What compacts is not cut: whether a record may be gone is decided by the whole log behind it. Nor is what has no map.
+        """
+        if self.source_compacts or self.target_compacts or self.offsets <= offsets:
+            return [self]
+        by_target = sorted(self.pieces, key=lambda it: it.target)
+        found: list[PartitionPlan] = []
+        stretches: list[Stretch] = []
+        room = offsets
+        for stretch in self.stretches:
+            rest = stretch
+            while rest.offsets > room:
+                cut = _cut(rest, by_target, room // 2)
+                if cut is None:
+                    break
+                first, rest = cut
+                # All that the source has before a cut was copied.
+                found.append(self._part(len(found), [*stretches, first], first.source.end))
+                stretches, room = [], offsets
+            stretches.append(rest)
+            room = max(2, room - rest.offsets)
+        return [*found, self._part(len(found), stretches, self.covered)]
+
+    def _part(
+        self, number: int, stretches: Sequence[Stretch], covered: int | None
+    ) -> "PartitionPlan":
+        return replace(
+            self, part=number, stretches=tuple(stretches), covered=covered, pieces=(), notes=()
+        )
+
+    def behind(self, source: int, target: int) -> "PartitionPlan | None":
+        """Return what is behind offsets of both sides up to which it was compared; None: the target's log ends before them."""
+        if not self.stretches or target > self.stretches[-1].target.end:
+            return None if self.stretches else self
+        left: list[Stretch] = []
+        for at, (ours, theirs) in enumerate(self.stretches, 1):
+            if theirs.first >= target:
+                left.append(Stretch(ours, theirs))
+            elif theirs.end > target or at == len(self.stretches):
+                first = max(ours.first, source)
+                left.append(Stretch(OffsetRange(first, ours.end), OffsetRange(target, theirs.end)))
+        return replace(self, stretches=tuple(left))
 
     def to_json(self) -> dict[str, object]:
         """Return it for a task."""
@@ -102,16 +180,35 @@ class PartitionPlan:
     def from_json(cls, found: Mapping[str, object]) -> Self:
         """Read what ``to_json`` returned, after JSON."""
         document = dict(found)
-        for name, kind in (
-            ("source_ranges", OffsetRange),
-            ("target_ranges", OffsetRange),
-            ("pieces", CopiedPiece),
-        ):
-            rows = cast("Sequence[Sequence[int]]", document[name])
-            document[name] = tuple(kind(*row) for row in rows)
-        document["lost"] = OffsetRange(*cast("Sequence[int]", document["lost"]))
+        stretches = cast("Sequence[Sequence[Sequence[int]]]", document["stretches"])
+        document["stretches"] = tuple(
+            Stretch(*(OffsetRange(*it) for it in row)) for row in stretches
+        )
+        pieces = cast("Sequence[Sequence[int]]", document["pieces"])
+        document["pieces"] = tuple(CopiedPiece(*it) for it in pieces)
+        for name in ("lost", "target_log"):
+            document[name] = OffsetRange(*cast("Sequence[int]", document[name]))
         document["notes"] = tuple(cast("Sequence[str]", document["notes"]))
         return cls(**document)  # type: ignore[arg-type] # the members are those of to_json
+
+
+def _cut(
+    stretch: Stretch, by_target: Sequence[CopiedPiece], target_offsets: int
+) -> tuple[Stretch, Stretch] | None:
+    """Cut a stretch at a copy that is so far behind its start, or at the next one behind that; None: there is none."""
+    (source_first, source_end), (target_first, target_end) = stretch
+    wanted = target_first + max(1, target_offsets)
+    at = max(0, bisect_right(by_target, wanted, key=lambda it: it.target) - 1)
+    for piece in by_target[at : at + 2]:
+        target = max(wanted, piece.target)
+        source = piece.source + target - piece.target
+        inside = target < min(piece.target + piece.records, target_end)
+        if inside and source_first < source < source_end:
+            return (
+                Stretch(OffsetRange(source_first, source), OffsetRange(target_first, target)),
+                Stretch(OffsetRange(source, source_end), OffsetRange(target, target_end)),
+            )
+    return None
 
 
 @final
@@ -137,6 +234,55 @@ class KnownMap:
         return valid_segments(tuple(found))
 
 
+@final
+class FlowMaps:
+    """The exact maps of a flow, read to their end as often as is asked."""
+
+    def __init__(self, target: Cluster, source: ClusterAlias) -> None:
+        self._target, self._topic = target, offset_map_topic(source)
+        self._maps: dict[TopicPartition, KnownMap] = {}
+        self._reader: LogReader | None = None
+
+    async def read(self) -> Mapping[TopicPartition, KnownMap]:
+        """Return the maps as they are now; none where there is no such topic.
+
+        Raises:
+            Mm2pyError: the topic cannot be read.
+        """
+        if self._reader is None:
+            if self._topic not in await Admin(self._target).describe_topics([self._topic]):
+                return {}
+            self._reader = LogReader(self._target, self._topic, clock=SYSTEM_CLOCK)
+        await self._reader.read_to_end(self._take)
+        return {partition: known for partition, known in self._maps.items() if known.pages}
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    def _take(self, _partition: int, record: Record) -> None:
+        try:
+            partition, number = decode_page_key(record.key)
+            page = decode_page(number, record.value) if record.value is not None else None
+        except ProtocolError:
+            return  # of a later version; what it is about is compared as if it were not mapped
+        known = self._maps.setdefault(partition, KnownMap())
+        if page is None:
+            known.pages.pop(number, None)
+        else:
+            known.put(page)
+
+
+async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:
+    """Read the exact maps of a flow; none where there is no such topic."""
+    maps = FlowMaps(target, source)
+    try:
+        return await maps.read()
+    finally:
+        await maps.close()
+
+
 class VerifyPlan(NamedTuple):
     """All partitions, and what is not compared with the reason."""
 
@@ -145,8 +291,10 @@ class VerifyPlan(NamedTuple):
     clusters: tuple[str, str]
 
 
-async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> VerifyPlan:
-    """Fix what is compared.
+async def plan_verify(
+    flow: FlowSides, source: Cluster, target: Cluster, read_maps: FlowMaps | None = None
+) -> VerifyPlan:
+    """Fix what is compared; ``read_maps`` are kept from plan to plan.
 
     Raises:
         Mm2pyError: a cluster cannot be asked.
@@ -163,8 +311,8 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
                 not_compared.append(f"{topic}-{number} has no copy on {flow.flow.target}")
             else:
                 pairs[TopicPartition(topic, number)] = TopicPartition(copy.name, number)
+    maps = await (read_maps or FlowMaps(target, flow.flow.source)).read()
     target_ends = await log_ends(target, list(pairs.values()), read_committed=True)
-    maps = await _maps(target, flow.flow.source)
     source_ends = await log_ends(source, list(pairs), read_committed=flow.read_committed)
     source_configs = await Admin(source).describe_topic_configs({it.topic for it in pairs})
     target_configs = await Admin(target).describe_topic_configs({it.topic for it in pairs.values()})
@@ -182,41 +330,15 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
                 source_ends[tp],
                 target_ends[copy_tp],
                 known,
-                source_compacts=_compacts(source_configs.get(tp.topic, ())),
-                target_compacts=_compacts(target_configs.get(copy_tp.topic, ())),
+                source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
+                target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
             )
         )
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
 
 
-def _compacts(entries: Sequence[ConfigEntry]) -> bool:
-    return any(it.name == "cleanup.policy" and "compact" in (it.value or "") for it in entries)
-
-
-async def _maps(target: Cluster, source: ClusterAlias) -> dict[TopicPartition, KnownMap]:
-    """Read the exact maps of the flow; none where there is no such topic."""
-    topic, maps = offset_map_topic(source), dict[TopicPartition, KnownMap]()
-    if topic not in await Admin(target).describe_topics([topic]):
-        return maps
-
-    def take(_partition: int, record: Record) -> None:
-        try:
-            partition, number = decode_page_key(record.key)
-            page = decode_page(number, record.value) if record.value is not None else None
-        except ProtocolError:
-            return  # of a later version; what it is about is compared as if it were not mapped
-        known = maps.setdefault(partition, KnownMap())
-        if page is None:
-            known.pages.pop(number, None)
-        else:
-            known.put(page)
-
-    reader = LogReader(target, topic, clock=SYSTEM_CLOCK)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
-    return {partition: known for partition, known in maps.items() if known.pages}
+def _cleanup(entries: Sequence[ConfigEntry]) -> str:
+    return next((it.value or "" for it in entries if it.name == "cleanup.policy"), "delete")
 
 
 def plan_partition(
@@ -226,8 +348,8 @@ def plan_partition(
     target_log: LogEnds,
     known: KnownMap | None,
     *,
-    source_compacts: bool = False,
-    target_compacts: bool = False,
+    source_cleanup: str = "delete",
+    target_cleanup: str = "delete",
 ) -> PartitionPlan:
     """Decide which ranges are compared; a copy with the name of its source may have other writers, which are left out."""
     segments = known.segments() if known is not None else []
@@ -236,19 +358,56 @@ def plan_partition(
     else:
         found = _Ranges(source_log, target_log, segments)
         found.build(exact=source.topic == target.topic)
+    if source.topic == target.topic:
+        renew_from, reason = -1, f"other programs write to {target} too: correct it there"
+    elif "delete" not in target_cleanup:
+        policy = (
+            f"cleanup.policy={target_cleanup} of {target.topic} does not let its records be deleted"
+        )
+        renew_from, reason = -1, f"{policy}: add delete to it for the repair"
+    else:
+        renew_from, reason = _renewable(source_log, target_log, segments, target)
     return PartitionPlan(
         topic=source.topic,
         partition=source.partition,
         target_topic=target.topic,
-        source_ranges=tuple(OffsetRange(*it) for it in found.source if it[0] < it[1]),
-        target_ranges=tuple(OffsetRange(*it) for it in found.target if it[0] < it[1]),
+        stretches=tuple(
+            Stretch(OffsetRange(*one), OffsetRange(*other))
+            for one, other in zip(found.source, found.target, strict=True)
+        ),
         pieces=tuple(sorted(found.pieces)),
         covered=None if known is None or not segments else known.newest.covered,
-        source_compacts=source_compacts,
-        target_compacts=target_compacts,
+        source_compacts="compact" in source_cleanup,
+        target_compacts="compact" in target_cleanup,
         lost=found.lost,
+        target_log=OffsetRange(target_log.start, target_log.end),
+        renew_from=renew_from,
+        not_renewable=reason,
         notes=tuple(found.notes),
     )
+
+
+def _renewable(
+    source: LogEnds,
+    target: LogEnds,
+    segments: Sequence[tuple[Segment, int]],
+    copy: TopicPartition,
+) -> tuple[int, str]:
+    """Return where a copy would begin again that has all that the target has now; -1 with the reason if the source does not have it."""
+    copies = [it for it, _ in segments if it.mark is Mark.COPIED]
+    if not copies:
+        return -1, f"there is no exact offset map: whose the records of {copy} are is not known"
+    if target.start < copies[0].target:
+        foreign = f"records of {copy} below offset {copies[0].target} are of another writer"
+        return -1, f"{foreign}, deleting the copies would delete them too"
+    there = [it for it in copies if it.target_end > target.start]
+    first = min(
+        (it.source + max(0, target.start - it.target) for it in there), default=source.start
+    )
+    if first < source.start:
+        gone = f"the source has deleted its offsets {first} to {source.start}, of which {copy} has the only copies"
+        return -1, f"{gone}: they would be lost"
+    return first, ""
 
 
 @final

@@ -19,7 +19,7 @@ from tests.spark.backfill_process import (
     BackfillProcess,
     Ended,
     attempts,
-    command,
+    command_line,
     taken_over,
     thaw,
 )
@@ -127,7 +127,7 @@ def test_a_backfill_that_is_killed_and_frozen_five_times_has_one_exact_seam_per_
                     progress(flow, topic)
                     third.send(signal.SIGTERM)
                     assert third.wait().code == 1
-        ended = command(flow, "run", "--master", "local[2]")
+        ended = command_line(flow, "run", "--master", "local[2]")
         _exact(ended)
         load.stop()
         wanted = ends(source, topic)

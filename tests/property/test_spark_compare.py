@@ -1,6 +1,7 @@
 """Comparing a partition with its copy: the invariants of ``mm2py.spark.compare`` and of ``mm2py.spark.digests``, by their names."""
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
@@ -12,8 +13,17 @@ from hypothesis import strategies as st
 from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import Header, NewRecord, encode_batch
-from mm2py.spark.compare import CompareRules, Comparison, Difference, Kind, compare, resync_point
-from mm2py.spark.digests import SequenceDigest, record_hash
+from mm2py.spark.compare import compare, find, resync_point
+from mm2py.spark.differences import (
+    CompareRules,
+    Comparison,
+    Difference,
+    Findings,
+    Kind,
+    classify,
+    join,
+)
+from mm2py.spark.digests import SequenceDigest, part_hash, record_hash
 from mm2py.spark.log_entries import LogSide, OffsetRange
 from tests.property.effort import examples
 
@@ -179,7 +189,7 @@ def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject
     rules = CompareRules(covered=len(log), target_compacts=True, expected=lambda offset: offset)
     found = asyncio.run(differences(log, kept, rules=rules))
     assert not found.differences
-    there = {it.key: it.offset for it in kept}
+    there = {part_hash(it.key): it.offset for it in kept}
     for key, it in found.gone_on_target.items():
         assert there[key] >= it.position or there[key] > it.offset
     back = CompareRules(covered=len(log), source_compacts=True, expected=lambda offset: offset)
@@ -216,6 +226,90 @@ async def test_a_copy_that_differs_everywhere_ends_the_comparison() -> None:
     assert len(found.differences) >= 500
 
 
+def parts_of(
+    ours: Sequence[Rec], theirs: Sequence[Rec], cuts: Sequence[tuple[int, int]]
+) -> Comparison:
+    """Compare parts, cut at (source offset, target offset), each as a task does, and join what they answer."""
+
+    async def run() -> list[Findings]:
+        found: list[Findings] = []
+        begin = 0, 0
+        for end in (*cuts, (2**62, 2**62)):
+            one = [it for it in ours if begin[0] <= it.offset < end[0]]
+            other = [it for it in theirs if begin[1] <= it.offset < end[1]]
+            rules = CompareRules(covered=min(end[0], len(ours)))
+            part = await find(side(batches(one, [7])), side(batches(other, [9])), rules)
+            found.append(Findings.from_json(json.loads(json.dumps(part.to_json()))))
+            begin = end
+        return found
+
+    whole = join(asyncio.run(run()))
+    return classify(whole, CompareRules(covered=len(ours), expected=lambda offset: offset))
+
+
+def changed_log(data: st.DataObject, log: Sequence[Rec]) -> list[Rec]:
+    """Records are changed, swapped or gone at their places, as they can be behind an offset map."""
+    copy = list(log)
+    for _ in range(data.draw(st.integers(0, 6))):
+        at = data.draw(st.integers(0, len(copy) - 2))
+        match data.draw(st.sampled_from(["value", "swap", "drop", "end"])):
+            case "value":
+                copy[at] = copy[at]._replace(value=b"changed %d" % at)
+            case "swap":
+                one, other = copy[at], copy[at + 1]
+                copy[at : at + 2] = [
+                    other._replace(offset=one.offset),
+                    one._replace(offset=other.offset),
+                ]
+            case "drop" if len(copy) > 3:
+                del copy[at]
+            case _ if len(copy) > 30:
+                del copy[-data.draw(st.integers(1, 9)) :]
+            case _:
+                pass
+    return copy
+
+
+@relaxed
+@given(st.data())
+def test_differences_1_parts_have_the_differences_of_the_whole(data: st.DataObject) -> None:
+    log = log_of(data.draw(st.integers(20, 400)))
+    copy = changed_log(data, log)
+    places = data.draw(st.lists(st.integers(1, len(log) - 1), max_size=5, unique=True))
+    found = parts_of(log, copy, [(it, it) for it in sorted(places)])
+    rules = CompareRules(covered=len(log), expected=lambda offset: offset)
+    whole = asyncio.run(differences(log, copy, rules=rules))
+    assert found.matched + len({it.source_offset for it in found.differences} - {-1}) == len(log)
+    assert whole.tail == found.tail
+    # Of a swapped pair one record or both can be said to have moved.
+    if not any(it.kind is Kind.REORDERED for it in (*whole.differences, *found.differences)):
+        assert whole.differences == found.differences
+
+
+def test_differences_2_a_pair_that_is_swapped_over_a_cut_is_named_once() -> None:
+    log = log_of(100)
+    one, other = log[49], log[50]
+    copy = [*log[:49], other._replace(offset=49), one._replace(offset=50), *log[51:]]
+    found = parts_of(log, copy, [(50, 50)])
+    assert found.differences == [
+        Difference(Kind.REORDERED, 49, 50),
+        Difference(Kind.REORDERED, 50, 49),
+    ]
+    # The target has one record more before the cut: what is behind it is the same all the same.
+    shifted = [*log[:40], Rec(40, None, b"extra"), *renumbered(log[40:], 41)]
+    assert parts_of(log, shifted, [(50, 50)]).differences == [Difference(Kind.EXTRA, -1, 40)]
+    assert parts_of(log, log, [(10, 10), (10, 10), (100, 100)]) == Comparison(100)
+
+
+async def test_a_copy_that_ends_too_early_has_a_tail() -> None:
+    log = log_of(100)
+    assert (await differences(log, log[:60], rules=CompareRules(covered=90))).tail == 60
+    assert (await differences(log, log[:60], rules=CompareRules(covered=60))).tail == -1
+    other = [*log[:60], Rec(60, None, b"x")]
+    assert (await differences(log, other, rules=CompareRules(covered=90))).tail == -1
+    assert (await differences(log, log[1:], rules=CompareRules(covered=90))).tail == -1
+
+
 def test_the_nearest_point_wins() -> None:
     assert resync_point("abcdefghij", "xabcdefghi", 3) == (0, 1)
     assert resync_point("abc", "xyz", 1) is None
@@ -225,10 +319,7 @@ hashes = st.lists(st.integers(0, 2**128 - 1), max_size=20)
 
 
 def digest_of(values: Sequence[int]) -> SequenceDigest:
-    found = SequenceDigest()
-    for value in values:
-        found = found.add(value)
-    return found
+    return SequenceDigest().add_all(values)
 
 
 @relaxed

@@ -170,7 +170,7 @@ class BackfillProcess:
         """Return the Python processes that run lanes: children of Spark's daemon."""
         return spark_workers(self._process.pid)
 
-    def wait_copying(self, timeout_s: float = 180.0) -> None:
+    def wait_copying(self, timeout_s: float = 400.0) -> None:
         """Wait until a worker has claimed partitions."""
 
         def copies() -> bool:

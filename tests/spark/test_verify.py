@@ -13,15 +13,18 @@ from typer.testing import CliRunner, Result
 
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError
+from mm2py.mirror.offset_map import Page, Segment, offset_map_topic
 from mm2py.protocol.messages import delete_records
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.spark.reading import ask_cluster
 from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py.spark.verify import verify_flow
 from mm2py.spark.verify_report import KEY_FILE, check_report, sign_report
+from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import TopicPartition
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.cli import app
-from mm2py_workers.verify_command import NOT_EQUAL
+from mm2py_workers.output import NOT_EQUAL
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
@@ -172,6 +175,71 @@ def test_compaction_of_either_side_is_no_difference_and_a_lost_key_is(
     write(region_b, flow.remote(topic), tail)
     (found,) = differences_of(report_of(lanes_session, flow, topic))
     assert found[1] == ("missing" if compacted == "target" else "extra")
+
+
+def test_a_partition_in_parts_has_the_report_of_the_whole(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, count = unique("parts"), 1_000_000
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    copy = flow.remote(topic)
+    truth = [Sent(0, b"%d" % n, b"k", (), START_MS + n) for n in range(count)]
+    for region, name in ((region_a, topic), (region_b, copy)):
+        create_topic(region, name, config={"retention.ms": "-1"})
+    write(region_a, topic, truth)
+    # Four parts are cut at records 250,000, 500,000 and 750,000.
+    changed = list(truth)
+    for at in (249_999, 250_000, 600_000):
+        changed[at] = changed[at]._replace(value=b"changed")
+    changed[499_999], changed[500_000] = changed[500_000], changed[499_999]
+    write(region_b, copy, [*changed[:-5], Sent(0, b"foreign")])
+    pages = {
+        TopicPartition(topic, 0): [
+            Page(0, NO_TOPIC_ID, NO_TOPIC_ID, count, count, -1, -1, -1, (Segment(0, count - 5, 0),))
+        ]
+    }
+    map_topic = offset_map_topic(flow.source_alias)
+    create_topic(region_b, map_topic, config={"cleanup.policy": "compact"})
+    write(region_b, map_topic, [Sent(0, value, key) for key, value in page_entries(pages)])
+    expected = [
+        (0, "altered", 249_999, 249_999),
+        (0, "altered", 250_000, 250_000),
+        (0, "reordered", 499_999, 500_000),
+        (0, "reordered", 500_000, 499_999),
+        (0, "altered", 600_000, 600_000),
+        *((0, "missing", it, None) for it in range(count - 5, count)),
+        (0, "extra", None, count - 5),
+    ]
+    lanes: list[int] = []
+
+    def counted(
+        spark: SparkSession,
+        function: LaneFunction,
+        given: Sequence[Mapping[str, object]],
+        *,
+        tag: str,
+        description: str,
+    ) -> list[dict[str, object]]:
+        lanes.append(sum(len(cast("Sequence[object]", it["partitions"])) for it in given))
+        return run_lanes(spark, function, given, tag=tag, description=description)
+
+    monkeypatch.setattr("mm2py.spark.dealing.run_lanes", counted)
+    for tier in (1, 2):
+        found: list[Mapping[str, object]] = []
+        for size in (500_000, 10 * count):
+            monkeypatch.setattr("mm2py.spark.verify.PART_OFFSETS", size)
+            report = report_of(lanes_session, flow, topic, tier)
+            assert sorted(differences_of(report), key=str) == sorted(expected, key=str)
+            found.append(report)
+        assert found[0] == found[1]
+        assert found[0]["checked_records"] == count - 10
+    assert lanes == [4, 1, 4, 1]
 
 
 def test_what_retention_deletes_meanwhile_is_planned_again(

@@ -28,13 +28,15 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.groups import DescribedGroup
+from mm2py.spark.copy_again import cut_pages
 from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
-from mm2py.types import TopicPartition
+from mm2py.spark.verify_plan import known_maps
+from mm2py.types import LATEST, TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import LaneConnections
 from mm2py_workers.bulk_flow import SOURCE, source_connector
-from mm2py_workers.hosted_flow import HostedOffsets
+from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets
 from mm2py_workers.internal_stores import offset_topic
 from mm2py_workers.node_parts import FlowPlan
 
@@ -202,6 +204,40 @@ class BackfillSession:
     ) -> Mapping[str, ServerError | None]:
         """Change topic configs of the target."""
         return await self._admin("target").alter_topic_configs(changes)
+
+    async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where the logs of target partitions end."""
+        found = await self._admin("target").list_offsets(dict.fromkeys(copies, LATEST))
+        for answer in found.values():
+            if answer.error is not None:
+                raise answer.error
+        return {tp: answer.offset for tp, answer in found.items()}
+
+    async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Delete the records of target partitions below offsets."""
+        await self._admin("target").delete_records(ends)
+
+    async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Let the maps of source partitions end at (target offset, source offset)."""
+        worker = self.plan.worker
+        maps = HostedMaps(
+            self.connections.tables,
+            self.name.source,
+            worker.offset_storage_replication_factor,
+            transactional=worker.exactly_once,
+        )
+        known = await known_maps(self._target, self.name.source)
+        try:
+            for partition, (target_end, source) in places.items():
+                if partition not in known:
+                    continue
+                page, removed = cut_pages(known[partition].pages, target_end, source)
+                if page is not None:
+                    await maps.write({partition: [page]})
+                if removed:
+                    await maps.remove({partition: removed})
+        finally:
+            await maps.close()
 
     # ---- inside
 

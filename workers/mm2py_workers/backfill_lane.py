@@ -30,7 +30,7 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
-from mm2py.spark.archive_task import ARCHIVE, TaskArchive, archive_plugins
+from mm2py.spark.archive_order import ARCHIVE, TaskArchive, archive_plugins
 from mm2py.spark.lanes import CopyProgress, LaneRun, Term
 from mm2py.spark.lease import LaneLease
 from mm2py.spark.observed_stores import ObservedMaps, ObservedOffsets

@@ -110,14 +110,44 @@ def ledger(
     end_with(show, debug=debug)
 
 
+RepairOption = Annotated[
+    bool, typer.Option("--repair", help="copy again what is missing at the end of a copy")
+]
+DeleteCopiesOption = Annotated[
+    bool,
+    typer.Option(
+        "--delete-copies",
+        help="with --repair: delete the records of copies that cannot be repaired otherwise, and copy them again",
+    ),
+]
+
+ContinuousOption = Annotated[
+    bool,
+    typer.Option(
+        "--continuous", help="compare what is new again and again, until SIGTERM; no Spark"
+    ),
+]
+EveryOption = Annotated[
+    float, typer.Option("--every", min=0.1, help="seconds between two rounds of --continuous")
+]
+ProofRateOption = Annotated[
+    int,
+    typer.Option(
+        "--rate-limit", min=0, help="bytes per second that --continuous reads; 0: no limit"
+    ),
+]
+
+
 @app.command(
     epilog=examples(
         "mm2py verify mm2.properties --flow 'A->B'",
         "mm2py verify mm2.properties --flow 'A->B' --topics orders --tier 3 -o json > report.json",
+        "mm2py verify mm2.properties --flow 'A->B' --topics orders --repair",
+        "mm2py verify mm2.properties --flow 'A->B' --continuous --rate-limit 10000000",
         "mm2py verify mm2.properties --check report.json",
     )
 )
-def verify(
+def verify(  # noqa: PLR0913 - one argument per option
     file: FileArgument,
     flow: Annotated[str | None, typer.Option(metavar="A->B", help="which flow")] = None,
     topics: TopicsOption = None,
@@ -129,6 +159,11 @@ def verify(
             help="0 ends only, 1 batches by their bytes, 2 every record and digests, 3 also all differences",
         ),
     ] = 1,
+    repair: RepairOption = False,  # noqa: FBT002 - typer's way to declare a flag
+    delete_copies: DeleteCopiesOption = False,  # noqa: FBT002 - typer's way to declare a flag
+    continuous: ContinuousOption = False,  # noqa: FBT002 - typer's way to declare a flag
+    every: EveryOption = 10.0,
+    rate_limit: ProofRateOption = 0,
     check: Annotated[
         Path | None, typer.Option(metavar="REPORT", help="only check a report that was kept")
     ] = None,
@@ -138,15 +173,28 @@ def verify(
 ) -> None:
     """Compare what a flow has copied with its source, record by record, on Spark.
 
-    Ends with 0 if all is equal, 4 if not, 3 if nothing could be compared.
+    Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if nothing could be compared or a repair is refused.
     """
 
     def run() -> int:
-        from mm2py_workers.verify_command import check_file, run_verify
+        from mm2py_workers.backfill_commands import refusing
+        from mm2py_workers.verify_command import VerifyOrder, check_file, run_verify
 
         if check is not None:
             return check_file(check, output)
-        return run_verify(file, flow, topics=topics, tier=tier, master=master, output=output)
+        order = VerifyOrder(
+            path=file,
+            flow=flow,
+            topics=topics,
+            tier=tier,
+            master=master,
+            repairs=repair,
+            deletes=delete_copies,
+            continuous=continuous,
+            every_s=every,
+            bytes_per_s=rate_limit,
+        )
+        return refusing(lambda: run_verify(order, output))()
 
     end_with(run, debug=debug)
 

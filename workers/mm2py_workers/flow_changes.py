@@ -43,8 +43,6 @@ POLL_S: Final = 0.5
 SHOWN: Final = 5
 """Paused topics that are named; the others are counted."""
 
-SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
-
 _CHANGES: Final = (
     Column.text("CHANGED", "key"),
     Column.text("BEFORE", "before"),
@@ -58,7 +56,9 @@ Wait = Annotated[
 Topic = Annotated[str | None, typer.Option(help="one source topic only")]
 Partition = Annotated[int | None, typer.Option(min=0, help="one partition of --topic only")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]", help="properties")]
-Connector = Annotated[str, typer.Option(help="whose properties they are")]
+Connector = Annotated[
+    str, typer.Option(help="whose properties they are; without it those that read each of them")
+]
 
 
 @flow_app.command(
@@ -105,7 +105,7 @@ def set_properties(
     unset: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="return a property to the file's value")
     ] = None,
-    connector: Connector = SOURCE_CONNECTOR,
+    connector: Connector = "",
     dry_run: DryRun = False,
     wait: Wait = False,
     output: OutputOption = Output.TABLE,
@@ -116,7 +116,8 @@ def set_properties(
     if not properties:
         raise UsageError("nothing is to be changed", remedy="give KEY=VALUE or --unset KEY")
     change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.send("PATCH", flow_path(name), body={"connectors": {connector: properties}})
+    body = {"connectors": {connector: properties}} if connector else {"config": properties}
+    return change.send("PATCH", flow_path(name), body=body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILED",
+    "NOT_EQUAL",
     "OK",
     "UNHEALTHY",
     "USAGE",
@@ -47,6 +48,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 UNHEALTHY: Final = 3
 """The question was answered, and the answer is that something is wrong or behind."""
+NOT_EQUAL: Final = 4
+"""Copies were compared, and are not equal."""
 
 UNKNOWN: Final = "-"
 _WIDTH_WHEN_PIPED: Final = 10_000

@@ -42,7 +42,7 @@ class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
     ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
-    properties, ``backfills`` runs the program for ``/backfills``; an ordinary worker has no flows, its counts are in
+    properties and ``readers`` says which connectors they are for, ``backfills`` runs the program for ``/backfills``; an ordinary worker has no flows, its counts are in
     ``meters``.
     """
 
@@ -50,6 +50,7 @@ class Served:
     parts: NodeParts
     fleet: FlowFleet | None = None
     property_problem: Callable[[str], str] = lambda _: ""
+    readers: Callable[[str], Sequence[str]] = lambda _: ()
     meters: Callable[[], Collection[FlowMeter]] = tuple
     backfills: BackfillChildren | None = None
 

@@ -124,6 +124,7 @@ def _flows(
         names_a_secret=names_a_secret,
         remote_refusal=refusal,
         property_problem=served.property_problem,
+        readers=served.readers,
     )
     flows = FlowService(parts)
     backfills = BackfillService(

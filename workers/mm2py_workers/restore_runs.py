@@ -20,8 +20,8 @@ from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.spark.archive import archive_root
+from mm2py.spark.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.archive_task import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py.spark.backfill import Request
 from mm2py.spark.plan import Plan
 from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive, renamed_flow

@@ -5,22 +5,32 @@ could be compared or a report fails its check.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, cast, final
 
 from mm2py.errors import ConfigError, UsageError
 from mm2py.spark.session import open_session
 from mm2py.spark.verify import verify_flow
 from mm2py.spark.verify_report import check_report, sign_report
+from mm2py.types import TopicPartition
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import OK, UNHEALTHY, Column, Output, Printer, Row, count_of, rows_of, say
+from mm2py_workers.output import (
+    NOT_EQUAL,
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    Printer,
+    Row,
+    count_of,
+    rows_of,
+    say,
+)
 
-__all__ = ["NOT_EQUAL", "check_file", "exit_code", "run_verify"]
-
-NOT_EQUAL: Final = 4
-"""Verified, and not equal."""
+__all__ = ["VerifyOrder", "check_file", "exit_code", "run_verify"]
 
 _SHOWN: Final = 50
 """Differences in a table; JSON has all."""
@@ -43,23 +53,86 @@ _DIFFERENCES: Final = (
 )
 
 
-def run_verify(
-    path: Path, flow: str | None, *, topics: str | None, tier: int, master: str, output: Output
-) -> int:
-    """Compare, print the report, and return the exit code.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOrder:
+    """The arguments of ``mm2py verify``."""
+
+    path: Path
+    flow: str | None
+    topics: str | None
+    tier: int
+    master: str
+    repairs: bool = False
+    deletes: bool = False
+    continuous: bool = False
+    every_s: float = 10.0
+    bytes_per_s: int = 0
+
+    def check(self) -> None:
+        """Refuse what does not belong together.
+
+        Raises:
+            UsageError: two options contradict each other.
+        """
+        if not self.flow:
+            raise UsageError("--flow is missing", remedy="write --flow 'A->B'")
+        if self.deletes and not self.repairs:
+            raise UsageError("--delete-copies is about --repair", remedy="add --repair")
+        if self.repairs and not self.tier:
+            raise UsageError(
+                "--repair needs records that were compared", remedy="use --tier 1 or more"
+            )
+        if self.continuous and self.repairs:
+            raise UsageError("--continuous repairs nothing", remedy="run --repair by itself")
+        if self.continuous and self.master:
+            raise UsageError("--continuous runs without Spark", remedy="leave --master out")
+        if self.bytes_per_s and not self.continuous:
+            raise UsageError("--rate-limit is about --continuous", remedy="leave it out")
+
+
+def run_verify(order: VerifyOrder, output: Output) -> int:
+    """Compare, repair if that is wanted, print the report, and return the exit code.
 
     Raises:
         UsageError: no flow is named.
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
-    if not flow:
-        raise UsageError("--flow is missing", remedy="write --flow 'A->B'")
-    sides = flow_sides(path, flow, topics)
-    report = sign_report(verify_flow(sides, tier, partial(open_session, master)))
-    _print(report, Printer(output))
+    order.check()
+    sides = flow_sides(order.path, str(order.flow), order.topics)
+    printer = Printer(output)
+    if order.continuous:
+        from mm2py_workers.verify_continuous import ContinuousOrder, run_continuous
+
+        return run_continuous(ContinuousOrder(sides, order.every_s, order.bytes_per_s), printer)
+    verify = partial(verify_flow, sides, order.tier, partial(open_session, order.master))
+    found = verify()
+    if order.repairs and not found["equal"]:
+        found = _repaired(order, found, verify, printer)
+    report = sign_report(found)
+    _print(report, printer)
     for line in cast("list[str]", report["not_compared"]):
         say(f"not compared: {line}")
     return exit_code(report)
+
+
+def _repaired(
+    order: VerifyOrder,
+    found: dict[str, object],
+    verify: Callable[[Collection[TopicPartition]], dict[str, object]],
+    printer: Printer,
+) -> dict[str, object]:
+    """Repair what can be, compare that again, and return the report of both."""
+    from mm2py_workers.repair_run import RepairOrder, repair, repaired_report
+
+    say(_verdict(found, rows_of(found, "differences")))
+    wanted = RepairOrder(order.path, str(order.flow), order.master, order.deletes)
+    repairs = repair(wanted, found, printer)
+    done = [
+        TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
+    ]
+    nothing: dict[str, object] = {"partitions": [], "differences": []}
+    return repaired_report(found, verify(done) if done else nothing, repairs)
 
 
 def exit_code(report: Mapping[str, object]) -> int:
@@ -107,7 +180,12 @@ def _print(report: Mapping[str, object], printer: Printer) -> None:
     differences = rows_of(report, "differences")
     if differences:
         printer.show(printer.table(differences[:_SHOWN], _DIFFERENCES))
+    for row in rows_of(report, "repairs") if "repairs" in report else ():
+        outcome = "copied again" if row["done"] else f"not repaired: {row['cause']}"
+        say(f"{row['topic']}-{row['partition']}: {outcome}")
     for row in partitions:
+        if "repair" in row and "repairs" not in report:
+            say(f"{row['topic']}-{row['partition']}: {cast('Row', row['repair'])['text']}")
         for note in cast("list[str]", row["notes"]):
             say(f"{row['topic']}-{row['partition']}: {note}")
     say(_verdict(report, differences))

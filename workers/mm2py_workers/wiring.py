@@ -194,6 +194,7 @@ def build_node(
         parts=parts,
         fleet=fleet,
         property_problem=lambda name: property_problem(catalog, name),
+        readers=catalog.readers,
         backfills=backfills,
     )
     meters = tuple(metrics.flow(name) for name in flows)

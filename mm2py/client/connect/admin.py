@@ -208,6 +208,22 @@ class Admin:
 
     # ---- offsets and groups ----
 
+    async def delete_records(self, below: Mapping[TopicPartition, int]) -> None:
+        """Delete the records of partitions below offsets.
+
+        Raises:
+            ServerError: one of them refuses; others may have been done.
+        """
+        for tp, offset in below.items():
+            (answer,) = await self.cluster.call_leader(
+                tp,
+                messages.delete_records({tp: offset}),
+                code_of=lambda answers: answers[0].error_code,
+            )
+            error = _error(answer.error_code, "", f"records of {tp} below {offset} are not deleted")
+            if error is not None:
+                raise error
+
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:

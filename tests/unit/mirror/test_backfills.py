@@ -54,7 +54,7 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
             bytes=19_000,
         ),
         b"lease:orders:3",
-        b'\x01{"attempt":"w/77","bytes":19000,"cause":"","end":500,"job":"20261122-a1","lag":-1,"lane":1,"partition":3,"position":200,'
+        b'\x01{"again":null,"attempt":"w/77","bytes":19000,"cause":"","end":500,"job":"20261122-a1","lag":-1,"lane":1,"partition":3,"position":200,'
         b'"run":2,"start":10,"state":"COPYING","target_end":190,"target_start":0,"topic":"orders"}',
     ),
     (

@@ -162,6 +162,10 @@ def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig
     return "source.cluster.* is the file's" if "source.cluster.x" in given else None
 
 
+def readers(name: str) -> tuple[str, ...]:
+    return ("MirrorHeartbeatConnector",) if name == "emit.heartbeats.interval.seconds" else ()
+
+
 def property_problem(name: str) -> str:
     return "is not known: did you mean topics?" if name == "topiks" else ""
 
@@ -268,6 +272,7 @@ class Rig:
             names_a_secret=names_a_secret,
             remote_refusal=remote_refusal,
             property_problem=property_problem,
+            readers=readers,
         )
 
     @property

@@ -198,6 +198,7 @@ class PaperWorker:
                 names_a_secret=names_a_secret,
                 remote_refusal=self._refusal,
                 property_problem=lambda _: "",
+                readers=lambda _: (),
             )
             service = FlowService(flows)
             routes = router(service, flows, parts.forward)

@@ -1,6 +1,7 @@
 """``/flows`` shows what is true: a flow that does not copy all it should is DEGRADED and says why."""
 
 from dataclasses import replace
+from typing import cast
 
 import httpx
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from mm2py.mirror.flow_overrides import HistoryEntry
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.runtime.herder.errors import ForwardError
+from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State
 from tests.unit.rest.flow_fakes import AB, NAME, Leader, Rig, partition, snapshot
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
@@ -170,6 +172,20 @@ def test_an_unknown_property_is_refused_with_the_near_one(rig: Rig) -> None:
     assert rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": None}}).status == 200
     rig.add(AB, topiks="from the file")
     assert rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
+
+
+def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other_takes_it(
+    rig: Rig,
+) -> None:
+    key, reader = "emit.heartbeats.interval.seconds", "MirrorHeartbeatConnector"
+    reply = rig.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
+    assert (reply.status, f"set it on {reader}" in reply.message) == (400, True)
+    files = cast("dict[str, ConnectorConfig]", rig.files[AB])
+    files[reader] = {"name": reader, "connector.class": reader}
+    reply = rig.ask("PATCH", "/flows/A->B", body={"config": {key: "2", "topics": "orders"}})
+    assert reply.status == 200
+    changed = {it["key"] for it in reply.json["changes"]}
+    assert changed == {f"{reader}.{key}", f"{NAME}.topics"}
 
 
 # -- revisions

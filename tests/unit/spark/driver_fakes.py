@@ -38,6 +38,10 @@ class Flow:
         self.protocol = "mm2py-sessioned"
         self.positions: dict[TopicPartition, int] = {}
         self.set: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.deleted: dict[TopicPartition, int] = {}
+        self.refuses_deletion: Exception | None = None
+        self.cuts: dict[TopicPartition, tuple[int, int]] = {}
         self.fenced: list[str] = []
         self.altered: list[tuple[str, str, str | None]] = []
 
@@ -55,6 +59,18 @@ class Flow:
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         self.set |= positions
+        self.positions |= positions
+
+    async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {it: self.ends[it] for it in copies}
+
+    async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
+        if self.refuses_deletion is not None:
+            raise self.refuses_deletion
+        self.deleted |= ends
+
+    async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        self.cuts |= places
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
         self.fenced += transactional_ids

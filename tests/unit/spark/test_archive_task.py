@@ -22,8 +22,9 @@ from mm2py.spark.archive_format import (
     manifest_name,
     partition_folder,
 )
+from mm2py.spark.archive_order import ArchivedTopic, TaskArchive
 from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.archive_task import ArchivedTopic, ArchiveTask, TaskArchive
+from mm2py.spark.archive_task import ArchiveTask
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.task_contract import BatchTaskContract, ended
 from mm2py.types import TopicPartition

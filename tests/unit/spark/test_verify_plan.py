@@ -1,10 +1,15 @@
 """Which ranges verify compares: what the map has copied, as far as both logs still have it, and what is behind it."""
 
 import json
+from itertools import pairwise
+
+import pytest
 
 from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.spark.dealing import deal
+from mm2py.spark.differences import Comparison, Difference, Kind
+from mm2py.spark.repair_advice import Repair, advice
 from mm2py.spark.verify_plan import KnownMap, PartitionPlan, plan_partition
 from mm2py.types import TopicPartition
 
@@ -27,23 +32,23 @@ def plan(
 def test_holes_are_read_too_and_the_ends_are_those_of_the_logs() -> None:
     kept = known(Segment(0, 0, 5), Segment(0, 10, 5), Segment(12, 8, 16), covered=21)
     found = plan(LogEnds(0, 30), LogEnds(0, 25), kept)
-    assert found.source_ranges == ((0, 30),)
-    assert found.target_ranges == ((5, 25),)
+    assert found.source_ranges == [(0, 30)]
+    assert found.target_ranges == [(5, 25)]
     assert found.covered == 21
     assert [found.expected(it) for it in (0, 9, 10, 12, 19, 20)] == [5, 14, -1, 16, 23, -1]
 
 
 def test_what_either_side_has_deleted_is_left_out_on_both() -> None:
     kept = known(Segment(0, 100, 1_000), covered=100)
-    assert plan(LogEnds(30, 100), LogEnds(1_000, 1_100), kept).target_ranges == ((1_030, 1_100),)
-    assert plan(LogEnds(0, 100), LogEnds(1_040, 1_100), kept).source_ranges == ((40, 100),)
+    assert plan(LogEnds(30, 100), LogEnds(1_000, 1_100), kept).target_ranges == [(1_030, 1_100)]
+    assert plan(LogEnds(0, 100), LogEnds(1_040, 1_100), kept).source_ranges == [(40, 100)]
 
 
 def test_what_was_copied_again_is_compared_again() -> None:
     kept = known(Segment(0, 50, 0), Segment(30, 40, 50), covered=70)
     found = plan(LogEnds(0, 70), LogEnds(0, 90), kept)
-    assert found.source_ranges == ((0, 50), (30, 70))
-    assert found.target_ranges == ((0, 50), (50, 90))
+    assert found.source_ranges == [(0, 50), (30, 70)]
+    assert found.target_ranges == [(0, 50), (50, 90)]
 
 
 def test_a_history_that_the_source_cut_is_not_compared() -> None:
@@ -59,28 +64,28 @@ def test_what_another_program_copied_is_left_out_and_named() -> None:
         Segment(0, 50, 0), Segment(50, 30, 50, Mark.UNKNOWN), Segment(80, 20, 80), covered=100
     )
     found = plan(LogEnds(0, 100), LogEnds(0, 100), kept)
-    assert found.source_ranges == ((0, 50), (80, 100))
-    assert found.target_ranges == ((0, 50), (80, 100))
+    assert found.source_ranges == [(0, 50), (80, 100)]
+    assert found.target_ranges == [(0, 50), (80, 100)]
     assert found.notes[0].startswith("source offsets 50 to 80 were passed by another program")
 
 
 def test_copies_behind_the_end_of_the_target_s_log_are_lost() -> None:
     found = plan(LogEnds(0, 100), LogEnds(0, 60), known(Segment(0, 100, 0), covered=100))
     assert found.lost == (60, 100)
-    assert found.source_ranges == ((0, 100),)
-    assert found.target_ranges == ((0, 60),)
+    assert found.source_ranges == [(0, 100)]
+    assert found.target_ranges == [(0, 60)]
 
 
 def test_under_the_same_name_only_what_was_copied_is_compared() -> None:
     kept = known(Segment(0, 10, 0), Segment(20, 10, 30), covered=40)
     found = plan(LogEnds(0, 90), LogEnds(0, 90), kept, copy=SOURCE)
-    assert found.source_ranges == ((0, 10), (20, 30))
-    assert found.target_ranges == ((0, 10), (30, 40))
+    assert found.source_ranges == [(0, 10), (20, 30)]
+    assert found.target_ranges == [(0, 10), (30, 40)]
 
 
 def test_without_a_map_the_first_common_offset_is_taken_to_be_the_same_record() -> None:
     found = plan(LogEnds(20, 100), LogEnds(50, 90), None)
-    assert (found.source_ranges, found.target_ranges) == (((50, 100),), ((50, 90),))
+    assert (found.source_ranges, found.target_ranges) == ([(50, 100)], [(50, 90)])
     assert found.covered is None
     assert "no exact offset map" in found.notes[0]
 
@@ -89,6 +94,84 @@ def test_a_plan_is_the_same_behind_json() -> None:
     kept = known(Segment(0, 10, 5), Segment(12, 8, 16), covered=20)
     found = plan(LogEnds(0, 30), LogEnds(0, 24), kept)
     assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_a_large_partition_is_cut_at_records_whose_copies_the_map_has() -> None:
+    kept = known(Segment(0, 400, 0), Segment(500, 500, 400), covered=1_000)
+    found = plan(LogEnds(0, 1_200), LogEnds(0, 1_100), kept)
+    parts = found.parts(500)
+    assert [it.stretches for it in parts] == [
+        (((0, 250), (0, 250)),),
+        (((250, 600), (250, 500)),),
+        (((600, 850), (500, 750)),),
+        (((850, 1_200), (750, 1_100)),),
+    ]
+    assert [it.part for it in parts] == [0, 1, 2, 3]
+    for before, behind in pairwise(parts):
+        source, target = behind.stretches[0]
+        assert (source.first, target.first) == (
+            before.source_ranges[-1].end,
+            before.target_ranges[-1].end,
+        )
+        assert found.expected(source.first) == target.first
+        assert before.covered == source.first
+    assert parts[-1].covered == 1_000
+
+
+def test_what_was_copied_again_is_cut_in_its_own_place() -> None:
+    kept = known(Segment(0, 500, 0), Segment(300, 400, 500), covered=700)
+    found = plan(LogEnds(0, 700), LogEnds(0, 900), kept)
+    parts = found.parts(400)
+    assert sum(it.offsets for it in parts) == found.offsets
+    for part in parts[1:]:
+        source, target = part.stretches[0]
+        assert source.first == (target.first if target.first < 500 else target.first - 200)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact"])
+def test_what_compacts_and_what_has_no_map_is_not_cut(policy: str) -> None:
+    kept = known(Segment(0, 1_000, 0), covered=1_000)
+    ends = LogEnds(0, 1_000)
+    assert len(plan_partition(SOURCE, COPY, ends, ends, kept, target_cleanup=policy).parts(10)) == 1
+    assert len(plan_partition(SOURCE, COPY, ends, ends, None).parts(10)) == 1
+
+
+def test_copies_can_be_made_again_only_if_the_source_has_all_of_them_and_nothing_else_is_there() -> (
+    None
+):
+    kept = known(Segment(10, 90, 50), covered=100)
+
+    def renewable(
+        source: LogEnds, target: LogEnds, policy: str = "delete", copy: TopicPartition = COPY
+    ) -> tuple[int, str]:
+        found = plan_partition(SOURCE, copy, source, target, kept, target_cleanup=policy)
+        return found.renew_from, found.not_renewable
+
+    assert renewable(LogEnds(0, 100), LogEnds(50, 140)) == (10, "")
+    assert renewable(LogEnds(30, 100), LogEnds(80, 140)) == (40, "")
+    assert "only copies" in renewable(LogEnds(30, 100), LogEnds(50, 140))[1]
+    assert "another writer" in renewable(LogEnds(0, 100), LogEnds(0, 140))[1]
+    assert "does not let" in renewable(LogEnds(0, 100), LogEnds(50, 140), "compact")[1]
+    assert "other programs" in renewable(LogEnds(0, 100), LogEnds(50, 140), copy=SOURCE)[1]
+    assert "no exact offset map" in plan(LogEnds(0, 9), LogEnds(0, 9), None).not_renewable
+
+
+def test_only_an_end_that_is_missing_can_be_repaired_without_deleting() -> None:
+    kept = known(Segment(0, 100, 0), covered=100)
+    found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
+    lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
+    assert advice(found, Comparison(60, differences=lost, tail=60))[:3] == (Repair.APPEND, 60, 60)
+    other = Difference(Kind.ALTERED, 5, 5, ("value",))
+    assert advice(found, Comparison(59, differences=[other, *lost], tail=60))[:2] == (
+        Repair.RENEW,
+        0,
+    )
+    assert (
+        advice(found, Comparison(60, differences=lost, tail=60, complete=False)).action
+        is Repair.RENEW
+    )
+    gone = plan(LogEnds(5, 100), LogEnds(0, 60), kept)
+    assert advice(gone, Comparison(59, differences=[other])).action is Repair.NONE
 
 
 def test_the_largest_partitions_are_dealt_first() -> None:

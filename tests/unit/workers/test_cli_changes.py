@@ -48,7 +48,7 @@ def api(method: str = "POST", path: str = f"{PATH}/pause") -> FakeApi:
             "PATCH",
             "",
             "",
-            {"connectors": {"MirrorSourceConnector": {"topics": "a=b,c", "topics.exclude": None}}},
+            {"config": {"topics": "a=b,c", "topics.exclude": None}},
         ),
         (
             ["set", "A/B", "tasks.max=", "--connector", "MirrorHeartbeatConnector", "--dry-run"],

@@ -1,9 +1,13 @@
 """How ``mm2py verify`` ends: a flow that copies nothing does not pass."""
 
+from pathlib import Path
+
 import pytest
 
-from mm2py_workers.output import OK, UNHEALTHY
-from mm2py_workers.verify_command import NOT_EQUAL, exit_code
+from mm2py.errors import UsageError
+from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY
+from mm2py_workers.repair_run import repaired_report
+from mm2py_workers.verify_command import VerifyOrder, exit_code
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,63 @@ def test_the_exit_code_is_that_of_what_was_compared(
     partitions = [{"not_copied_offsets": it} for it in waiting]
     report = {"equal": equal, "checked_records": checked, "partitions": partitions}
     assert exit_code(report) == code
+
+
+def order(
+    *, flow: str = "A->B", tier: int = 1, master: str = "", repairs: bool = False, deletes: bool = False,
+    continuous: bool = False, bytes_per_s: int = 0,
+) -> VerifyOrder:  # fmt: skip
+    return VerifyOrder(
+        path=Path("f"), flow=flow, topics=None, tier=tier, master=master, repairs=repairs, deletes=deletes,
+        continuous=continuous, bytes_per_s=bytes_per_s,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        order(flow=""),
+        order(deletes=True),
+        order(repairs=True, tier=0),
+        order(continuous=True, repairs=True),
+        order(continuous=True, master="local[2]"),
+        order(bytes_per_s=5),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> None:
+    with pytest.raises(UsageError):
+        wrong.check()
+
+
+def test_options_that_belong_together_are_taken() -> None:
+    order(repairs=True, deletes=True).check()
+    order(continuous=True, bytes_per_s=5).check()
+
+
+def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> None:
+    def row(number: int, equal: bool, records: int) -> dict[str, object]:
+        return {"topic": "t", "partition": number, "equal": equal, "checked_records": records}
+
+    def difference(number: int) -> dict[str, object]:
+        return {"topic": "t", "partition": number, "kind": "missing"}
+
+    before: dict[str, object] = {
+        "flow": "A->B",
+        "equal": False,
+        "checked_records": 8,
+        "differences": [difference(0), difference(1)],
+        "partitions": [row(0, False, 3), row(1, False, 4), row(2, True, 1)],
+    }
+    after: dict[str, object] = {"differences": [], "partitions": [row(0, True, 5)]}
+    found = repaired_report(before, after, [{"partition": 0, "done": True}])
+    assert found["equal"] is False
+    assert found["differences"] == [difference(1)]
+    assert found["checked_records"] == 10
+    assert found["partitions"] == [row(0, True, 5), row(1, False, 4), row(2, True, 1)]
+    assert found["before"] == {
+        "equal": False,
+        "checked_records": 8,
+        "differences": [difference(0), difference(1)],
+    }
+    whole: dict[str, object] = {"differences": [], "partitions": [row(0, True, 5), row(1, True, 4)]}
+    assert repaired_report(before, whole, [])["equal"] is True
