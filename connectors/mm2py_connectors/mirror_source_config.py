@@ -83,6 +83,19 @@ class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
             importance="MEDIUM",
         ),
     ] = 0
+    flow_engine: Annotated[
+        str,
+        Option(
+            JavaType.STRING,
+            "What copies the records of the flow. worker: the tasks of this process and its group. spark: mm2py stream, which has "
+            "to be started beside it; the worker runs everything else (topics, their configs and ACLs, checkpoints, heartbeats, "
+            "REST), and takes over where the stream was as soon as this is worker again.",
+            choices=("worker", "spark"),
+            ours=True,
+            java_default="worker",
+            importance="MEDIUM",
+        ),
+    ] = "worker"
     loop_suppression: Annotated[
         str,
         Option(

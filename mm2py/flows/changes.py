@@ -22,7 +22,7 @@ from mm2py.flows.states import (
     enabled,
     read_flow,
     state_name,
-    unfinished_backfill,
+    unfinished_job,
 )
 from mm2py.flows.views import ChangeView, change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
@@ -196,9 +196,11 @@ class FlowChanges:
         edit = deleted(self._parts.fleet.file(request.flow))
 
         async def plan(node: FlowNode) -> Change:
-            job = unfinished_backfill(node.herder)
+            job = unfinished_job(node.herder)
             if job is not None:
-                raise ConflictError(f"backfill {job.id} is {job.state.value}: cancel it first")
+                raise ConflictError(
+                    f"{job.kind.value.lower()} {job.id} is {job.state.value}: cancel a backfill first, end a stream with SIGTERM"
+                )
             return Change(action="delete", target=str(request.flow), edit=edit)
 
         return await self._turn(request, plan)

@@ -21,7 +21,7 @@ from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
 from mm2py.flows.flow_proofs import ProofView
 from mm2py.flows.graph import FlowNode
-from mm2py.flows.states import assigned_now, read_flow, unfinished_backfill
+from mm2py.flows.states import assigned_now, read_flow, unfinished_job
 from mm2py.flows.views import (
     ConfigView,
     CopyName,
@@ -37,6 +37,7 @@ from mm2py.flows.views import (
     shown_value,
     topic_views,
 )
+from mm2py.mirror.backfills import JobKind
 from mm2py.mirror.flow_overrides import OverrideEntry
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
@@ -232,8 +233,8 @@ class FlowService:
         node = self._node(flow)
         work = read_flow(node.herder)
         view = flow_view(flow, work, members, node.overrides, self._parts.mask)
-        backfill = unfinished_backfill(node.herder)
-        if backfill is not None:
+        backfill = unfinished_job(node.herder)
+        if backfill is not None and backfill.kind is JobKind.BACKFILL:
             note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions whatever the state of the flow"
             view = replace(view, notes=(*view.notes, note))
         since = self._parts.fleet.since(flow)

@@ -25,9 +25,10 @@ __all__ = [
     "assigned_now",
     "assigned_tasks",
     "enabled",
+    "engine",
     "read_flow",
     "state_name",
-    "unfinished_backfill",
+    "unfinished_job",
 ]
 
 DEGRADED: Final = "DEGRADED"
@@ -50,8 +51,13 @@ def enabled(config: Mapping[str, str | None]) -> bool:
     return parse_boolean_leniently(config.get("enabled"), absent=True)
 
 
-def unfinished_backfill(herder: Herder) -> Job | None:
-    """Return the backfill that has partitions of a flow, as it is shown; None for none."""
+def engine(config: Mapping[str, str | None]) -> str:
+    """Return what copies the records of a flow with this source connector: worker, or spark."""
+    return config.get("flow.engine") or "worker"
+
+
+def unfinished_job(herder: Herder) -> Job | None:
+    """Return the backfill or stream that has partitions of a flow, as it is shown; None for none."""
     store = herder.backfills
     job = None if store is None or not store.live else store.shown_job
     return None if job is None or job.state.is_over else job
@@ -154,7 +160,7 @@ class FlowWork:
         if source is None or source.tasks or self.state(nodes) != State.RUNNING.value:
             return
         config = source.info.config
-        if enabled(config):
+        if enabled(config) and engine(config) == "worker":
             yield _NO_TOPIC.format(config.get("topics") or ",".join(TOPICS))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from mm2py.flows.states import ConnectorWork, FlowWork, enabled, state_name
+from mm2py.flows.states import ConnectorWork, FlowWork, enabled, engine, state_name
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
@@ -113,15 +113,16 @@ class FlowView:
     """One flow; sums over its partitions, ``lag_ms`` is the largest; both lags are None while one is not known.
 
     ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
-    ``enabled`` only heartbeats run. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
-    state was first seen (ms since the epoch). ``notes``: the flow is in order, but has nothing to copy yet, or leaves
-    partitions to a backfill.
+    ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
+    that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
+    is in order, but has nothing to copy yet, or leaves partitions to a backfill.
     """
 
     flow: str
     source: str
     target: str
     enabled: bool
+    engine: str
     state: str
     since_ms: int | None
     revision: int
@@ -242,6 +243,7 @@ def flow_view(
         source=flow.source,
         target=flow.target,
         enabled=work.source is not None and enabled(work.source.info.config),
+        engine="worker" if work.source is None else engine(work.source.info.config),
         since_ms=None,
         revision=overrides.revision,
         state=work.state(nodes),

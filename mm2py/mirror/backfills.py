@@ -1,4 +1,4 @@
-"""Records of ``mm2py-backfill.<source>.internal``: one backfill job, its partitions, and which workers have noticed (docs/formats.md).
+"""Records of ``mm2py-backfill.<source>.internal``: what Spark copies of a flow, and which workers have noticed (docs/formats.md).
 
 Flow: ``Job``, ``Lease``, ``Wish``, ``Notice`` -> ``encode_backfill`` -> the topic on the target ->
 ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
@@ -23,9 +23,12 @@ __all__ = [
     "ALIVE_S",
     "BACKFILL_VERSION",
     "BEAT_S",
+    "LEASE_S",
+    "NO_END",
     "BackfillRecord",
     "CopyAgain",
     "Job",
+    "JobKind",
     "JobState",
     "Lease",
     "LeaseState",
@@ -37,7 +40,9 @@ __all__ = [
     "backfill_key",
     "backfill_topic",
     "decode_backfill",
+    "driver_id",
     "encode_backfill",
+    "lane_id",
 ]
 
 BACKFILL_VERSION: Final = 1
@@ -48,14 +53,40 @@ BEAT_S: Final = 2.0
 ALIVE_S: Final = 4 * BEAT_S
 """A driver whose beat does not rise for so long is dead, or frozen: it is fenced."""
 
+LEASE_S: Final = 6.0
+"""How long a lane may send behind a renewal of its lease: as a session of the running flow, long enough for a broker that is slow, and
+what a retry waits behind a kill."""
+
+NO_END: Final = 2**63 - 1
+"""The end of a partition that a stream copies."""
+
 
 def backfill_topic(source_alias: str) -> str:
     """Return the name of the topic on the target; no mirror replicates it (``mm2*.internal``)."""
     return f"mm2py-backfill.{source_alias}.internal"
 
 
+def driver_id(flow: str) -> str:
+    """Return the transactional id of the driver of a flow (``A->B``)."""
+    return f"mm2py-backfill-{flow}-driver"
+
+
+def lane_id(flow: str, lane: int) -> str:
+    """Return the transactional id of a lane's lease."""
+    return f"mm2py-backfill-{flow}-{lane}"
+
+
+class JobKind(StrEnum):
+    """What is copied."""
+
+    BACKFILL = "BACKFILL"
+    """History up to an end, where the live flow continues."""
+    STREAM = "STREAM"
+    """Everything, until the stream is stopped."""
+
+
 class JobState(StrEnum):
-    """What a backfill as a whole does."""
+    """What a backfill or a stream as a whole does."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -113,8 +144,9 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One backfill; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
+    """One backfill or stream; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
 
+    A stream deals its partitions to lanes anew as soon as ``turn`` rises.
     ``driver`` is the process that works on it or did last.
     ``archive`` is what a restore reads in place of the source, empty for a backfill.
     """
@@ -123,6 +155,8 @@ class Job:
     state: JobState
     run: int
     lanes: int
+    kind: JobKind = JobKind.BACKFILL
+    turn: int = 0
     beat: int = 0
     topics: str = ""
     start: str = "earliest"
@@ -151,7 +185,8 @@ class CopyAgain:
 class Lease:
     """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
 
-    ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first.
+    ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first;
+    ``lag`` is how far its copy was behind the source when the record was written, in offsets, -1 where that is not known.
     """
 
     topic: str
@@ -167,6 +202,7 @@ class Lease:
     target_start: int = -1
     target_end: int = -1
     bytes: int = 0
+    lag: int = -1
     cause: str = ""
     again: CopyAgain | None = None
 

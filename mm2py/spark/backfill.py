@@ -4,88 +4,57 @@ Flow: ``claim`` (one driver at a time) -> former lanes are fenced -> partitions 
 confirmed that it copies none of them -> topic settings -> lanes on Spark -> each lane hands its partitions over -> settings put back.
 Everything that a later driver needs is in the backfill topic before it is done, so that another run continues after a crash.
 
-Invariants, tests of the same names:
+Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_claim``):
 
-1. Lanes start only after every member of the live flow's group has confirmed the reservation.
-2. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
-3. A job that another driver is working on is left alone.
-4. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
-5. Of two drivers that begin at the same moment one is refused, and has changed nothing.
-6. A run copies, whatever was wanted of the one before it.
+1. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
+2. Lanes start only after every member of the live flow's group has confirmed the reservation.
+3. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
+4. A run copies, whatever was wanted of the one before it.
 """
 
 import asyncio
 import logging
-import os
-import platform
-import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
-from urllib.parse import urlsplit
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.errors import FatalError, Mm2pyError
 from mm2py.mirror.backfill_report import NO_DRIVER
 from mm2py.mirror.backfills import (
     ALIVE_S,
-    BEAT_S,
-    BackfillRecord,
     Job,
+    JobKind,
     JobState,
     Lease,
     LeaseState,
     SettingChange,
     Wanted,
     Wish,
-    encode_backfill,
 )
-from mm2py.protocol.connect_group import decode_metadata, is_ours
-from mm2py.protocol.groups import DescribedGroup
-from mm2py.spark.copy_again import CopiesAgain, go_back, with_log_ends
-from mm2py.spark.lease import LEASE_S, lane_id
+from mm2py.spark.copy_again import go_back, with_log_ends
+from mm2py.spark.live_flow import BackfillFlow, live_flow_lets_go
 from mm2py.spark.plan import PartitionPlan, Plan, deal_lanes
-from mm2py.spark.survey import Known
 from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.job_claim import (
+    LOOK_S,
+    BackfillRefusedError,
+    DriverSupersededError,
+    JobClaim,
+)
 from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "BackfillDriver",
-    "BackfillFlow",
-    "BackfillRefusedError",
-    "DriverSupersededError",
-    "Lanes",
-    "Request",
-    "driver_id",
-]
+__all__ = ["BackfillDriver", "Lanes", "Request"]
 
 log = logging.getLogger(__name__)
 
-LET_GO_S: Final = 90.0
-"""How long workers of the live flow may take to stop copying what was reserved."""
-
-LOOK_S: Final = 0.3
 FOLLOW_S: Final = 90.0
 """How long a driver that lives may take to do what people want: its lanes deliver what they have read."""
 
 STOPPED: Final = "stopped; run the same command again to continue"
-WRITE_S: Final = 60.0
 _FOLLOWED: Final = {Wanted.PAUSE: JobState.PAUSED, Wanted.RUN: JobState.RUNNING}
-
-
-def driver_id(flow: str) -> str:
-    """Return the transactional id of a flow's driver."""
-    return f"mm2py-backfill-{flow}-driver"
-
-
-class BackfillRefusedError(FatalError):
-    """A check refuses the backfill; nothing was changed, or it was put back."""
-
-
-class DriverSupersededError(BackfillRefusedError):
-    """Another driver has taken the backfill over; it is that one's to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,28 +67,6 @@ class Request:
     end: str = "now"
     lanes: int = 1
     archive: str = ""
-
-
-class BackfillFlow(CopiesAgain, Protocol):
-    """What a driver asks of the flow's target."""
-
-    async def group(self) -> DescribedGroup:
-        """Return the group of the live flow's workers."""
-        ...
-
-    async def known(self, partitions: Collection[TopicPartition]) -> Known:
-        """Return stored positions and maps."""
-        ...
-
-    async def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers."""
-        ...
-
-    async def alter_topic_configs(
-        self, changes: Mapping[str, Sequence[ConfigOp]]
-    ) -> Mapping[str, ServerError | None]:
-        """Change topic configs of the target; None or the refusal per topic."""
-        ...
 
 
 class Lanes(Protocol):
@@ -150,14 +97,9 @@ class BackfillDriver:
         name: str,
         clock: Clock,
     ) -> None:
-        self._store, self._writer, self._flow = store, writer, flow
+        self._store, self._flow = store, flow
         self._name, self._clock = name, clock
-        self._job: Job | None = None
-        self._known: Job | None = None
-        """The job record that this driver took over, or wrote last; behind it another driver has written."""
-        self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
-        self._stopped = False
-        self._turn = asyncio.Lock()
+        self._claim = JobClaim(store, writer, flow.fence, name=name, clock=clock)
 
     # ---- one run
 
@@ -170,22 +112,8 @@ class BackfillDriver:
         Raises:
             BackfillRefusedError: another driver works on it, or what is unfinished is another job.
         """
-        await self._store.refresh()
-        job = self._store.job
-        if job is not None and job.state.is_copied and await self.is_driven():
-            raise BackfillRefusedError(
-                f"backfill {job.id} of {self._name} is running",
-                remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
-            )
-        seen = _drive(self._store.job)
-        await self._insist(self._writer.claim)
-        await self._store.refresh()
-        job = self._known = self._store.job
-        if _drive(job) != seen:
-            raise self._superseded(job)
-        if job is None or job.state.is_over:
-            return None
-        if archive not in (None, job.archive):
+        job = await self._claim.claim(JobKind.BACKFILL)
+        if job is not None and archive not in (None, job.archive):
             what = f"restore of {job.archive}" if job.archive else "backfill"
             raise BackfillRefusedError(
                 f"the {what} {job.id} of {self._name} is unfinished",
@@ -194,15 +122,8 @@ class BackfillDriver:
         return job
 
     async def is_driven(self) -> bool:
-        """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
-        job, deadline = self._store.job, self._clock.monotonic() + ALIVE_S
-        while self._clock.monotonic() < deadline:
-            await self._clock.sleep(LOOK_S)
-            await self._store.refresh()
-            newer = self._store.job
-            if job is None or newer is None or (newer.run, newer.beat) != (job.run, job.beat):
-                return newer is not None and newer.state.is_copied
-        return False
+        """Return whether a driver works on the newest job."""
+        return await self._claim.is_driven()
 
     async def run(self, plan: Plan, request: Request, lanes: Lanes) -> Job:
         """Run the unfinished job, or a new one by ``plan``, to its end; return the job as it ended.
@@ -212,15 +133,16 @@ class BackfillDriver:
             Mm2pyError: it failed; what is copied is kept, and another run continues.
         """
         job, leases = self._take_up(plan, request)
-        await self._fence_lanes(max(job.lanes, request.lanes), leases)
+        claim = self._claim
         if self._store.job is not None and self._store.job.id != job.id:
             await self._store.forget_notices()
-        job = self._job = replace(job, lanes=max(job.lanes, request.lanes), driver=self._me)
+        job = replace(job, lanes=max(job.lanes, request.lanes))
         # Who starts a run wants it to copy, whatever was wanted of the one before.
-        await self._write([job, *leases, Wish(job=job.id, wanted=Wanted.RUN)])
-        beats = asyncio.create_task(self._beat(), name="backfill driver")
+        await claim.begin(job, Wish(job=job.id, wanted=Wanted.RUN))
+        await claim.write(leases)
+        beats = asyncio.create_task(claim.beat(), name="backfill driver")
         try:
-            await self._live_flow_lets_go(leases)
+            await live_flow_lets_go(self._name, self._flow, self._store, leases, self._clock)
             await self._change(job.settings)
             await self._place(leases)
             dealt = self._dealt(plan, request.lanes)
@@ -239,16 +161,15 @@ class BackfillDriver:
         """Give what is not handed over back to the live flow; for a job without a driver, after ``claim``."""
         job = self._store.job
         assert job is not None
-        leases = list(self._store.leases.values())
-        await self._fence_lanes(job.lanes, leases)
-        self._job = replace(job, run=job.run + 1, driver=self._me)
+        await self._claim.begin(replace(job, run=job.run + 1, state=JobState.FAILED))
         return await self._release("cancelled")
 
     async def stop(self) -> None:
         """End the run before its time: lanes stop in order, and another run continues."""
-        self._stopped = True
-        if self._job is not None:
-            await self._write([replace(self._job, state=JobState.FAILED, cause=STOPPED)])
+        claim = self._claim
+        claim.stopped = True
+        if claim.job is not None:
+            await claim.write([replace(claim.job, state=JobState.FAILED, cause=STOPPED)])
 
     async def wish(self, wanted: Wanted) -> Job:
         """Write what people want of the newest job, wait until its driver has done it, and return the job as it is then.
@@ -261,7 +182,7 @@ class BackfillDriver:
         """
         await self._store.refresh()
         job = self._store.job
-        if job is None or job.state.is_over:
+        if job is None or job.state.is_over or job.kind is not JobKind.BACKFILL:
             raise BackfillRefusedError(f"no backfill of {self._name} is unfinished")
         driven = job.state.is_copied and await self.is_driven()
         if not driven and wanted is not Wanted.CANCEL:
@@ -336,48 +257,11 @@ class BackfillDriver:
             for it in plan.partitions
         ]
 
-    async def _fence_lanes(self, lanes: int, leases: Sequence[Lease]) -> None:
-        """Let no lane of a former run renew; wait for what it was granted."""
-        await self._flow.fence([lane_id(self._name, number) for number in range(lanes)])
-        await self._store.refresh()
-        known = self._store.leases
-        if any(
-            it.source in known and known[it.source].state is LeaseState.COPYING for it in leases
-        ):
-            log.info("lanes of a former run may still write, their leases run out")
-            await self._clock.sleep(LEASE_S)
-
-    async def _live_flow_lets_go(self, leases: Sequence[Lease]) -> None:
-        """Wait until every worker of the live flow has confirmed that it copies none of the partitions."""
-        if not leases:
-            return
-        await self._store.refresh()
-        reserved, deadline = self._store.reserved, self._clock.monotonic() + LET_GO_S
-        while True:
-            group = await self._flow.group()
-            if group.members and group.protocol_name and not is_ours(group.protocol_name):
-                raise BackfillRefusedError(
-                    f"the flow {self._name} is run by another program (group {group.group_id}), which does not leave"
-                    " partitions to a backfill",
-                    remedy="stop its workers, run the backfill, and start them again",
-                )
-            await self._store.refresh()
-            pending = [it for it in _workers(group) if self._store.noticed(it) < reserved]
-            if not pending:
-                return
-            if self._clock.monotonic() > deadline:
-                raise BackfillRefusedError(
-                    f"workers of the flow {self._name} have not let go of the partitions within {LET_GO_S:.0f} s:"
-                    f" {', '.join(pending)}",
-                    remedy="look at their logs; a worker that does not answer leaves the group after its session timeout",
-                )
-            await self._clock.sleep(LOOK_S)
-
     async def _place(self, leases: Sequence[Lease]) -> None:
         """Let each partition begin where its copy is now: the live flow went on until it let go."""
         if any(it.again is not None for it in leases):
             leases = await with_log_ends(self._flow, leases)
-            await self._write(leases)
+            await self._claim.write(leases)
             leases = await go_back(self._flow, leases)
         known = await self._flow.known([it.source for it in leases])
         placed: list[Lease] = []
@@ -406,7 +290,7 @@ class BackfillDriver:
             )
         if positions:
             await self._flow.set_positions(positions)
-        await self._write(placed)
+        await self._claim.write(placed)
         await self._store.refresh()
 
     def _dealt(self, plan: Plan, lanes: int) -> list[list[TopicPartition]]:
@@ -428,7 +312,7 @@ class BackfillDriver:
 
     async def _close(self) -> Job:
         await self._store.refresh()
-        job = self._mine()
+        job = self._claim.mine
         left = [it for it in self._store.leases.values() if it.state.keeps_live_out]
         if left and self._store.wanted is Wanted.CANCEL:
             return await self._release("cancelled")
@@ -437,15 +321,14 @@ class BackfillDriver:
             first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
             cause = (
                 STOPPED
-                if self._stopped
+                if self._claim.stopped
                 else f"{len(left) + len(stopped)} partitions are not copied to their end, {first.source}: {first.cause}"
             )
             job = replace(job, state=JobState.FAILED, cause=cause)
         else:
             await self._restore(job.settings)
             job = replace(job, state=JobState.DONE, cause="")
-        await self._write([job])
-        self._job = job
+        await self._claim.write([job])
         return job
 
     async def _close_after(self, error: BaseException) -> None:
@@ -455,27 +338,17 @@ class BackfillDriver:
         if isinstance(error, BackfillRefusedError):
             await self._release(str(error))
             return
-        job = self._mine()
+        job = self._claim.mine
         cause = str(error) or type(error).__name__
         try:
-            await self._write([replace(job, state=JobState.FAILED, cause=cause)])
+            await self._claim.write([replace(job, state=JobState.FAILED, cause=cause)])
         except Mm2pyError as second:
             log.warning("the end of the run cannot be noted cause=%s", second)
 
     async def _release(self, cause: str) -> Job:
-        """Give partitions back to the live flow, put settings back, end the job."""
-        await self._store.refresh()
-        job = self._mine()
-        released = [
-            replace(it, state=LeaseState.RELEASED, run=job.run, cause=cause)
-            for it in self._store.leases.values()
-            if it.state.keeps_live_out
-        ]
-        await self._restore(job.settings)
-        job = replace(job, state=JobState.CANCELLED, cause=cause)
-        await self._write([*released, job])
-        self._job = job
-        return job
+        """Put settings back, give partitions back to the live flow, end the job."""
+        await self._restore(self._claim.mine.settings)
+        return await self._claim.release(JobState.CANCELLED, cause)
 
     # ---- settings of target topics
 
@@ -503,79 +376,3 @@ class BackfillDriver:
                     f"{names} of target topic {topic} cannot be changed: {error}",
                     remedy="grant AlterConfigs on it, or change them by hand for the time of the backfill",
                 )
-
-    # ---- records
-
-    def _superseded(self, newest: Job | None) -> DriverSupersededError:
-        identifier = "" if newest is None else f" {newest.id}"
-        return DriverSupersededError(
-            f"another driver has taken backfill{identifier} of {self._name} over"
-        )
-
-    def _mine(self) -> Job:
-        assert self._job is not None
-        return self._job
-
-    async def _beat(self) -> None:
-        while True:
-            await self._clock.sleep(BEAT_S)
-            if self._stopped:
-                return
-            job = self._mine()
-            state = JobState.PAUSED if self._store.wanted is Wanted.PAUSE else JobState.RUNNING
-            self._job = replace(job, beat=job.beat + 1, state=state)
-            try:
-                await self._write([self._job])
-            except RetriableError as error:
-                log.warning("driver's beat is not written cause=%s", error)
-
-    async def _write(self, records: Sequence[BackfillRecord]) -> None:
-        """Write records in one transaction; behind a failure only if no other driver has taken over.
-
-        Raises:
-            DriverSupersededError: one has.
-        """
-        entries = [encode_backfill(record) for record in records]
-        mine = next((it for it in records if isinstance(it, Job)), None)
-
-        async def write() -> None:
-            if not self._writer.claimed:
-                await self._writer.claim()
-                await self._store.refresh()
-                newest = self._store.job
-                if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
-                    raise self._superseded(newest)
-            await self._writer.write(entries)
-            self._known = mine or self._known
-
-        async with self._turn:
-            await self._insist(write)
-
-    async def _insist(self, step: Callable[[], Awaitable[None]]) -> None:
-        deadline = self._clock.monotonic() + WRITE_S
-        while True:
-            try:
-                await step()
-            except RetriableError as error:
-                if self._clock.monotonic() > deadline:
-                    raise
-                log.debug("backfill topic cannot be written now cause=%s", error)
-                await self._clock.sleep(LOOK_S)
-            else:
-                return
-
-
-def _drive(job: Job | None) -> tuple[str, int, str] | None:
-    """Return what differs between two drivers' records of one job."""
-    return None if job is None else (job.id, job.run, job.driver)
-
-
-def _workers(group: DescribedGroup) -> list[str]:
-    """Return the workers of a group, by the addresses in their metadata; members join meanwhile have none yet."""
-    workers: list[str] = []
-    for member in group.members:
-        try:
-            workers.append(urlsplit(decode_metadata(member.metadata).url).netloc)
-        except ProtocolError:
-            workers.append(member.client_id or member.member_id)
-    return workers

@@ -1,4 +1,4 @@
-"""One lane of a backfill: a source task over its partitions, under a lease, until each is handed over.
+"""One lane: a source task over its partitions, under a lease, until each is handed over, or to the end of its term in a stream.
 
 Flow: ``LaneLease.claim`` -> the task host of this process copies -> stored positions -> ``renew`` with progress -> a partition whose
 position reached its end is handed over in the next record -> the live flow continues there. Knows neither Spark nor sockets.
@@ -8,6 +8,8 @@ Invariants, tests of the same names:
 1. A partition is handed over only when the stored position, and with it the offset map, has reached its end.
 2. What is not handed over when a lane ends stays reserved, at its stored position.
 3. A lane that is cancelled or superseded has stopped its task before it returns.
+4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term is over: by time, by bytes, or
+   because the partitions are dealt anew.
 """
 
 import logging
@@ -22,7 +24,16 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.spark.lease import RENEW_S, LaneSupersededError
 from mm2py.types import State, TopicPartition
 
-__all__ = ["CopyProgress", "LaneCopy", "LaneResult", "LaneRun", "RenewsLeases", "ShowsWishes"]
+__all__ = [
+    "CopyProgress",
+    "LaneCopy",
+    "LaneResult",
+    "LaneRun",
+    "RenewsLeases",
+    "ShowsWishes",
+    "Term",
+    "TermPart",
+]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +45,7 @@ TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
 
 PAUSE_S: Final = 1.0
+LEAST_PART: Final = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,9 @@ class CopyProgress:
     position: int = -1
     target_start: int = -1
     target_end: int = -1
+    records: int = 0
     bytes: int = 0
+    lag: int = -1
     failed: bool = False
     cause: str = ""
 
@@ -105,12 +119,45 @@ class RenewsLeases(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """How long a lane of a stream copies: ``seconds`` at most, until a moment, until ``bytes`` are copied (0: no limit).
+
+    ``turn`` is the job's; the lane ends when it rises.
+    """
+
+    turn: int
+    seconds: float
+    until_ms: int
+    bytes: int = 0
+
+    def left_s(self, now_ms: int) -> float:
+        """Return how long a lane copies that starts now: one that starts late gets a part of the term, or it would copy nothing."""
+        left_s = (self.until_ms - now_ms) / 1000
+        return min(self.seconds, max(left_s, self.seconds * LEAST_PART))
+
+
+@dataclass(frozen=True, slots=True)
+class TermPart:
+    """What a lane copied of one partition in its term: source offsets ``start`` to ``end`` (exclusive), -1 where none is stored."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int
+    bytes: int
+    lag: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class LaneResult:
-    """How a lane ended: partitions by state."""
+    """How a lane ended: partitions by state; ``parts`` has them by name where the lane has a term."""
 
     handed_over: int
     released: int
     left: int
+    parts: tuple[TermPart, ...] = ()
 
 
 @final
@@ -122,7 +169,8 @@ class LaneRun:
         lease: of this attempt.
         copy: copies; stopped in any case.
         topic: what people want.
-        given_up: state of a partition that cannot be copied further.
+        given_up: state of a partition of a backfill that cannot be copied further.
+        term: of a stream; None for a backfill.
     """
 
     def __init__(
@@ -135,9 +183,12 @@ class LaneRun:
         run: int,
         clock: Clock,
         given_up: LeaseState = LeaseState.RELEASED,
+        term: Term | None = None,
     ) -> None:
-        self._given_up = given_up
+        self._given_up = given_up if term is None else LeaseState.RESERVED
         self._partitions = tuple(partitions)
+        self._term = term
+        self._deadline_s = 0.0
         self._lease, self._copy, self._topic = lease, copy, topic
         self._run, self._clock = run, clock
         self._left: dict[TopicPartition, Lease] = {}
@@ -155,12 +206,14 @@ class LaneRun:
             LaneSupersededError: another attempt has the partitions.
             FatalError: the task failed again and again.
         """
-        self._left = dict(await self._lease.claim(self._partitions))
+        begun = self._left = dict(await self._lease.claim(self._partitions))
+        if self._term is not None:
+            self._deadline_s = self._clock.monotonic() + self._term.left_s(self._clock.now_ms())
         self._before = {tp: lease.bytes for tp, lease in self._left.items()}
         try:
-            if self._left:
+            if self._left and not self._is_over():
                 await self._start()
-            while self._left and self._topic.wanted is not Wanted.CANCEL and self._is_current():
+            while not self._is_over():
                 await self._clock.sleep(LOOK_S)
                 await self._follow_wish()
                 await self._look()
@@ -175,7 +228,34 @@ class LaneRun:
         left = [self._with_progress(it) for it in self._left.values()]
         await self._lease.release([replace(it, state=LeaseState.RESERVED) for it in left])
         handed_over = sum(it.state is LeaseState.HANDED_OVER for it in self._ended)
-        return LaneResult(handed_over, len(self._ended) - handed_over, len(self._left))
+        parts = () if self._term is None else map(self._part, begun.values())
+        return LaneResult(
+            handed_over, len(self._ended) - handed_over, len(self._left), tuple(parts)
+        )
+
+    def _part(self, begun: Lease) -> TermPart:
+        now = self._copy.progress(begun.source)
+        return TermPart(
+            *begun.source,
+            begun.position,
+            max(begun.position, now.position),
+            now.records,
+            now.bytes,
+            now.lag,
+            now.cause,
+        )
+
+    def _is_over(self) -> bool:
+        if self._topic.wanted is Wanted.CANCEL or not self._is_current():
+            return True
+        return not self._left if self._term is None else self._is_term_over(self._term)
+
+    def _is_term_over(self, term: Term) -> bool:
+        job = self._topic.job
+        if self._clock.monotonic() >= self._deadline_s or job is None or job.turn != term.turn:
+            return True
+        copied = sum(self._copy.progress(tp).bytes for tp in self._left)
+        return 0 < term.bytes <= copied
 
     def _is_current(self) -> bool:
         job = self._topic.job
@@ -195,12 +275,15 @@ class LaneRun:
         """Look at the task, and write what changed when it is time."""
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
         ended = [it for it in map(self._outcome, progress.values()) if it is not None]
-        if ended or self._clock.monotonic() - self._written_s >= RENEW_S:
+        if progress and (ended or self._clock.monotonic() - self._written_s >= RENEW_S):
             self._written_s = self._clock.monotonic()
             over = {it.source for it in ended}
-            await self._lease.renew([it for tp, it in progress.items() if tp not in over] + ended)
+            left = {tp: it for tp, it in progress.items() if tp not in over}
+            changed = [it for tp, it in left.items() if it != self._left[tp]]
+            # One record renews the lease of them all.
+            await self._lease.renew(changed + ended or list(left.values())[:1])
             self._ended += ended
-            self._left = {tp: it for tp, it in progress.items() if tp not in over}
+            self._left = left
         await self._mend()
 
     async def _mend(self) -> None:
@@ -235,6 +318,7 @@ class LaneRun:
             target_start=started,
             target_end=max(lease.target_end, found.target_end, started),
             bytes=self._before[lease.source] + found.bytes,
+            lag=found.lag,
             cause=found.cause,
         )
 
@@ -242,6 +326,6 @@ class LaneRun:
         """Return the last record of a partition, None while it is copied."""
         if lease.position >= lease.end:
             return replace(lease, state=LeaseState.HANDED_OVER, cause="")
-        if self._copy.progress(lease.source).failed:
+        if self._term is None and self._copy.progress(lease.source).failed:
             return replace(lease, state=self._given_up)
         return None

@@ -24,24 +24,16 @@ from typing import Final, Protocol, final
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.backfills import Job, Lease, LeaseState, encode_backfill
+from mm2py.mirror.backfills import LEASE_S, Job, Lease, LeaseState, encode_backfill
 from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.types import TopicPartition
 
-__all__ = ["LEASE_S", "RENEW_S", "LaneLease", "LaneSupersededError", "LeaseTopic", "lane_id"]
+__all__ = ["RENEW_S", "LaneLease", "LaneSupersededError", "LeaseTopic"]
 
 log = logging.getLogger(__name__)
 
-LEASE_S: Final = 6.0
-"""As a session of the running flow: long enough for a broker that is slow, and what a retry waits behind a kill."""
-
 RENEW_S: Final = 2.0
 _RETRY_S: Final = 0.5
-
-
-def lane_id(flow: str, lane: int) -> str:
-    """Return the transactional id of a lane's lease."""
-    return f"mm2py-backfill-{flow}-{lane}"
 
 
 class LaneSupersededError(FatalError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
 
-__all__ = ["LaneFunction", "OpenSession", "cancel_lanes", "open_session", "run_lanes"]
+__all__ = ["LaneFunction", "OpenSession", "cancel_lanes", "cause_of", "open_session", "run_lanes"]
 
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
 """What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
@@ -157,7 +157,7 @@ def run_lanes(
                 .collect()
             )
         except Exception as error:
-            cause = (watch.cause if watch is not None else "") or _cause_of(error)
+            cause = (watch.cause if watch is not None else "") or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
     return [dict(json.loads(text)) for text in answers]
 
@@ -297,7 +297,7 @@ def _check_reachable(master: str) -> None:
 # ---- errors
 
 
-def _cause_of(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Return what a lane raised: the last line of its Python traceback, or else the first line of Spark's message."""
     text = str(error)
     if "No module named 'mm2py" in text:

@@ -15,6 +15,7 @@ from mm2py.mirror.backfills import (
     ALIVE_S,
     BackfillRecord,
     Job,
+    JobKind,
     Lease,
     LeaseState,
     Notice,
@@ -47,6 +48,7 @@ class BackfillStore:
     def __init__(self, table: Table, clock: Clock = SYSTEM_CLOCK) -> None:
         self._table, self._clock = table, clock
         self._records: dict[bytes, BackfillRecord] = {}
+        self._renewed: dict[int, int] = {}
         self._changed: Callable[[], None] | None = None
         self.offset = 0
         """Offset behind the last record that was read."""
@@ -63,6 +65,7 @@ class BackfillStore:
             RetriableError: not now; a later call begins anew.
         """
         self._records.clear()
+        self._renewed.clear()
         self.offset = self.reserved = 0
         self.live = False
         await self._table.start(self._take)
@@ -128,6 +131,20 @@ class BackfillStore:
             return {}
         return {tp: it for tp, it in self.leases.items() if it.state.keeps_live_out}
 
+    def renewed(self, lane: int) -> int:
+        """Return the offset of the newest record of a lane that copies, -1 for none."""
+        return self._renewed.get(lane, -1)
+
+    @property
+    def copying(self) -> bool:
+        """Whether a lane has not given its partitions back yet."""
+        return any(it.state is LeaseState.COPYING for it in self.leases.values())
+
+    def in_backfill(self) -> Mapping[TopicPartition, Lease]:
+        """Return which of them a backfill copies: it changes configs of their copies, a stream does not."""
+        job = self.job
+        return {} if job is not None and job.kind is JobKind.STREAM else self.kept_out()
+
     def noticed(self, worker: str) -> int:
         """Return below which offset of the topic a worker has acted on all records, -1 for none."""
         found = self._records.get(f"notice:{worker}".encode())
@@ -164,5 +181,7 @@ class BackfillStore:
                 self._heard_s = self._clock.monotonic()
             if isinstance(taken, Lease) and taken.state is LeaseState.RESERVED:
                 self.reserved = self.offset
+            if isinstance(taken, Lease) and taken.state is LeaseState.COPYING:
+                self._renewed[taken.lane] = record.offset
         if self._changed is not None:
             self._changed()

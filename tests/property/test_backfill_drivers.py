@@ -1,4 +1,4 @@
-"""Two drivers that begin at the same moment, whose writes fail and are not answered; invariant 5 of ``mm2py.spark.backfill``."""
+"""Two drivers that begin at the same moment, whose writes fail and are not answered; invariant 1 of ``mm2py.storage.job_claim``."""
 
 import asyncio
 import random
@@ -10,15 +10,17 @@ from hypothesis import given, settings, strategies
 
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import Job, JobState, LeaseState
-from mm2py.spark.backfill import BackfillDriver, BackfillRefusedError, Request
+from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
-from tests.unit.spark.test_backfill_driver import ONE, SETTING, TWO, Flow, part
+from tests.unit.spark.driver_fakes import Flow
+from tests.unit.spark.test_backfill_driver import ONE, SETTING, TWO, part
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 

@@ -13,8 +13,8 @@ import pytest
 
 from mm2py.client.permit import Permit
 from mm2py.errors import RetriableError
-from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, decode_backfill
-from mm2py.spark.lease import LEASE_S, LaneLease, LaneSupersededError
+from mm2py.mirror.backfills import LEASE_S, Job, JobState, Lease, LeaseState, decode_backfill
+from mm2py.spark.lease import LaneLease, LaneSupersededError
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition

@@ -25,6 +25,7 @@ from tests.integration.mirror_process import Flow, until
 from tests.integration.traffic import read
 
 __all__ = [
+    "MM2PY",
     "BackfillProcess",
     "Ended",
     "RestoreProcess",
@@ -33,6 +34,7 @@ __all__ = [
     "command_line",
     "drivers_of",
     "flow_name",
+    "spark_workers",
     "taken_over",
     "thaw",
 ]
@@ -166,8 +168,7 @@ class BackfillProcess:
 
     def workers(self) -> list[int]:
         """Return the Python processes that run lanes: children of Spark's daemon."""
-        daemons = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _words(pid)]
-        return [pid for pid in daemons if _parent(pid) in daemons]
+        return spark_workers(self._process.pid)
 
     def wait_copying(self, timeout_s: float = 400.0) -> None:
         """Wait until a worker has claimed partitions."""
@@ -295,6 +296,12 @@ def drivers_of(flow: Flow) -> list[int]:
         for pid in pids
         if "\0backfill\0" in _words(pid) and str(flow.file) in _words(pid).split("\0")
     ]
+
+
+def spark_workers(pid: int) -> list[int]:
+    """Return the Python processes below a driver that run tasks: children of Spark's daemon."""
+    daemons = [it for it in _below(pid) if "pyspark.daemon" in _words(it)]
+    return [it for it in daemons if _parent(it) in daemons]
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

@@ -68,7 +68,7 @@ def refusing(command: Callable[[], int]) -> Callable[[], int]:
     """Return a command whose refusals end with their own exit code and one line on standard error."""
 
     def run() -> int:
-        from mm2py.spark.backfill import BackfillRefusedError
+        from mm2py.storage.job_claim import BackfillRefusedError
         from mm2py_workers.output import say
 
         try:

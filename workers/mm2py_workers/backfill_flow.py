@@ -46,6 +46,7 @@ _QUIET: Final = {
     "refresh.topics.enabled": "false",
     "sync.topic.acls.enabled": "false",
     "sync.topic.configs.enabled": "false",
+    "flow.engine": "worker",
 }
 """The live flow's own jobs; here the connector only creates what is missing."""
 
@@ -66,7 +67,7 @@ class _Context:
 
 @final
 class BackfillSession:
-    """One flow with open connections; implements ``mm2py.spark.backfill.BackfillFlow``."""
+    """One flow with open connections; implements ``mm2py.spark.live_flow.BackfillFlow``."""
 
     def __init__(self, plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> None:
         self.plan, self._clock = plan, clock
@@ -87,7 +88,7 @@ class BackfillSession:
         await self._target.connect()
         connector = await source_connector(self.plan, self.connections.tables, self._clock)
         self._copies = connector is not None and enabled(connector)
-        self.connector = connector or self.plan.resolve(self.plan.connectors[SOURCE])
+        self.connector = connector or self._of_file()
         self._target_admin = await self._admin_cluster("target", self.name.target)
         return self
 
@@ -96,6 +97,14 @@ class BackfillSession:
             if cluster is not None:
                 await cluster.close()
         await self.connections.close()
+
+    async def current_connector(self) -> Mapping[str, str]:
+        """Return the config of the source connector as it is now."""
+        found = await source_connector(self.plan, self.connections.tables, self._clock)
+        return found or self._of_file()
+
+    def _of_file(self) -> Mapping[str, str]:
+        return self.plan.resolve(self.plan.connectors[SOURCE])
 
     # ---- what is there
 

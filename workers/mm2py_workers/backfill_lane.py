@@ -1,4 +1,4 @@
-"""What a Spark task of a backfill runs: one lane with real connections, in an event loop of its own.
+"""What a Spark task of a backfill or a stream runs: one lane with real connections, in an event loop of its own.
 
 Flow: lane as JSON -> ``run_backfill_lane`` -> ``LaneRun`` over one ``InProcessTaskHost`` -> counts as JSON. The data plane is that of
 a task host (``hosted_flow``); its permit is the lane's lease.
@@ -22,7 +22,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
-from mm2py.mirror.backfills import LeaseState, backfill_topic
+from mm2py.mirror.backfills import LeaseState, backfill_topic, lane_id
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
@@ -31,8 +31,8 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
 from mm2py.spark.archive_order import ARCHIVE, TaskArchive, archive_plugins
-from mm2py.spark.lanes import CopyProgress, LaneRun
-from mm2py.spark.lease import LaneLease, lane_id
+from mm2py.spark.lanes import CopyProgress, LaneRun, Term
+from mm2py.spark.lease import LaneLease
 from mm2py.spark.observed_stores import ObservedMaps, ObservedOffsets
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.ledger_store import LedgerStore
@@ -68,6 +68,7 @@ class BackfillLane:
     connector: Mapping[str, str]
     task: Mapping[str, str]
     partitions: Sequence[tuple[str, int]]
+    term: Term | None = None
     log_level: str = "WARNING"
 
     @property
@@ -85,7 +86,7 @@ _LANES: Final = TypeAdapter(BackfillLane)
 
 
 def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
-    """Run one lane to its end; the function of ``mm2py.spark.session.run_lanes``."""
+    """Run one lane to its end; what ``mm2py.spark.session.run_lanes`` and ``mm2py.spark.stream_query`` call."""
     spec = _LANES.validate_python(lane)
     logging.basicConfig(
         stream=sys.stderr,
@@ -122,6 +123,7 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
             clock=clock,
             # The flow would copy to the end of a topic whose beginning is not restored yet.
             given_up=LeaseState.RESERVED if spec.is_restore else LeaseState.RELEASED,
+            term=spec.term,
         )
         return {"lane": spec.lane, **asdict(await run.run())}
     finally:
@@ -207,7 +209,8 @@ class _TaskCopy:
         self._meter = FlowMeter(flow, clock)
         self._ledger: LedgerStore = self._tables.ledger(flow.source, factor, self._meter)
         self._task = TaskId(_SOURCE, FIRST_NUMBER + spec.lane)
-        self._bytes: dict[TopicPartition, int] = {}
+        self._copied: dict[TopicPartition, tuple[int, int]] = {}
+        self._lags: dict[TopicPartition, int] = {}
         self._failed: dict[TopicPartition, str] = {}
         self._meter.on_forget = self._forgotten
         self._host = InProcessTaskHost(
@@ -238,13 +241,11 @@ class _TaskCopy:
         self._ledger.start()
         for partition in ends:
             self._failed.pop(partition, None)
-        config = {
-            **self._config,
+        config = {**self._config, ASSIGNED_PARTITIONS: format_partitions(list(ends))}
+        if self._spec.term is None:
             # Where nothing is stored the history is what is wanted.
-            "source.consumer.auto.offset.reset": "earliest",
-            ASSIGNED_PARTITIONS: format_partitions(list(ends)),
-            END_OFFSETS: format_ends(ends),
-        }
+            config["source.consumer.auto.offset.reset"] = "earliest"
+            config[END_OFFSETS] = format_ends(ends)
         if self._spec.is_restore:
             archive = TaskArchive.parse(self._config[ARCHIVE])
             config[ARCHIVE] = archive._replace(ends=ends).to_text()
@@ -263,11 +264,15 @@ class _TaskCopy:
     def progress(self, partition: TopicPartition) -> CopyProgress:
         """Return how far a partition is."""
         meter = self._meter.partition(partition)
+        records, size_bytes = self._copied.get(partition, (0, 0))
+        lag = meter.lag_records
         return CopyProgress(
             position=self._seen_offsets.positions.get(partition, -1),
             target_start=self._seen_maps.target_starts.get(partition, -1),
             target_end=self._seen_maps.target_ends.get(partition, -1),
-            bytes=self._bytes.get(partition, 0) + meter.bytes,
+            records=records + meter.records,
+            bytes=size_bytes + meter.bytes,
+            lag=lag if lag >= 0 else self._lags.get(partition, -1),
             failed=meter.state == "FAILED" or partition in self._failed,
             cause=meter.cause or self._failed.get(partition, ""),
         )
@@ -288,6 +293,8 @@ class _TaskCopy:
     def _forgotten(self, meter: PartitionMeter) -> None:
         """Keep what a task's meters had when it ended."""
         source = meter.source
-        self._bytes[source] = self._bytes.get(source, 0) + meter.bytes
+        records, size_bytes = self._copied.get(source, (0, 0))
+        self._copied[source] = records + meter.records, size_bytes + meter.bytes
+        self._lags[source] = meter.lag_records
         if meter.state == "FAILED":
             self._failed[source] = meter.cause

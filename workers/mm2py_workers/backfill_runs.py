@@ -15,16 +15,12 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.mirror.backfill_report import without_driver
-from mm2py.mirror.backfills import Job, JobState, Wanted
+from mm2py.mirror.backfills import Job, JobState, Wanted, driver_id
 from mm2py.mirror.boundaries import parse_boundary
-from mm2py.spark.backfill import (
-    BackfillDriver,
-    BackfillRefusedError,
-    Request,
-    driver_id,
-)
+from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
 from mm2py.spark.survey import Survey
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_workers.backfill_commands import REFUSED
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_spark import SparkRun, new_id

@@ -17,6 +17,7 @@ from mm2py_workers.flow_changes import flow_app
 from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
 from mm2py_workers.output import DebugOption, Output, OutputOption, end_with, examples
+from mm2py_workers.stream_commands import show_stream
 from mm2py_workers.topic_command import show_topics
 
 __all__ = ["app", "main"]
@@ -341,6 +342,13 @@ def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> N
 app.add_typer(flow_app, name="flow")
 app.add_typer(group_app, name="group")
 app.add_typer(backfill_app, name="backfill")
+app.command(
+    "stream",
+    epilog=examples(
+        "mm2py stream mm2.properties --flow 'A->B'",
+        "mm2py stream mm2.properties --flow 'A->B' --master spark://host:7077",
+    ),
+)(show_stream)
 app.command(
     "lag",
     epilog=examples(

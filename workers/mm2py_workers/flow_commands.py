@@ -57,6 +57,7 @@ _FLOWS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("STATE", "state"),
     Column("ENABLED", lambda row: "no" if row.get("enabled") is False else "yes", wide=True),
+    Column("ENGINE", lambda row: str(row.get("engine") or "worker"), wide=True),
     Column("SINCE (UTC)", lambda row: _utc(row, "since_ms"), wide=True),
     Column.count("LAG", "lag_records"),
     Column.age("BEHIND", "lag_ms"),

@@ -16,7 +16,7 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
-from mm2py.mirror.backfills import backfill_topic
+from mm2py.mirror.backfills import backfill_topic, driver_id
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.group.connect_membership import ConnectMembership
@@ -26,10 +26,12 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.storage.job_claim import JobClaim
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.status_records import TopicUse
-from mm2py.types import TaskId
+from mm2py.types import TaskId, TopicPartition
 from mm2py_workers.cluster_probe import ClusterProbe
 from mm2py_workers.host_wiring import task_host
 from mm2py_workers.hosted_flow import HostedMaps, own_offsets
@@ -96,7 +98,25 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     )
     overrides = _overrides(plan, tables, clock)
 
+    backfills = BackfillStore(
+        tables.own_table(
+            backfill_topic(source),
+            "compact",
+            plan.worker.offset_storage_replication_factor,
+            transactional=True,
+        )
+    )
+    drivers = KafkaPrivilegedWriter(
+        cluster,
+        producer,
+        driver_id(str(plan.name)),
+        TopicPartition(backfill_topic(source), 0),
+        permit=permit,
+        clock=clock,
+    )
+
     async def close() -> None:
+        await drivers.close()
         await overrides.stop()
         await probe.close()
         await tables.close()
@@ -132,13 +152,9 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
         ),
         peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
         overrides=overrides,
-        backfills=BackfillStore(
-            tables.own_table(
-                backfill_topic(source),
-                "compact",
-                plan.worker.offset_storage_replication_factor,
-                transactional=True,
-            )
+        backfills=backfills,
+        stream_claim=JobClaim(
+            backfills, drivers, tables.fence_producers, name=str(plan.name), clock=clock
         ),
         resolve=plan.resolve,
         editor=OffsetEditor(

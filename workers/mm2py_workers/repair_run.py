@@ -12,8 +12,9 @@ from typing import cast, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.backfills import CopyAgain, Lease
-from mm2py.spark.backfill import BackfillRefusedError, Request
+from mm2py.spark.backfill import Request
 from mm2py.spark.repair_advice import Repair
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of

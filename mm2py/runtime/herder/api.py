@@ -36,6 +36,7 @@ __all__ = [
     "Overrides",
     "PeerClient",
     "PutResult",
+    "TakesBack",
     "Validator",
     "WorkState",
 ]
@@ -179,8 +180,20 @@ class Backfills(Protocol):
         """Return what this flow must not copy."""
         ...
 
+    def in_backfill(self) -> Collection[TopicPartition]:
+        """Return which of it a backfill copies, and no stream."""
+        ...
+
     async def notice(self, worker: str, offset: int) -> None:
         """Write that a worker copies nothing that was reserved below ``offset``."""
+        ...
+
+
+class TakesBack(Protocol):
+    """Ends a stream from a worker (``mm2py.storage.job_claim``)."""
+
+    async def take_back(self, cause: str) -> None:
+        """Let the flow's workers copy what a stream whose driver is gone has kept from them."""
         ...
 
 
@@ -232,8 +245,8 @@ class HerderParts:
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides`` and ``backfills``
-    are None on an ordinary worker.
+    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides``, ``backfills`` and
+    ``stream_claim`` are None on an ordinary worker.
     """
 
     node: HerderNode
@@ -249,6 +262,7 @@ class HerderParts:
     peers: PeerClient
     overrides: Overrides | None
     backfills: BackfillStore | None = None
+    stream_claim: TakesBack | None = None
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     editor: OffsetEditing
     meter: FlowMeter

@@ -352,7 +352,7 @@ class AssignedWork:
 
     def _kept_out(self) -> Collection[TopicPartition]:
         backfills = self._parts.backfills
-        return () if backfills is None else backfills.kept_out()
+        return () if backfills is None else backfills.in_backfill()
 
     def _rates(self) -> Mapping[TopicPartition, float]:
         seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions

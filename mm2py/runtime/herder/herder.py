@@ -193,7 +193,7 @@ class Herder:
     def node_snapshot(self) -> NodeSnapshot:
         """Return lag and rates of the partitions that this node copies, and what connectors report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
-        return replace(snapshot, problems=self._life.work.reported())
+        return replace(snapshot, problems=self._life.reported())
 
     def member_urls(self) -> tuple[str, ...]:
         """Return where all members listen; leader only."""

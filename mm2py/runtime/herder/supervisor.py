@@ -7,7 +7,7 @@ or topic at the very first start ends the herder: it is refused as any other wro
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, final
 
@@ -22,6 +22,7 @@ from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.patience import attempt
 from mm2py.runtime.herder.queue import HerderQueue
+from mm2py.runtime.herder.stream_watch import StreamWatch
 from mm2py.runtime.herder.task_publication import TaskPublication
 
 __all__ = ["Supervisor"]
@@ -62,6 +63,13 @@ class Supervisor:
                 parts.backfills, self.work.keep_out, parts.node.worker_id, clock=clock
             )
         )
+        self._streams = (
+            None
+            if parts.backfills is None or parts.stream_claim is None
+            else StreamWatch(
+                parts.backfills, parts.config.snapshot, parts.stream_claim, clock=clock
+            )
+        )
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
         self._failures = 0
@@ -98,7 +106,13 @@ class Supervisor:
         """What is wrong on this node now, one line each."""
         if self.failure is not None:
             return (str(self.failure),)
-        return (*self.work.problems(), *self.loop.duties.problems())
+        streams = () if self._streams is None else self._streams.problems().values()
+        return (*self.work.problems(), *streams, *self.loop.duties.problems())
+
+    def reported(self) -> Mapping[str, str]:
+        """What keeps work from being done that runs, with the cause."""
+        streams = {} if self._streams is None else self._streams.problems()
+        return {**self.work.reported(), **streams}
 
     # ---- one life
 
@@ -147,6 +161,8 @@ class Supervisor:
             self._overrides_changed()
         if self._watch is not None:
             await self._watch.open()
+        if self._streams is not None:
+            self._streams.open()
         self._queue.open()
         loop.enter()
         return True
@@ -215,6 +231,8 @@ class Supervisor:
             self._queue.close(HerderFailedError(self.failure))
         if self._watch is not None:
             await self._watch.close()
+        if self._streams is not None:
+            await self._streams.close()
         await self._steps(
             ("stopping the work", loop.stop_work),
             ("leaving the group", parts.membership.leave),

@@ -33,9 +33,9 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
             driver="w/78/c3",
         ),
         b"job",
-        b'\x01{"archive":"","beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","lanes":4,"run":2,"settings":[{"before":"604800000",'
+        b'\x01{"archive":"","beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","kind":"BACKFILL","lanes":4,"run":2,"settings":[{"before":"604800000",'
         b'"during":"-1","name":"retention.ms","topic":"A.orders"}],"start":"earliest","started_ms":1700000000000,'
-        b'"state":"RUNNING","topics":"orders.*"}',
+        b'"state":"RUNNING","topics":"orders.*","turn":0}',
     ),
     (
         Lease(
@@ -54,8 +54,8 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
             bytes=19_000,
         ),
         b"lease:orders:3",
-        b'\x01{"again":null,"attempt":"w/77","bytes":19000,"cause":"","end":500,"job":"20261122-a1","lane":1,"partition":3,"position":200,"run":2,'
-        b'"start":10,"state":"COPYING","target_end":190,"target_start":0,"topic":"orders"}',
+        b'\x01{"again":null,"attempt":"w/77","bytes":19000,"cause":"","end":500,"job":"20261122-a1","lag":-1,"lane":1,"partition":3,"position":200,'
+        b'"run":2,"start":10,"state":"COPYING","target_end":190,"target_start":0,"topic":"orders"}',
     ),
     (
         Wish(job="20261122-a1", wanted=Wanted.PAUSE),

@@ -325,7 +325,10 @@ def test_a_flow_shows_its_backfill_and_is_not_deleted_under_it(rig: Rig) -> None
     assert "backfill j is RUNNING" in rig.ask("GET", "/flows/A->B").json["notes"][0]
     refused = rig.ask("DELETE", "/flows/A->B")
     assert refused.status == 409
-    assert refused.json["message"] == "backfill j is RUNNING: cancel it first"
+    assert (
+        refused.json["message"]
+        == "backfill j is RUNNING: cancel a backfill first, end a stream with SIGTERM"
+    )
     assert rig.ask("GET", "/flows/A->B").status == 200
 
 

@@ -30,6 +30,9 @@ class FakeBackfills:
     def kept_out(self) -> Collection[TopicPartition]:
         return self.partitions
 
+    def in_backfill(self) -> Collection[TopicPartition]:
+        return self.partitions
+
     async def notice(self, worker: str, offset: int) -> None:
         if self.failures:
             self.failures -= 1

@@ -1,17 +1,17 @@
 """The driver over a topic in memory; the names are the invariants of ``mm2py.spark.backfill``."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import pytest
 
-from mm2py.client.connect.admin import ConfigOp
-from mm2py.errors import FatalError, ServerError
+from mm2py.errors import FatalError
 from mm2py.mirror.backfill_report import report, without_driver
 from mm2py.mirror.backfills import (
+    LEASE_S,
     CopyAgain,
     Job,
     JobState,
@@ -21,97 +21,21 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
-from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
-from mm2py.protocol.groups import DescribedGroup, GroupMember
-from mm2py.spark.backfill import (
-    LET_GO_S,
-    BackfillDriver,
-    BackfillRefusedError,
-    DriverSupersededError,
-    Request,
-)
-from mm2py.spark.lease import LEASE_S
+from mm2py.spark.backfill import BackfillDriver, Request
+from mm2py.spark.live_flow import LET_GO_S
 from mm2py.spark.plan import PartitionPlan, Plan
-from mm2py.spark.survey import Known
 from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
+from tests.unit.spark.driver_fakes import Flow, TopicWriter
 
 T = TypeVar("T")
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 COPY_OF_ONE = TopicPartition("A.t", 0)
 SETTING = SettingChange("A.t", "retention.ms", "1000", "-1")
-
-
-class TopicWriter:
-    """A ``PrivilegedWriter`` straight into the topic."""
-
-    def __init__(self, topic: MemoryTopic) -> None:
-        self._topic = topic
-        self.claimed = False
-
-    async def claim(self) -> None:
-        self.claimed = True
-
-    async def write(self, entries: Sequence[Entry]) -> None:
-        for key, value in entries:
-            self._topic.append(key, value)
-
-    async def close(self) -> None:
-        self.claimed = False
-
-
-class Flow:
-    def __init__(self) -> None:
-        self.members: list[str] = []
-        self.protocol = "mm2py-sessioned"
-        self.positions: dict[TopicPartition, int] = {}
-        self.set: dict[TopicPartition, int] = {}
-        self.ends: dict[TopicPartition, int] = {}
-        self.deleted: dict[TopicPartition, int] = {}
-        self.refuses_deletion: Exception | None = None
-        self.cuts: dict[TopicPartition, tuple[int, int]] = {}
-        self.fenced: list[str] = []
-        self.altered: list[tuple[str, str, str | None]] = []
-
-    async def group(self) -> DescribedGroup:
-        members = tuple(
-            GroupMember(
-                name, None, name, "h", encode_metadata(WorkerMetadata(0, f"http://{name}/", 0)), b""
-            )
-            for name in self.members
-        )
-        return DescribedGroup("A-mm2", 0, "", "Stable", "connect", self.protocol, members)
-
-    async def known(self, partitions: Collection[TopicPartition]) -> Known:
-        return Known({it: self.positions[it] for it in partitions if it in self.positions}, {})
-
-    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        self.set |= positions
-        self.positions |= positions
-
-    async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {it: self.ends[it] for it in copies}
-
-    async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
-        if self.refuses_deletion is not None:
-            raise self.refuses_deletion
-        self.deleted |= ends
-
-    async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        self.cuts |= places
-
-    async def fence(self, transactional_ids: Sequence[str]) -> None:
-        self.fenced += transactional_ids
-
-    async def alter_topic_configs(
-        self, changes: Mapping[str, Sequence[ConfigOp]]
-    ) -> Mapping[str, ServerError | None]:
-        self.altered += [(it.op, it.name, it.value) for ops in changes.values() for it in ops]
-        return dict.fromkeys(changes)
 
 
 class Stage:

@@ -9,7 +9,7 @@ import pytest
 from mm2py.errors import FatalError, PartitionError
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.spark.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun
+from mm2py.spark.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
 from mm2py.spark.lease import RENEW_S, LaneSupersededError
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
@@ -84,10 +84,12 @@ class Topic:
 
 
 class Stage:
-    def __init__(self, *partitions: TopicPartition) -> None:
+    def __init__(self, *partitions: TopicPartition, term: Term | None = None) -> None:
         self.clock, self.topic = FakeClock(), Topic()
         self.leases, self.copy = Leases(*partitions), Copy()
-        run = LaneRun(partitions, self.leases, self.copy, self.topic, run=1, clock=self.clock)
+        run = LaneRun(
+            partitions, self.leases, self.copy, self.topic, run=1, clock=self.clock, term=term
+        )
         self.task: asyncio.Task[LaneResult] = asyncio.create_task(run.run())
 
     async def pass_s(self, seconds: float) -> None:
@@ -198,3 +200,46 @@ async def test_a_task_that_fails_again_and_again_fails_the_lane() -> None:
     with pytest.raises(FatalError, match="failed 5 times, the last cause: no way"):
         await stage.task
     assert stage.copy.stopped
+
+
+def test_a_lane_that_starts_late_copies_for_a_part_of_its_term() -> None:
+    term = Term(turn=1, seconds=30, until_ms=40_000)
+    assert term.left_s(10_000) == 30
+    assert term.left_s(0) == 30  # a clock that is behind
+    assert term.left_s(25_000) == 15
+    assert term.left_s(99_000) == 10
+
+
+async def test_a_lane_with_a_term_keeps_every_partition_reserved_and_ends_by_time() -> None:
+    stage = Stage(ONE, TWO, term=Term(turn=0, seconds=20, until_ms=FakeClock().now_ms() + 20_000))
+    stage.copy.at[ONE] = CopyProgress(position=4, records=4, bytes=40, lag=6)
+    stage.copy.at[TWO] = CopyProgress(position=3, failed=True, cause="too large")
+    await stage.pass_s(15)
+    assert not stage.task.done()  # one partition that failed does not end it
+    await stage.pass_s(6)
+    ended = await stage.task
+    assert (ended.handed_over, ended.released, ended.left) == (0, 0, 2)
+    assert [(it.start, it.end, it.records, it.lag, it.cause) for it in ended.parts] == [
+        (0, 4, 4, 6, ""),
+        (0, 3, 0, -1, "too large"),
+    ]
+    assert {it.state for it in stage.leases.released} == {LeaseState.RESERVED}
+
+
+@pytest.mark.parametrize("what", ["turn", "bytes"])
+async def test_a_term_ends_early_when_partitions_are_dealt_anew_or_its_bytes_are_copied(
+    what: str,
+) -> None:
+    term = Term(turn=0, seconds=60, until_ms=FakeClock().now_ms() + 60_000, bytes=100)
+    stage = Stage(ONE, term=term)
+    stage.copy.at[ONE] = CopyProgress(position=4, bytes=99)
+    await stage.pass_s(5)
+    assert not stage.task.done()
+    if what == "turn":
+        assert stage.topic.job is not None
+        stage.topic.job = replace(stage.topic.job, turn=1)
+    else:
+        stage.copy.at[ONE] = CopyProgress(position=5, bytes=100)
+    await stage.pass_s(1)
+    assert (await stage.task).left == 1
+    assert len(stage.copy.stopped) == 1

@@ -1,0 +1,175 @@
+"""Whether Spark copies a flow whose ``flow.engine`` is spark, and the way back to its workers.
+
+Flow: config of the source connector, records of the backfill topic -> every ``LOOK_S`` -> ``problems`` of this node; a stream of a
+flow that is paused is asked to pause, one whose engine is worker to end, and where its driver is gone it is ended from here.
+
+Invariants, tests of the same names:
+
+1. A flow whose engine is spark is shown with a problem unless a driver lives and every partition is copied by a lane that renews.
+2. A stream is recalled only after the engine was worker for ``SURE_S``, and ended from here only when its driver is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.errors import Mm2pyError
+from mm2py.mirror.backfills import ALIVE_S, Job, JobKind, Lease, LeaseState, Wanted, Wish
+from mm2py.runtime.herder.api import TakesBack
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.config_state import ConfigSnapshot
+from mm2py.types import TargetState, TopicPartition
+
+__all__ = ["StreamWatch"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+
+SURE_S: Final = 5.0
+"""A worker that starts with a changed file reads the former config first."""
+
+IDLE_S: Final = 60.0
+"""How long a partition may be copied by no lane: terms end, Spark tries again."""
+
+_ENGINE: Final = "flow.engine"
+_TAKEN_BACK: Final = "flow.engine is worker and the stream was gone"
+
+
+class _Steadily:
+    """Since when a value is the same."""
+
+    def __init__(self, value: Hashable, now_s: float) -> None:
+        self._value, self._since_s = value, now_s
+
+    def for_s(self, value: Hashable, now_s: float) -> float:
+        """Return for how long it has been so."""
+        if value != self._value:
+            self._value, self._since_s = value, now_s
+        return now_s - self._since_s
+
+
+@final
+class StreamWatch:
+    """Follows the stream of one flow on one worker.
+
+    Args:
+        backfills: the topic; its owner starts and stops it.
+        config: of the flow's connectors, as this worker has read it.
+        claim: ends a stream whose driver is gone.
+    """
+
+    def __init__(
+        self,
+        backfills: BackfillStore,
+        config: Callable[[], ConfigSnapshot],
+        claim: TakesBack,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._backfills, self._config, self._claim = backfills, config, claim
+        self._clock = clock
+        self._wanted = _Steadily(None, 0.0)
+        self._driver = _Steadily(None, 0.0)
+        self._lanes: dict[TopicPartition, _Steadily] = {}
+        self._problems: Mapping[str, str] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    def problems(self) -> Mapping[str, str]:
+        """Return what keeps the flow from being copied by Spark, by what is concerned."""
+        return self._problems
+
+    def open(self) -> None:
+        """Begin to look; the topic was read to its end."""
+        self._running = asyncio.create_task(self._run(), name="stream watch")
+
+    async def close(self) -> None:
+        """Look no more; safe twice."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except Mm2pyError as error:
+                log.warning("a stream cannot be recalled now cause=%s", error)
+            await self._clock.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        job, now_s = self._backfills.job, self._clock.monotonic()
+        stream = None if job is None or job.kind is not JobKind.STREAM else job
+        wanted = _wanted(self._config())
+        sure = self._wanted.for_s(wanted, now_s) >= SURE_S
+        beat = None if stream is None else (stream.id, stream.run, stream.beat)
+        gone = self._driver.for_s(beat, now_s) >= ALIVE_S
+        idle = self._idle(now_s)
+        if wanted is None or wanted is Wanted.CANCEL:
+            self._problems = {}
+        elif stream is None or gone or not stream.state.is_copied:
+            self._problems = _nothing_copied(stream)
+        else:
+            self._problems = _stuck(stream, idle, self._backfills.kept_out().values())
+        if wanted is not None and sure and stream is not None and not stream.state.is_over:
+            await self._ask(stream, wanted, gone=gone)
+
+    async def _ask(self, stream: Job, wanted: Wanted, *, gone: bool) -> None:
+        if gone and wanted is Wanted.CANCEL:
+            log.warning(
+                "a stream whose driver is gone is ended, workers take over job=%s", stream.id
+            )
+            await self._claim.take_back(_TAKEN_BACK)
+        elif self._backfills.wanted is not wanted:
+            log.info("stream is asked wanted=%s job=%s", wanted.value, stream.id)
+            await self._backfills.post([Wish(job=stream.id, wanted=wanted)])
+
+    def _idle(self, now_s: float) -> Collection[TopicPartition]:
+        """Return partitions of the stream that no lane copies."""
+        leases = self._backfills.kept_out()
+        for gone in self._lanes.keys() - leases.keys():
+            del self._lanes[gone]
+        idle: list[TopicPartition] = []
+        for tp, lease in leases.items():
+            copying = lease.state is LeaseState.COPYING
+            shown = self._backfills.renewed(lease.lane) if copying else None
+            lane = self._lanes.setdefault(tp, _Steadily(shown, now_s))
+            if lane.for_s(shown, now_s) >= IDLE_S:
+                idle.append(tp)
+        return idle
+
+
+def _wanted(snapshot: ConfigSnapshot) -> Wanted | None:
+    """Return what a stream of the flow is to do by its config, None where nothing is to be copied, or that is not known."""
+    for name, config in snapshot.connectors.items():
+        if canonical_class(config.get("connector.class") or "") != MIRROR_SOURCE_CONNECTOR:
+            continue
+        if not parse_boolean_leniently(config.get("enabled"), absent=True):
+            return None
+        if (config.get(_ENGINE) or "worker") != "spark":
+            return Wanted.CANCEL
+        return Wanted.RUN if snapshot.target(name) is TargetState.STARTED else Wanted.PAUSE
+    return None
+
+
+def _nothing_copied(stream: Job | None) -> Mapping[str, str]:
+    last = "" if stream is None or not stream.cause else f" (the last one: {stream.cause})"
+    return {
+        _ENGINE: f"flow.engine is spark and no mm2py stream runs, nothing is copied{last}: start it, or set flow.engine = worker"
+    }
+
+
+def _stuck(
+    stream: Job, idle: Collection[TopicPartition], leases: Iterable[Lease]
+) -> Mapping[str, str]:
+    problems = {f"stream: {it.source}": it.cause for it in leases if it.cause}
+    for tp in idle:
+        problems.setdefault(f"stream: {tp}", f"no lane has copied it for {IDLE_S:.0f} s")
+    if stream.cause:
+        problems["stream"] = f"the last query failed, another one is tried: {stream.cause}"
+    return problems

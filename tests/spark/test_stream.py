@@ -1,0 +1,136 @@
+"""``mm2py stream`` on real brokers under load: killed, moved to and from a worker, never a record lost or doubled."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.flow_questions import Asked, path_of
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.traffic import Load, Sent, assert_equal, copied, wait_for_copy, write
+from tests.spark.backfill_process import MM2PY, flow_name, spark_workers
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
+
+ON_SPARK = {
+    "{source}->{target}.flow.engine": "spark",
+    "refresh.topics.interval.seconds": "2",
+}
+
+
+def stream_of(flow: Flow, *options: str, name: str = "stream") -> Mirror:
+    """Start ``mm2py stream``."""
+    arguments = ("--flow", flow_name(flow), "--master", "local[2]", "-o", "json", *options)
+    return Mirror(flow.file, *arguments, name=name, program=(MM2PY, "stream"))
+
+
+def wait_copying(stream: Mirror, flow: Flow, topic: str, more: int = 1_000) -> None:
+    """Wait until records arrive."""
+    before = copied(flow, topic)
+    until(lambda: copied(flow, topic) >= before + more, 300, "records", alive=stream)
+
+
+def report_of(stream: Mirror) -> dict[str, object]:
+    """Return what a stream printed at its end."""
+    log = stream.log()
+    found = json.JSONDecoder().raw_decode(log, log.index("\n{") + 1)[0]
+    return dict(found)
+
+
+@pytest.fixture
+def orders(region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str]) -> str:
+    topic = unique("orders")
+    create_topic(region_a, topic, 3, config={})
+    write(region_a, topic, [Sent(i % 3, b"%d" % i) for i in range(3_000)])
+    return topic
+
+
+def test_killed_workers_and_drivers_lose_and_double_nothing(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    orders: str,
+    create_topic: CreateTopic,
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, f"{orders}.*", ON_SPARK)
+    checkpoint = tmp_path / "checkpoint"
+    options = ("--checkpoint", str(checkpoint), "--term", "8")
+    late = f"{orders}-late"
+    with Load(region_a, orders, 3, rate=800) as load:
+        with stream_of(flow, *options, name="first") as stream:
+            wait_copying(stream, flow, orders, 4_000)
+            second = stream_of(flow, name="refused")
+            assert second.wait(120) == 3, second.tail()
+            assert "mm2py stream copies" in second.log()
+            os.kill(spark_workers(stream.pid)[0], signal.SIGKILL)
+            create_topic(region_a, late, 2, config={})
+            write(region_a, late, [Sent(i % 2, b"%d" % i) for i in range(2_000)])
+            until(lambda: copied(flow, late) == 2_000, 120, "the late topic", alive=stream)
+            wait_copying(stream, flow, orders, 3_000)
+            # Of the driver alone: its workers notice it later.
+            os.kill(stream.pid, signal.SIGKILL)
+            stream.wait(30)
+        shutil.rmtree(checkpoint)
+        with stream_of(flow, *options, name="again") as stream:
+            wait_copying(stream, flow, orders, 4_000)
+            load.stop()
+            for topic in (orders, late):
+                assert_equal(*wait_for_copy(stream, flow, topic, timeout_s=120))
+            assert stream.stop() == 0, stream.tail()
+            report = report_of(stream)
+            assert report["state"] == "ENDED"
+            assert int(str(report["records"])) >= 4_000
+
+
+def test_a_flow_moves_between_worker_and_stream_without_a_gap(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    orders: str,
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, orders)
+    with Load(region_a, orders, 3, rate=800) as load, Mirror(flow.file) as mirror:
+        asked = Asked(mirror)
+        mirror.wait_ready()
+        refused = stream_of(flow, name="refused")
+        assert refused.wait(60) == 3, refused.tail()
+        assert f"set {flow_name(flow)}.flow.engine = spark" in refused.log()
+
+        asked.done("PATCH", path_of(flow), {"config": {"flow.engine": "spark"}})
+        until(
+            lambda: "no mm2py stream" in str(asked.done("GET", path_of(flow))["errors"]),
+            60,
+            "the worker to report that nothing copies",
+            alive=mirror,
+        )
+        with stream_of(flow, "--term", "8") as stream:
+            wait_copying(stream, flow, orders, 6_000)
+            until(
+                lambda: asked.done("GET", path_of(flow))["state"] == "RUNNING",
+                60,
+                lambda: f"a flow in order: {asked.done('GET', path_of(flow))}",
+                alive=mirror,
+            )
+            assert asked.done("GET", path_of(flow))["engine"] == "spark"
+            asked.done("PATCH", path_of(flow), {"config": {"flow.engine": "worker"}})
+            assert stream.wait(60) == 3, stream.tail()
+        before = copied(flow, orders)
+        until(lambda: copied(flow, orders) > before + 2_000, 90, "the worker", alive=mirror)
+
+        asked.done("PATCH", path_of(flow), {"config": {"flow.engine": "spark"}})
+        with stream_of(flow, "--term", "8", name="second") as stream:
+            wait_copying(stream, flow, orders, 3_000)
+            stream.kill()
+        # Its driver is gone and gives nothing back: the worker does.
+        asked.done("PATCH", path_of(flow), {"config": {"flow.engine": "worker"}})
+        before = copied(flow, orders)
+        until(lambda: copied(flow, orders) > before + 2_000, 120, "the worker", alive=mirror)
+        load.stop()
+        assert_equal(*wait_for_copy(mirror, flow, orders))
+        assert not mirror.lines("Traceback")

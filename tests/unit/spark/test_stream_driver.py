@@ -1,0 +1,229 @@
+"""The driver of a stream over a topic in memory; the names are the invariants of ``mm2py.spark.stream`` and the claim's."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from mm2py.mirror.backfills import (
+    LEASE_S,
+    NO_END,
+    Job,
+    JobKind,
+    JobState,
+    Lease,
+    LeaseState,
+    Wanted,
+    Wish,
+)
+from mm2py.spark.live_flow import LET_GO_S
+from mm2py.spark.stream import StreamDriver, StreamPartitions, deal_term
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.testing.clock import FakeClock
+from mm2py.types import TopicPartition
+from tests.unit.spark.driver_fakes import Flow, TopicWriter
+
+T = TypeVar("T")
+ONE, TWO, THREE = (TopicPartition("t", number) for number in range(3))
+BOTH = StreamPartitions(frozenset({ONE, TWO}))
+
+
+class Stage:
+    def __init__(self, topic: MemoryTopic | None = None) -> None:
+        self.topic = topic or MemoryTopic("backfill")
+        self.clock, self.flow = FakeClock(), Flow()
+        self.store = BackfillStore(MemoryTable(self.topic))
+        self.claim = JobClaim(
+            self.store, TopicWriter(self.topic), self.flow.fence, name="A->B", clock=self.clock
+        )
+        self.driver = StreamDriver(self.claim, self.store, self.flow, name="A->B", clock=self.clock)
+
+    async def begin(self, partitions: StreamPartitions = BOTH, job: str = "s") -> None:
+        await self.store.start()
+        await self.passing(self.driver.begin(partitions, 2, job=job))
+
+    async def passing(self, work: Coroutine[None, None, T]) -> T:
+        task = asyncio.ensure_future(work)
+        for _ in range(600):
+            if task.done():
+                break
+            await self.clock.advance(0.3)
+        return await task
+
+    def job(self) -> Job:
+        job = self.store.job
+        assert job is not None
+        return job
+
+    async def copies(self, partition: TopicPartition) -> None:
+        """Act as a lane."""
+        lease = self.store.leases[partition]
+        await self.store.post([replace(lease, state=LeaseState.COPYING, attempt="a")])
+
+
+def test_lanes_share_what_waits_and_what_came() -> None:
+    def lease(partition: TopicPartition, position: int, size: int = 0) -> Lease:
+        return Lease(
+            topic=partition.topic,
+            partition=partition.partition,
+            job="s",
+            run=1,
+            state=LeaseState.RESERVED,
+            start=0,
+            end=NO_END,
+            position=position,
+            bytes=size,
+        )
+
+    leases = {ONE: lease(ONE, 0), TWO: lease(TWO, 0), THREE: lease(THREE, 0)}
+    ends = {ONE: 100_000_000, TWO: 10, THREE: 10}
+    assert deal_term(leases, ends, 2, 1) == [[ONE], [TWO, THREE]]
+    assert deal_term(leases, {TWO: 10}, 2, 1) == [[TWO]]  # the others are gone
+    assert deal_term({}, {}, 2, 1) == []
+
+
+async def test_a_partition_is_dealt_only_after_every_worker_has_confirmed() -> None:
+    stage = Stage()
+    stage.flow.members = ["w1:1"]
+    stage.flow.positions = {ONE: 7}
+    await stage.store.start()
+    begin = asyncio.ensure_future(stage.driver.begin(BOTH, 2, job="s"))
+    for _ in range(30):
+        await stage.clock.advance(0.3)
+    assert not begin.done()
+    assert set(stage.store.kept_out()) == {ONE, TWO}
+    assert deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 2, 1) == []
+    await stage.store.notice("w1:1", stage.store.offset)
+    for _ in range(3):
+        await stage.clock.advance(0.3)
+    await begin
+    assert [set(it) for it in deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 1, 1)] == [
+        {ONE, TWO}
+    ]
+    assert stage.store.leases[ONE].position == 7
+    assert stage.flow.set == {}  # auto.offset.reset decides
+    await stage.driver.close()
+
+
+async def test_workers_that_do_not_let_go_keep_their_partitions() -> None:
+    stage = Stage()
+    stage.flow.members = ["w1:1"]
+    with pytest.raises(BackfillRefusedError, match=r"within .* w1:1"):
+        await stage.begin()
+    assert stage.clock.monotonic() >= LET_GO_S
+    await stage.store.refresh()
+    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+
+
+async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_out() -> None:
+    first = Stage()
+    await first.begin()
+    await first.copies(ONE)
+    await first.driver.close()
+    second = Stage(first.topic)
+    began = second.clock.monotonic()
+    await second.store.start()
+    taking = asyncio.ensure_future(second.driver.begin(BOTH, 2, job="other"))
+    while not second.flow.fenced:
+        await second.clock.advance(0.3)
+    # The record that refuses former attempts is there before they are fenced.
+    assert (second.job().id, second.job().run) == ("s", 2)
+    assert second.store.leases[ONE].state is LeaseState.COPYING
+    for _ in range(200):
+        if taking.done():
+            break
+        await second.clock.advance(0.3)
+    await taking
+    assert second.clock.monotonic() - began >= LEASE_S
+    assert {it.state for it in second.store.leases.values()} == {LeaseState.RESERVED}
+    assert {it.run for it in second.store.leases.values()} == {2}
+    await second.driver.close()
+
+
+async def test_a_second_stream_and_a_backfill_are_refused_beside_a_living_one() -> None:
+    first = Stage()
+    await first.begin()
+    second = Stage(first.topic)
+    await second.store.start()
+    asking = asyncio.ensure_future(second.claim.claim(JobKind.STREAM))
+    for _ in range(20):
+        await first.clock.advance(1.0)
+        await second.clock.advance(1.0)
+    with pytest.raises(BackfillRefusedError, match="mm2py stream copies A->B already"):
+        await asking
+    await first.driver.close()
+    with pytest.raises(BackfillRefusedError, match="was not ended in order"):
+        await second.passing(second.claim.claim(JobKind.BACKFILL))
+
+
+async def test_a_partition_that_is_given_back_is_copied_by_no_lane() -> None:
+    stage = Stage()
+    await stage.begin()
+    await stage.copies(ONE)
+    await stage.driver.end_term()
+    await stage.store.refresh()
+    assert not stage.job().state.is_copied  # a lane that claims now is refused
+    assert set(stage.store.kept_out()) == {ONE, TWO}
+    began = stage.clock.monotonic()
+    await stage.passing(stage.driver.end())  # the lane did not end
+    assert stage.clock.monotonic() - began >= LEASE_S
+    assert stage.flow.fenced[-2:] == ["mm2py-backfill-A->B-0", "mm2py-backfill-A->B-1"]
+    await stage.store.refresh()
+    assert dict(stage.store.kept_out()) == {}
+    assert stage.job().state is JobState.DONE
+
+
+async def test_partitions_that_come_later_begin_at_their_first_record_and_let_lanes_be_dealt_anew() -> (
+    None
+):
+    stage = Stage()
+    await stage.begin()
+    turn = stage.job().turn
+    later = StreamPartitions(frozenset({ONE, THREE}), frozenset({ONE, THREE}))
+    stage.flow.positions = {ONE: 5}
+    await stage.passing(stage.driver.follow(later))
+    await stage.store.refresh()
+    assert stage.job().turn == turn + 1
+    assert stage.flow.set == {THREE: 0}
+    assert set(stage.store.kept_out()) == {ONE, THREE}
+    assert stage.store.leases[TWO].state is LeaseState.RELEASED
+    await stage.driver.close()
+
+
+async def test_a_stream_whose_driver_is_gone_is_taken_back_by_a_worker() -> None:
+    dead = Stage()
+    await dead.begin()
+    await dead.copies(TWO)
+    await dead.driver.close()
+    worker = Stage(dead.topic)
+    await worker.store.start()
+    began = worker.clock.monotonic()
+    await worker.passing(worker.claim.take_back("gone"))
+    assert worker.clock.monotonic() - began >= LEASE_S
+    await worker.store.refresh()
+    assert (worker.job().state, worker.job().run) == (JobState.DONE, 2)
+    assert dict(worker.store.kept_out()) == {}
+    # The driver was only frozen: it notices at its next record.
+    dead.claim.job = replace(dead.driver.job, run=1)
+    writer = TopicWriter(dead.topic)
+    late = JobClaim(dead.store, writer, dead.flow.fence, name="A->B", clock=dead.clock)
+    late.job = replace(worker.job(), run=1)
+    with pytest.raises(BackfillRefusedError, match="another driver has taken"):
+        await late.write([replace(late.job, beat=9)])
+    await worker.claim.take_back("gone")  # nothing is left
+
+
+async def test_a_stream_that_is_asked_to_end_says_so() -> None:
+    stage = Stage()
+    await stage.begin()
+    recalled = asyncio.ensure_future(stage.driver.wait_recalled())
+    await stage.clock.advance(1)
+    assert not recalled.done()
+    await stage.store.post([Wish(job="s", wanted=Wanted.CANCEL)])
+    await stage.passing(asyncio.wait_for(recalled, None))
+    assert "worker again" in recalled.result()
+    await stage.driver.close()

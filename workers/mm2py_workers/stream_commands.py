@@ -1,0 +1,51 @@
+"""``mm2py stream FILE --flow A->B``: the records of a flow copied by Spark until SIGTERM.
+
+Exit codes: 0 ended in order, 1 failed, 2 usage, 3 refused: the flow's engine is not spark, or something else copies it.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py_workers.backfill_commands import FileArgument, FlowOption, MasterOption, refusing
+from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with
+
+__all__ = ["show_stream"]
+
+TERM_S: Final = 30.0
+TERM_BYTES: Final = 2 << 30
+
+
+def show_stream(
+    file: FileArgument,
+    flow: FlowOption,
+    checkpoint: Annotated[
+        str,
+        typer.Option(help="folder of Spark's checkpoint; where it is lost, nothing else is"),
+    ] = "",
+    master: MasterOption = "",
+    term: Annotated[
+        float,
+        typer.Option("--term", min=1, help="seconds that lanes copy until they are dealt anew"),
+    ] = TERM_S,
+    max_bytes: Annotated[
+        int,
+        typer.Option("--max-bytes-per-trigger", min=0, help="of one term; 0: no limit"),
+    ] = TERM_BYTES,
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine = spark)."""
+
+    def command() -> int:
+        from mm2py_workers.stream_runs import StreamOrder, run_stream
+
+        mask = SecretMask()
+        configure_logging(sys.stderr, mask, debug=debug)
+        order = StreamOrder(Path(file), flow, master, checkpoint, term, max_bytes)
+        return run_stream(order, Printer(output), mask)
+
+    end_with(refusing(command), debug=debug)
