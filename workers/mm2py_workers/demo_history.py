@@ -32,7 +32,8 @@ def main() -> int:
     options = parser.parse_args()
     servers, topic = cast("str", options.bootstrap), cast("str", options.topic)
     new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
-    created = AdminClient({"bootstrap.servers": servers}).create_topics([new])
+    admin = AdminClient({"bootstrap.servers": servers})  # ends its requests with itself
+    created = admin.create_topics([new])
     with contextlib.suppress(KafkaException):  # it is there already
         cast("Future[None]", created[topic]).result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": servers, "compression.type": "lz4", "linger.ms": 20})
