@@ -7,6 +7,7 @@ Run again it appends.
 import argparse
 import contextlib
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Final, cast
 
@@ -33,9 +34,12 @@ def main() -> int:
     servers, topic = cast("str", options.bootstrap), cast("str", options.topic)
     new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
     admin = AdminClient({"bootstrap.servers": servers})  # ends its requests with itself
-    created = admin.create_topics([new])
+    created = cast(
+        "Mapping[str, Future[None]]",
+        admin.create_topics([new]),  # pyright: ignore[reportUnknownMemberType] - its Future has no parameter
+    )
     with contextlib.suppress(KafkaException):  # it is there already
-        cast("Future[None]", created[topic]).result(TIMEOUT_S)
+        created[topic].result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": servers, "compression.type": "lz4", "linger.ms": 20})
     deadline = SYSTEM_CLOCK.monotonic() + TIMEOUT_S
     while len(producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions) < PARTITIONS:

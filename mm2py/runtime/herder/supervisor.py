@@ -111,8 +111,10 @@ class Supervisor:
 
     def reported(self) -> Mapping[str, str]:
         """What keeps work from being done that runs, with the cause."""
-        streams = {} if self._streams is None else self._streams.problems()
-        return {**self.work.reported(), **streams}
+        found = dict(self.work.reported())
+        if self._streams is not None:
+            found |= self._streams.problems()
+        return found
 
     # ---- one life
 
