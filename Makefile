@@ -35,7 +35,7 @@ test-docker: setup  ## the image's steps in a clean environment; image, clusters
 	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rfE tests/docker $(PYTEST_ARGS)
 
 chaos: setup  ## faults for minutes (CONTRIBUTING.md, Faults); PYTEST_ARGS="-k wan" narrows it
-	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING tests/chaos $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m chaos --log-cli-level=WARNING tests/chaos tests/spark tests/integration $(PYTEST_ARGS)
 
 fuzz: setup  ## everything that is random, with fresh examples: FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) of each property
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -q --timeout=0 -m "fuzz or hypothesis" -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)

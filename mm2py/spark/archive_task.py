@@ -123,6 +123,8 @@ class ArchiveTask(BatchSourceTask):
             await self._load(log)
             if log.source in self._loads:
                 return ()
+        if self._rate is not None:
+            budget_bytes = min(budget_bytes, self._rate.room_bytes())
         batches = log.take(budget_bytes)
         if self._rate is not None:
             self._rate.spend(sum(len(it.data) for it in batches))

@@ -239,7 +239,7 @@ def _running(job: Job, flow: str) -> BackfillRefusedError:
             f"mm2py stream copies {flow} already", remedy="end it with SIGTERM, where it runs"
         )
     return BackfillRefusedError(
-        f"backfill {job.id} of {flow} is running",
+        f"{'restore' if job.archive else 'backfill'} {job.id} of {flow} is running",
         remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
     )
 

@@ -29,9 +29,9 @@ def create(region: Region, topic: str) -> list[TopicPartition]:
     replicas = [[1, 2 + number % 2] for number in range(PARTITIONS)]
     new = NewTopic(topic, PARTITIONS, replica_assignment=replicas)
     # confluent-kafka's annotation leaves the future's result open.
-    answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    answers = admin.create_topics([new], request_timeout=180)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(60)
+        answer.result(180)
     return [TopicPartition(topic, number) for number in range(PARTITIONS)]
 
 

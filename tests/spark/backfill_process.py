@@ -219,8 +219,7 @@ class BackfillProcess:
 class RestoreProcess:
     """``mm2py restore`` in the background."""
 
-    def __init__(self, command: list[str], flow: Flow) -> None:
-        self._flow, self._frozen = flow, list[int]()
+    def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -234,27 +233,13 @@ class RestoreProcess:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        for pid in [*self._frozen, *_below(self._process.pid)]:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it with everything below; safe twice."""
+        for pid in [*_below(self._process.pid), self._process.pid]:
             _signal(pid, signal.SIGKILL)
-        self._process.kill()
         self._process.wait()
-
-    def break_down(self, fault: str) -> None:
-        """Kill it with everything below, or freeze all of it."""
-        pids = [self._process.pid, *_below(self._process.pid)]
-        for pid in pids:
-            _signal(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
-        self._frozen = pids[1:] if fault == "frozen" else []
-
-    def thaw(self) -> None:
-        """Let what was frozen run, as long as its program takes to end."""
-        if self._frozen:
-            thaw(self._process.pid, *self._frozen)
-            self.wait()
-
-    def wait(self) -> int:
-        """Wait for its end; return the exit code."""
-        return self._process.wait(END_WITHIN_S)
 
 
 def attempts(flow: Flow, pid: int) -> list[Lease]:

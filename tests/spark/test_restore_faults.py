@@ -13,7 +13,7 @@ from tests.integration.traffic import assert_equal, copied, wait_for_copy, write
 from tests.spark.backfill_process import BackfillProcess, command, taken_over, thaw
 from tests.spark.test_archive import Unique, archived, old_records, restored
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 def test_a_restore_that_is_killed_and_frozen_has_everything_once_and_a_running_flow_continues_behind_it(
@@ -26,7 +26,7 @@ def test_a_restore_that_is_killed_and_frozen_has_everything_once_and_a_running_f
 ) -> None:
     """The flow runs all the time, and would copy the topic from its start if the restore did not hold its partitions."""
     topic = unique("killed")
-    flow = write_flow(tmp_path, region_a, region_b, topic, {"flow.max.bytes.per.second": "20000"})
+    flow = write_flow(tmp_path, region_a, region_b, topic, {"flow.max.bytes.per.second": "100000"})
     create_topic(region_a, topic, 2, config={"retention.ms": "-1"})
     write(region_a, topic, [*old_records(30_000, 0), *old_records(30_000, 1)], batch_size=500)
     archived(lanes_session, flow, topic, tmp_path / "archive")
@@ -36,7 +36,7 @@ def test_a_restore_that_is_killed_and_frozen_has_everything_once_and_a_running_f
         before = copied(flow, topic)
         until(lambda: copied(flow, topic) > before + 500, 120, "progress of the restore")
 
-    with BackfillProcess(flow, *options, "60000", words=("restore",)) as first:
+    with BackfillProcess(flow, *options, "100000", words=("restore",)) as first:
         first.wait_copying()
         with Mirror(flow.file) as mirror:
             mirror.wait_ready()

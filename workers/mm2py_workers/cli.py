@@ -270,17 +270,20 @@ def restore(  # noqa: PLR0913 - an argument per option
 
     def run() -> int:
         from mm2py_workers.archive_commands import run_restore
+        from mm2py_workers.backfill_commands import refusing
 
-        return run_restore(
-            file,
-            flow,
-            topics=topics,
-            folder=source,
-            rename=rename,
-            master=master,
-            rate_limit=rate_limit,
-            output=output,
-        )
+        return refusing(
+            lambda: run_restore(
+                file,
+                flow,
+                topics=topics,
+                folder=source,
+                rename=rename,
+                master=master,
+                rate_limit=rate_limit,
+                output=output,
+            )
+        )()
 
     end_with(run, debug=debug)
 
