@@ -67,5 +67,5 @@ def test_the_tasks_of_a_killed_worker_run_in_the_other(
 ) -> None:
     topic = f"shared-{secrets.token_hex(4)}"
     create_topic(clusters.source, topic, 4)
-    flow = flow_of(clusters, tmp_path, topic, tasks_max="2")
+    flow = flow_of(clusters, tmp_path, topic, tasks_max="2", emit_checkpoints_enabled="false")
     the_tasks_of_a_killed_worker_run_in_the_other(flow, topic, start)

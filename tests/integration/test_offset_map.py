@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 PARTITIONS: Final = 4
 RATE: Final = 1_500
+TWO_WORKERS: Final = {"tasks.max": str(PARTITIONS), **SHORT_SESSION}
+"""Each of two workers has a source task: with two tasks one worker may have both, and the other the checkpoints."""
 ROUNDS: Final = int(os.environ.get("MM2PY_KILL_ROUNDS", "3"))
 Unique = Callable[[str], str]
 
@@ -116,7 +118,7 @@ async def test_kills_under_load_double_nothing_and_every_offset_translates(
 async def test_kills_of_either_of_two_workers_double_nothing(
     region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
 ) -> None:
-    flow = write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2", **SHORT_SESSION})
+    flow = write_flow(tmp_path, region_a, region_b, topic, TWO_WORKERS)
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
         for turn in range(ROUNDS):
             with (
@@ -144,7 +146,7 @@ async def test_kills_of_either_of_two_workers_double_nothing(
 async def test_frozen_workers_that_come_back_double_nothing(
     region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
 ) -> None:
-    flow = write_flow(tmp_path, region_a, region_b, topic, {"tasks.max": "2", **SHORT_SESSION})
+    flow = write_flow(tmp_path, region_a, region_b, topic, TWO_WORKERS)
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
         Mirror(flow.file, name="steady") as steady,
