@@ -15,7 +15,7 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.mirror.backfill_report import without_driver
-from mm2py.mirror.backfills import Job, JobState, Wanted, driver_id
+from mm2py.mirror.backfills import Job, JobState, Wanted
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
@@ -142,13 +142,8 @@ async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) ->
 
 def driver_of(session: BackfillSession, clock: Clock) -> BackfillDriver:
     """Return the driver of a flow whose backfill topic is open."""
-    name = str(session.name)
     return BackfillDriver(
-        session.connections.store,
-        session.connections.writer(driver_id(name)),
-        session,
-        name=name,
-        clock=clock,
+        session.claim, session.connections.store, session, name=str(session.name), clock=clock
     )
 
 

@@ -227,9 +227,7 @@ class _RestoreRun:
         known = await session.known(restore.logs)
         plan = await restore.plan(known)
         stale = restore.stale(plan, known)
-        if stale:
-            await session.set_positions(dict.fromkeys(stale, -1))
-            known = await session.known(restore.logs)
+        plan = replace(plan, forgotten=tuple(stale))
         self._begun = {it: max(0, known.target_end(it)) for it in restore.logs if it not in stale}
         spark = SparkRun(session, driver, self._printer, clock=SYSTEM_CLOCK)
         ended = await spark.run(

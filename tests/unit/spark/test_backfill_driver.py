@@ -25,7 +25,7 @@ from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.live_flow import LET_GO_S
 from mm2py.spark.plan import PartitionPlan, Plan
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
+from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
@@ -46,8 +46,11 @@ class Stage:
         self.clock, self.flow = FakeClock(), Flow()
         self.store = BackfillStore(MemoryTable(self.topic))
         self.writer = TopicWriter(self.topic)
+        self.claim = JobClaim(
+            self.store, self.writer, self.flow.fence, name="A->B", clock=self.clock
+        )
         self.driver = BackfillDriver(
-            self.store, self.writer, self.flow, name="A->B", clock=self.clock
+            self.claim, self.store, self.flow, name="A->B", clock=self.clock
         )
         self.lanes: list[list[TopicPartition]] = []
         self.failing: Exception | None = None
