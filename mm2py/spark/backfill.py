@@ -11,6 +11,7 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 3. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
 4. A run copies, whatever was wanted of the one before it.
 5. Partitions whose copies have begun to go back (``mm2py.spark.copy_again``) are given back only when that is done.
+6. Of two restores that have a target topic in common, whichever flows they belong to, one at most has lanes.
 """
 
 import logging
@@ -138,6 +139,8 @@ class BackfillDriver:
     ) -> Job:
         try:
             await self._reserve(leases)
+            if request.archive:
+                await self._refuse_second_restore(plan)
             await self._change(job.settings)
             if plan.forgotten:
                 await self._flow.set_positions(dict.fromkeys(plan.forgotten, -1))
@@ -154,6 +157,16 @@ class BackfillDriver:
         """Keep the live flow out; returns when none of its workers copies these any more."""
         await self._claim.write(leases)
         await live_flow_lets_go(self._name, self._flow, self._store, leases, self._clock)
+
+    async def _refuse_second_restore(self, plan: Plan) -> None:
+        """Refuse topics that another restore writes; looked at behind the reservation: of two that begin at once each sees the other (6)."""
+        others = await self._flow.restored_elsewhere()
+        for it in plan.partitions:
+            if it.target_topic in others:
+                raise BackfillRefusedError(
+                    f"topic {it.target_topic} is written by {others[it.target_topic]}, which is not ended",
+                    remedy="run that one to its end first, or restore into another topic with --rename",
+                )
 
     async def cancel(self) -> Job:
         """Give what is not handed over back to the live flow; for a job without a driver, after ``claim``.

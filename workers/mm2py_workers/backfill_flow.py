@@ -29,6 +29,7 @@ from mm2py.mirror.source_offsets import (
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.spark.copy_again import cut_pages
+from mm2py.spark.restored_flows import restored_elsewhere
 from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
 from mm2py.spark.verify_plan import known_maps
 from mm2py.storage.job_claim import JobClaim
@@ -214,6 +215,10 @@ class BackfillSession:
             )
         finally:
             await offsets.close()
+
+    async def restored_elsewhere(self) -> Mapping[str, str]:
+        """Return topics that unfinished restores of other flows write, with what to call each restore."""
+        return await restored_elsewhere(self._admin("target"), self.name, self._clock)
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
         """Fence producers on the target."""

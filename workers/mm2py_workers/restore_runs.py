@@ -24,7 +24,8 @@ from mm2py.spark.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.backfill import Request
 from mm2py.spark.plan import Plan
-from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive, renamed_flow
+from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive
+from mm2py.spark.restored_flows import renamed_flow
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of, refuse

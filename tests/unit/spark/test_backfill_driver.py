@@ -270,6 +270,25 @@ async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel
     assert stage.flow.altered[-1] == ("SET", "retention.ms", "1000")
 
 
+async def test_a_topic_that_another_flows_restore_writes_is_refused_behind_the_reservation() -> (
+    None
+):
+    stage = Stage()
+    stage.flow.elsewhere = {"A.t": "restore k of /backup of C.restored->B"}
+    await stage.store.start()
+    await stage.while_time_passes(stage.driver.claim())
+    plan = Plan(flow="A->B", partitions=(part(ONE),), settings=(SETTING,))
+    request = Request(id="j", topics="", archive="/archive")
+    with pytest.raises(
+        BackfillRefusedError, match=r"topic A\.t is written by restore k of /backup"
+    ):
+        await stage.while_time_passes(stage.driver.run(plan, request, stage))
+    assert stage.lanes == []
+    assert stage.store.kept_out() == {}
+    assert stage.store.job is not None
+    assert stage.store.job.state is JobState.CANCELLED
+
+
 async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> None:
     stage = Stage()
     await stage.store.start()
