@@ -56,7 +56,7 @@ def is_begun(lease: Lease) -> bool:
 async def begun(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
     """Return leases that name what ``go_back`` will do, to be written before; copies that went on are left alone (2)."""
     waiting = {it.copy for it in leases if it.again is not None and not is_begun(it)}
-    ends = await target.log_ends(waiting) if waiting else {}
+    ends: Mapping[TopicPartition, int] = await target.log_ends(waiting) if waiting else {}
     return [_begun(it, ends[it.copy]) if it.copy in ends else it for it in leases]
 
 
