@@ -1,7 +1,8 @@
 """The driver of a stream: keeps the partitions of a flow for Spark, as long as it lives, and gives them back at its end.
 
-Flow: ``begin`` -> partitions are reserved, the live flow has let go of them -> terms of lanes (``mm2py.spark.stream_query``) ->
-``follow`` for topics that come and go -> ``end`` -> the live flow, or the next stream, continues at the stored positions.
+Flow: ``begin`` -> Spark gets ready -> ``follow``: partitions are reserved, the live flow lets go of them -> terms of lanes
+(``mm2py.spark.stream_query``) -> ``follow`` for topics that come and go -> ``end`` -> the live flow, or the next stream, continues at the
+stored positions.
 
 A lane copies for a term of tens of seconds, with its connections, producers and fetch sessions open, and its records are on their way
 within milliseconds of their arrival, as those of a worker's task. A micro-batch for each few hundred milliseconds of records would open
@@ -115,11 +116,16 @@ class StreamDriver:
         """Whether terms are to be planned: ``end_term`` was not called."""
         return not self._claim.stopped
 
-    async def begin(self, partitions: StreamPartitions, lanes: int, *, job: str) -> None:
-        """Take the partitions from the live flow, or from a stream that died; ``job`` names a new one.
+    @property
+    def has_partitions(self) -> bool:
+        """Whether partitions were reserved: lanes copy them, and the live flow does not."""
+        return self.job.turn > 0
+
+    async def begin(self, lanes: int, *, job: str) -> None:
+        """Begin a stream named ``job``, which reserves nothing yet; one that died is continued, with the partitions it had.
 
         Raises:
-            BackfillRefusedError: another stream or a backfill has the flow, or the live flow does not let go.
+            BackfillRefusedError: another stream or a backfill has the flow.
         """
         before = await self._claim.claim(JobKind.STREAM)
         if before is None:
@@ -137,11 +143,6 @@ class StreamDriver:
             log.info("a stream was not ended in order, it is continued run=%d", before.run + 1)
             await self._take_up(before, lanes)
         self._beats = asyncio.create_task(self._claim.beat(), name="stream driver")
-        try:
-            await self.follow(partitions)
-        except BackfillRefusedError as error:
-            await self._close(str(error))
-            raise
 
     async def again(self, cause: str) -> None:
         """Begin a new run behind a query that failed; ``cause`` is shown meanwhile.
@@ -155,7 +156,7 @@ class StreamDriver:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
 
         Raises:
-            BackfillRefusedError: the live flow does not let go.
+            BackfillRefusedError: the live flow does not let go; everything is given back.
         """
         await self._store.refresh()
         kept = self._store.kept_out()
@@ -168,7 +169,11 @@ class StreamDriver:
         if new or gone:
             await self._claim.write([*new, *gone])
         new += [it for tp, it in kept.items() if it.run == _UNCONFIRMED and tp in partitions.chosen]
-        await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)
+        try:
+            await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)
+        except BackfillRefusedError as error:
+            await self._close(str(error))
+            raise
         await self._place(new, partitions.late)
         await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
         log.info("partitions of the stream partitions=%d new=%d", len(partitions.chosen), len(new))

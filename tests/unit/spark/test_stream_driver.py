@@ -44,7 +44,8 @@ class Stage:
 
     async def begin(self, partitions: StreamPartitions = BOTH, job: str = "s") -> None:
         await self.store.start()
-        await self.passing(self.driver.begin(partitions, 2, job=job))
+        await self.passing(self.driver.begin(2, job=job))
+        await self.passing(self.driver.follow(partitions))
 
     async def passing(self, work: Coroutine[None, None, T]) -> T:
         task = asyncio.ensure_future(work)
@@ -91,16 +92,21 @@ async def test_a_partition_is_dealt_only_after_every_worker_has_confirmed() -> N
     stage.flow.members = ["w1:1"]
     stage.flow.positions = {ONE: 7}
     await stage.store.start()
-    begin = asyncio.ensure_future(stage.driver.begin(BOTH, 2, job="s"))
+    await stage.passing(stage.driver.begin(2, job="s"))
+    assert stage.job().turn == 0
+    assert dict(stage.store.kept_out()) == {}  # Spark is not ready yet, the workers copy
+    begin = asyncio.ensure_future(stage.driver.follow(BOTH))
     for _ in range(30):
         await stage.clock.advance(0.3)
     assert not begin.done()
+    assert stage.job().turn == 0
     assert set(stage.store.kept_out()) == {ONE, TWO}
     assert deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 2, 1) == []
     await stage.store.notice("w1:1", stage.store.offset)
     for _ in range(3):
         await stage.clock.advance(0.3)
     await begin
+    assert stage.job().turn == 1
     assert [set(it) for it in deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 1, 1)] == [
         {ONE, TWO}
     ]
@@ -127,7 +133,7 @@ async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_o
     second = Stage(first.topic)
     began = second.clock.monotonic()
     await second.store.start()
-    taking = asyncio.ensure_future(second.driver.begin(BOTH, 2, job="other"))
+    taking = asyncio.ensure_future(second.driver.begin(2, job="other"))
     while not second.flow.fenced:
         await second.clock.advance(0.3)
     # The record that refuses former attempts is there before they are fenced.
