@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [
             row
             for it in names
-            for row in _throughput(folder, clusters, WORKLOADS[it], SIZES[it][options.quick])
+            for row in _throughput(folder, clusters, WORKLOADS[it], SIZES[it][bool(options.quick)])
         ]
         moves = _moves(folder, clusters, options.rate)
     text = _text(rows, moves, options.rate, load, quick=options.quick)
