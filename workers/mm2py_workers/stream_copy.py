@@ -16,7 +16,7 @@ from typing import Final, final
 from mm2py.client.backoff import Backoff
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.mirror.backfills import Lease, driver_id
+from mm2py.mirror.backfills import Lease, driver_id, new_id
 from mm2py.spark.session import OpenSession
 from mm2py.spark.stream import StreamDriver
 from mm2py.spark.stream_query import StreamQuery
@@ -24,7 +24,6 @@ from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_lane import run_backfill_lane
-from mm2py_workers.backfill_spark import new_id
 from mm2py_workers.output import say
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.stream_terms import StreamSpec, plan_term
@@ -120,7 +119,7 @@ class StreamCopy:
     async def run(self) -> CopyEnd:
         """Copy until it ends for another reason than a failed query."""
         driver, store = self._driver, self._session.connections.store
-        await driver.begin(self._opened.slots, job=new_id(self._clock))
+        await driver.begin(self._opened.slots, job=new_id(self._clock.now_ms()))
         self._totals.begin(store.leases)
         try:
             ended = await self._beside(self._queries())
