@@ -125,6 +125,20 @@ async def test_workers_that_do_not_let_go_keep_their_partitions() -> None:
     assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
 
 
+async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_back() -> None:
+    stage = Stage()
+    await stage.begin()
+    await stage.copies(ONE)
+    stage.flow.members = ["w1:1"]
+    later = StreamPartitions(frozenset({ONE, TWO, THREE}), frozenset({THREE}))
+    with pytest.raises(BackfillRefusedError, match=r"within .* w1:1"):
+        await stage.passing(stage.driver.follow(later))
+    await stage.store.refresh()
+    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+    assert stage.flow.fenced[-1] == "mm2py-backfill-A->B-1"
+    assert not stage.driver.dealing
+
+
 async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_out() -> None:
     first = Stage()
     await first.begin()
