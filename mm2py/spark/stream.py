@@ -15,6 +15,7 @@ Invariants, tests of the same names:
 2. Lanes of a former run are fenced, and their leases have run out, before partitions are dealt again.
 3. A partition that is given back is copied by no lane any more.
 4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
+5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
 """
 
 import asyncio
@@ -25,7 +26,17 @@ from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import FatalError
-from mm2py.mirror.backfills import NO_END, Job, JobKind, JobState, Lease, LeaseState, Wanted, Wish
+from mm2py.mirror.backfills import (
+    BEAT_S,
+    NO_END,
+    Job,
+    JobKind,
+    JobState,
+    Lease,
+    LeaseState,
+    Wanted,
+    Wish,
+)
 from mm2py.spark.dealing import deal
 from mm2py.spark.live_flow import BackfillFlow, live_flow_lets_go
 from mm2py.spark.plan import LEAST_BYTES
@@ -33,7 +44,14 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 
-__all__ = ["PlannedTerm", "StreamDriver", "StreamPartitions", "TermPlanner", "deal_term"]
+__all__ = [
+    "STUCK_BEATS",
+    "PlannedTerm",
+    "StreamDriver",
+    "StreamPartitions",
+    "TermPlanner",
+    "deal_term",
+]
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +59,9 @@ _UNCONFIRMED: Final = 0
 """In place of the run in a lease: workers of the live flow may still copy the partition."""
 
 _ENDED: Final = "mm2py stream was ended"
+
+STUCK_BEATS: Final = 45
+"""Beats of the driver, which the target took, without a renewal by a lane that copies: it is frozen. A retry of Spark takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +126,8 @@ class StreamDriver:
         self._claim, self._store, self._flow, self._name = claim, store, flow, name
         self._clock = clock
         self._beats: asyncio.Task[None] | None = None
+        self._renewed: dict[int, tuple[int, int]] = {}
+        """Lane that copies -> its newest record, and the driver's beat when that was seen first."""
 
     @property
     def job(self) -> Job:
@@ -150,7 +173,28 @@ class StreamDriver:
         Raises:
             BackfillRefusedError: another driver has taken over.
         """
+        self._renewed.clear()
         await self._take_up(replace(self.job, cause=cause), self.job.lanes)
+
+    def check_lanes(self) -> None:
+        """Find a lane that is frozen: Spark would wait for it for ever, and every other lane for the end of its term (5).
+
+        Raises:
+            FatalError: there is one.
+        """
+        job = self._store.job
+        beat = 0 if job is None else job.beat
+        leases = self._store.kept_out().values()
+        renewed: dict[int, tuple[int, int]] = {}
+        for lane in {it.lane for it in leases if it.state is LeaseState.COPYING}:
+            newest = self._store.renewed(lane)
+            record, since = self._renewed.get(lane, (newest, beat))
+            renewed[lane] = (record, since) if record == newest else (newest, beat)
+            if beat - renewed[lane][1] >= STUCK_BEATS:
+                raise FatalError(
+                    f"lane {lane} has not renewed its lease for {STUCK_BEATS * BEAT_S:.0f} s"
+                )
+        self._renewed = renewed
 
     async def follow(self, partitions: StreamPartitions) -> None:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.

@@ -182,6 +182,29 @@ def test_frozen_workers_and_drivers_that_are_thawed_later_lose_and_double_nothin
         assert second.stop() == 0, second.tail()
 
 
+@pytest.mark.chaos
+def test_a_frozen_worker_that_spark_waits_for_is_replaced(
+    tmp_path: Path, region_a: KafkaAddress, region_b: KafkaAddress, orders: str
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, orders, ON_SPARK)
+    with (
+        ExitStack() as left,
+        Load(region_a, orders, 3, rate=800) as load,
+        stream_of(flow, "--term", "20") as stream,
+    ):
+        wait_copying(stream, flow, orders, 4_000)
+        frozen = next(pid for pid in spark_workers(stream.pid) if attempts(flow, pid))
+        os.kill(frozen, signal.SIGSTOP)
+        left.callback(kill_all, [frozen])
+        taken_over(flow, frozen, timeout_s=400)
+        assert "has not renewed its lease" in stream.log()
+        thaw(frozen)
+        wait_copying(stream, flow, orders, 3_000)
+        load.stop()
+        assert_equal(*wait_for_copy(stream, flow, orders, timeout_s=150))
+        assert stream.stop() == 0, stream.tail()
+
+
 def test_a_flow_moves_between_worker_and_stream_without_a_gap(
     tmp_path: Path,
     region_a: KafkaAddress,

@@ -162,9 +162,17 @@ class StreamCopy:
         Raises:
             FatalError: ``MOST_FAILURES`` in a row failed before a term was over: Spark itself may be gone.
         """
+        cause = ""
         while True:
             try:
+                if cause:
+                    await self._driver.again(cause)
                 await self._query()
+            except RetriableError as error:
+                pause_s = self._backoff.next_s()
+                log.warning(
+                    "the run is not begun, tried again pause_s=%.0f cause=%s", pause_s, error
+                )
             except FatalError as error:
                 if not self._driver.dealing:
                     log.info(
@@ -174,14 +182,13 @@ class StreamCopy:
                 self._failures += 1
                 if isinstance(error, BackfillRefusedError) or self._failures >= MOST_FAILURES:
                     raise
-                pause_s = self._backoff.next_s()
+                cause, pause_s = str(error), self._backoff.next_s()
                 log.warning(
                     "query failed, another one begins pause_s=%.0f cause=%s", pause_s, error
                 )
-                await self._clock.sleep(pause_s)
-                await self._driver.again(str(error))
             else:
                 return
+            await self._clock.sleep(pause_s)
 
     async def _query(self) -> None:
         """Run one query until it fails, or the driver lets it end.
@@ -207,6 +214,7 @@ class StreamCopy:
             while not ended and self._driver.dealing:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
                 await self._note(query)
+                self._driver.check_lanes()
             while not ended and session.connections.store.copying:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
             await self._note(query)

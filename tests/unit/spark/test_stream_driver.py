@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import pytest
 
+from mm2py.errors import FatalError
 from mm2py.mirror.backfills import (
+    BEAT_S,
     LEASE_S,
     NO_END,
     Job,
@@ -19,7 +21,7 @@ from mm2py.mirror.backfills import (
     Wish,
 )
 from mm2py.spark.live_flow import LET_GO_S
-from mm2py.spark.stream import StreamDriver, StreamPartitions, deal_term
+from mm2py.spark.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -63,7 +65,7 @@ class Stage:
     async def copies(self, partition: TopicPartition) -> None:
         """Act as a lane."""
         lease = self.store.leases[partition]
-        await self.store.post([replace(lease, state=LeaseState.COPYING, attempt="a")])
+        await self.store.post([replace(lease, state=LeaseState.COPYING, attempt="a", lane=0)])
 
 
 def test_lanes_share_what_waits_and_what_came() -> None:
@@ -235,6 +237,31 @@ async def test_a_stream_whose_driver_is_gone_is_taken_back_by_a_worker() -> None
     with pytest.raises(BackfillRefusedError, match="another driver has taken"):
         await late.write([replace(late.job, beat=9)])
     await worker.claim.take_back("gone")  # nothing is left
+
+
+async def test_a_lane_that_renews_no_more_is_replaced_and_a_target_that_takes_nothing_ends_no_run() -> (
+    None
+):
+    stage = Stage()
+    await stage.begin()
+    await stage.copies(ONE)
+    for _ in range(STUCK_BEATS + 5):
+        await stage.clock.advance(BEAT_S)
+        await stage.copies(ONE)
+        stage.driver.check_lanes()
+    assert stage.driver.job.beat > STUCK_BEATS
+    await stage.driver.close()  # no beat is written, as while the target is away
+    await stage.clock.advance(BEAT_S * 2 * STUCK_BEATS)
+    stage.driver.check_lanes()
+    job = stage.job()
+    await stage.store.post([replace(job, beat=job.beat + STUCK_BEATS)])
+    await stage.store.refresh()
+    with pytest.raises(FatalError, match="lane 0 has not renewed its lease for 90 s"):
+        stage.driver.check_lanes()
+    await stage.passing(stage.driver.again("frozen"))
+    assert (stage.driver.job.run, stage.driver.job.cause) == (2, "frozen")
+    stage.driver.check_lanes()
+    await stage.driver.close()
 
 
 async def test_a_stream_that_is_asked_to_end_says_so() -> None:
