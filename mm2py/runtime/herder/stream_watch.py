@@ -114,7 +114,7 @@ class StreamWatch:
         if wanted is None or wanted is Wanted.CANCEL:
             self._problems = {}
         elif stream is None or gone or not stream.state.is_copied:
-            self._problems = _no_driver(stream)
+            self._problems = _no_driver(stream, keeps=bool(self._backfills.kept_out()))
         else:
             self._problems = _stuck(stream, idle, self._backfills.kept_out().values())
         if wanted is not None and sure and stream is not None and not stream.state.is_over:
@@ -158,14 +158,12 @@ def _wanted(snapshot: ConfigSnapshot) -> Wanted | None:
     return None
 
 
-def _no_driver(stream: Job | None) -> Mapping[str, str]:
-    remedy = "start it, or set flow.engine = worker"
-    if stream is None or stream.state.is_over:
-        cause = "flow.engine is spark and no mm2py stream runs, workers copy meanwhile"
-    else:
-        cause = "flow.engine is spark and no mm2py stream runs, nothing is copied"
+def _no_driver(stream: Job | None, *, keeps: bool) -> Mapping[str, str]:
+    copied = "nothing is copied" if keeps else "workers copy meanwhile"
     last = "" if stream is None or not stream.cause else f" (the last one: {stream.cause})"
-    return {_ENGINE: f"{cause}{last}: {remedy}"}
+    return {
+        _ENGINE: f"flow.engine is spark and no mm2py stream runs, {copied}{last}: start it, or set flow.engine = worker"
+    }
 
 
 def _stuck(
