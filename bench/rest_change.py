@@ -26,7 +26,7 @@ from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["main"]
+__all__ = ["main", "patch_connector", "public_url"]
 
 ONE: Final = "bench-source"
 TWO: Final = "bench-target"
@@ -82,7 +82,7 @@ def _measure(
     with file.open("a", encoding="latin-1") as lines:
         lines.write(f"{TWO}->{ONE}.enabled = true\n{TWO}->{ONE}.topics = {TOPIC}\n")
     worker = stack.enter_context(start_mm2py(file, folder / "change.log"))
-    url = f"{_public(worker)}{TWO}/{ONE}/connectors/MirrorSourceConnector/config"
+    url = f"{public_url(worker)}{TWO}/{ONE}/connectors/MirrorSourceConnector/config"
     stack.enter_context(Stream(one, TOPIC, PARTITIONS, rate))
     stack.enter_context(Stream(two, TOPIC, PARTITIONS, rate))
     untouched = stack.enter_context(Arrivals(two, f"{ONE}.{TOPIC}", PARTITIONS))
@@ -96,7 +96,9 @@ def _measure(
     found: list[Sequence[int]] = []
     for number in range(CHANGES):
         # Another number of tasks every time: connector, round of the group and all tasks start anew.
-        _patch(url, {"tasks.max": str(number % 3 + 2), "refresh.topics.interval.seconds": "7"})
+        patch_connector(
+            url, {"tasks.max": str(number % 3 + 2), "refresh.topics.interval.seconds": "7"}
+        )
         time.sleep(PAUSE_S)
         found.append(untouched.take_ages_ms())
     changed.wait_for_all(START_S)
@@ -104,7 +106,8 @@ def _measure(
     return before, during, [ages_ms[-1] for ages_ms in found if ages_ms]
 
 
-def _public(worker: MirrorProcess) -> str:
+def public_url(worker: MirrorProcess) -> str:
+    """Wait until a worker serves REST; return where, with a slash at the end."""
     give_up = time.monotonic() + START_S
     while time.monotonic() < give_up:
         worker.check_running()
@@ -115,7 +118,8 @@ def _public(worker: MirrorProcess) -> str:
     raise CopyFailedError("REST is not served")
 
 
-def _patch(url: str, keys: dict[str, str]) -> None:
+def patch_connector(url: str, keys: dict[str, str]) -> None:
+    """Change properties of a connector."""
     request = urllib.request.Request(  # noqa: S310 - http to ourselves
         url, json.dumps(keys).encode(), {"Content-Type": "application/json"}, method="PATCH"
     )

@@ -76,6 +76,7 @@ class Arrivals:
         self._lock = threading.Lock()
         self._last_s = dict.fromkeys(range(partitions), 0.0)
         self._ages_ms: list[int] = []
+        self._gap_s, self._taken_s = 0.0, time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"arrivals-{topic}", daemon=True)
 
     def last_s(self) -> dict[int, float]:
@@ -88,6 +89,16 @@ class Arrivals:
         with self._lock:
             ages_ms, self._ages_ms = self._ages_ms, []
         return sorted(ages_ms)
+
+    def take_longest_gap_s(self) -> float:
+        """Return the longest time without a record of one of the partitions since the last call, one that lasts included."""
+        with self._lock:
+            now = time.monotonic()
+            gap_s = max(
+                self._gap_s, *(now - max(it, self._taken_s) for it in self._last_s.values())
+            )
+            self._gap_s, self._taken_s = 0.0, now
+        return gap_s
 
     def wait_for_all(self, timeout_s: float) -> None:
         """Wait until every partition gets records.
@@ -107,7 +118,10 @@ class Arrivals:
                 if message.error() is None:
                     age_ms = SYSTEM_CLOCK.now_ms() - message.timestamp()[1]
                     with self._lock:
-                        self._last_s[message.partition() or 0] = time.monotonic()
+                        partition, now = message.partition() or 0, time.monotonic()
+                        begun_s = max(self._last_s[partition], self._taken_s)
+                        self._gap_s = max(self._gap_s, now - begun_s)
+                        self._last_s[partition] = now
                         self._ages_ms.append(age_ms)
 
     def __enter__(self) -> Self:

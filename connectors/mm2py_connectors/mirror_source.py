@@ -169,9 +169,7 @@ class MirrorSourceConnector(Connector):
         )
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """Deal the known partitions as Java, unless one task has far more to copy than another; none where Spark copies them."""
-        if self._config.flow_engine == "spark":
-            return []
+        """Deal the known partitions as Java, unless one task has far more to copy than another."""
         context: object = self._context
         rates = context.partition_rates() if isinstance(context, PartitionRates) else None
         if self._came and rates and not self._deal.partitions <= rates.keys():

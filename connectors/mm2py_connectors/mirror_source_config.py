@@ -88,8 +88,9 @@ class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
         Option(
             JavaType.STRING,
             "What copies the records of the flow. worker: the tasks of this process and its group. spark: mm2py stream, which has "
-            "to be started beside it; the worker runs everything else (topics, their configs and ACLs, checkpoints, heartbeats, "
-            "REST), and takes over where the stream was as soon as this is worker again.",
+            "to be started beside it; these tasks copy what no stream has reserved, before its start and after its orderly end, and "
+            "the flow is shown as DEGRADED meanwhile. The worker runs everything else (topics, their configs and ACLs, checkpoints, "
+            "heartbeats, REST), and takes over where the stream was as soon as this is worker again.",
             choices=("worker", "spark"),
             ours=True,
             java_default="worker",

@@ -16,6 +16,7 @@ from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
+from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.types import State, TaskId, TopicPartition
 
 __all__ = [
@@ -141,13 +142,15 @@ class FlowWork:
                 yield where, _plain(work.trace or "")
         if self.source is None and self.connectors:
             yield "flow", _NO_SOURCE
+        on_spark = self.source is not None and engine(self.source.info.config) == "spark"
         for node in nodes:
             yield from node.problems.items()
             for finding in node.findings:
                 if finding.harms:
                     yield f"{finding.task}: {finding.what}", finding.text
             for part in node.partitions:
-                if part.state in _STUCK:
+                # What a stream does not copy is a problem of its own (``StreamWatch``).
+                if part.state in _STUCK and not (on_spark and part.cause == KEPT_OUT):
                     yield str(part.source), part.cause
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
@@ -160,7 +163,7 @@ class FlowWork:
         if source is None or source.tasks or self.state(nodes) != State.RUNNING.value:
             return
         config = source.info.config
-        if enabled(config) and engine(config) == "worker":
+        if enabled(config):
             yield _NO_TOPIC.format(config.get("topics") or ",".join(TOPICS))
 
 

@@ -25,6 +25,7 @@ from mm2py.spark.lease import RENEW_S, LaneSupersededError
 from mm2py.types import State, TopicPartition
 
 __all__ = [
+    "NO_PART",
     "CopyProgress",
     "LaneCopy",
     "LaneResult",
@@ -95,6 +96,11 @@ class ShowsWishes(Protocol):
         ...
 
     @property
+    def leases(self) -> Mapping[TopicPartition, Lease]:
+        """Its partitions."""
+        ...
+
+    @property
     def wanted(self) -> Wanted:
         """What people want of it."""
         ...
@@ -120,9 +126,10 @@ class RenewsLeases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """How long a lane of a stream copies: ``seconds`` at most, until a moment, until ``bytes`` are copied (0: no limit).
+    """How long a lane of a stream copies: ``seconds`` at most, until a moment.
 
-    ``turn`` is the job's; the lane ends when it rises.
+    ``bytes`` is what all lanes of the job may have copied, those of former terms included (0: no limit). ``turn`` is the job's; the lane
+    ends when it rises.
     """
 
     turn: int
@@ -148,6 +155,10 @@ class TermPart:
     bytes: int
     lag: int
     cause: str
+
+
+NO_PART: Final = TermPart("", -1, -1, -1, 0, 0, -1, "")
+"""The row of a lane without partitions: Spark's first row costs far more than each later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +225,7 @@ class LaneRun:
             if self._left and not self._is_over():
                 await self._start()
             while not self._is_over():
-                await self._clock.sleep(LOOK_S)
+                await self._clock.sleep(self._until_look_s())
                 await self._follow_wish()
                 await self._look()
         except LaneSupersededError:
@@ -245,6 +256,12 @@ class LaneRun:
             now.cause,
         )
 
+    def _until_look_s(self) -> float:
+        """Return when the task is looked at next; the lanes of a term end at the same moment, as the next one waits for all of them."""
+        if self._term is None:
+            return LOOK_S
+        return min(LOOK_S, max(0.0, self._deadline_s - self._clock.monotonic()))
+
     def _is_over(self) -> bool:
         if self._topic.wanted is Wanted.CANCEL or not self._is_current():
             return True
@@ -254,8 +271,8 @@ class LaneRun:
         job = self._topic.job
         if self._clock.monotonic() >= self._deadline_s or job is None or job.turn != term.turn:
             return True
-        copied = sum(self._copy.progress(tp).bytes for tp in self._left)
-        return 0 < term.bytes <= copied
+        # All lanes end for it within a renewal: one alone would leave its partitions until the others end, too.
+        return 0 < term.bytes <= sum(it.bytes for it in self._topic.leases.values())
 
     def _is_current(self) -> bool:
         job = self._topic.job

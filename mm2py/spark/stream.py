@@ -1,7 +1,8 @@
 """The driver of a stream: keeps the partitions of a flow for Spark, as long as it lives, and gives them back at its end.
 
-Flow: ``begin`` -> partitions are reserved, the live flow has let go of them -> terms of lanes (``mm2py.spark.stream_query``) ->
-``follow`` for topics that come and go -> ``end`` -> the live flow, or the next stream, continues at the stored positions.
+Flow: ``begin`` -> Spark gets ready -> ``follow``: partitions are reserved, the live flow lets go of them -> terms of lanes
+(``mm2py.spark.stream_query``) -> ``follow`` for topics that come and go -> ``end`` -> the live flow, or the next stream, continues at the
+stored positions.
 
 A lane copies for a term of tens of seconds, with its connections, producers and fetch sessions open, and its records are on their way
 within milliseconds of their arrival, as those of a worker's task. A micro-batch for each few hundred milliseconds of records would open
@@ -14,6 +15,7 @@ Invariants, tests of the same names:
 2. Lanes of a former run are fenced, and their leases have run out, before partitions are dealt again.
 3. A partition that is given back is copied by no lane any more.
 4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
+5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
 """
 
 import asyncio
@@ -24,7 +26,17 @@ from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import FatalError
-from mm2py.mirror.backfills import NO_END, Job, JobKind, JobState, Lease, LeaseState, Wanted, Wish
+from mm2py.mirror.backfills import (
+    BEAT_S,
+    NO_END,
+    Job,
+    JobKind,
+    JobState,
+    Lease,
+    LeaseState,
+    Wanted,
+    Wish,
+)
 from mm2py.spark.dealing import deal
 from mm2py.spark.live_flow import BackfillFlow, live_flow_lets_go
 from mm2py.spark.plan import LEAST_BYTES
@@ -32,7 +44,14 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 
-__all__ = ["PlannedTerm", "StreamDriver", "StreamPartitions", "TermPlanner", "deal_term"]
+__all__ = [
+    "STUCK_BEATS",
+    "PlannedTerm",
+    "StreamDriver",
+    "StreamPartitions",
+    "TermPlanner",
+    "deal_term",
+]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +59,9 @@ _UNCONFIRMED: Final = 0
 """In place of the run in a lease: workers of the live flow may still copy the partition."""
 
 _ENDED: Final = "mm2py stream was ended"
+
+STUCK_BEATS: Final = 45
+"""Beats of the driver, which the target took, without a renewal by a lane that copies: it is frozen. A retry of Spark takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +126,8 @@ class StreamDriver:
         self._claim, self._store, self._flow, self._name = claim, store, flow, name
         self._clock = clock
         self._beats: asyncio.Task[None] | None = None
+        self._renewed: dict[int, tuple[int, int]] = {}
+        """Lane that copies -> its newest record, and the driver's beat when that was seen first."""
 
     @property
     def job(self) -> Job:
@@ -115,11 +139,16 @@ class StreamDriver:
         """Whether terms are to be planned: ``end_term`` was not called."""
         return not self._claim.stopped
 
-    async def begin(self, partitions: StreamPartitions, lanes: int, *, job: str) -> None:
-        """Take the partitions from the live flow, or from a stream that died; ``job`` names a new one.
+    @property
+    def has_partitions(self) -> bool:
+        """Whether partitions were reserved: lanes copy them, and the live flow does not."""
+        return self.job.turn > 0
+
+    async def begin(self, lanes: int, *, job: str) -> None:
+        """Begin a stream named ``job``, which reserves nothing yet; one that died is continued, with the partitions it had.
 
         Raises:
-            BackfillRefusedError: another stream or a backfill has the flow, or the live flow does not let go.
+            BackfillRefusedError: another stream or a backfill has the flow.
         """
         before = await self._claim.claim(JobKind.STREAM)
         if before is None:
@@ -137,11 +166,6 @@ class StreamDriver:
             log.info("a stream was not ended in order, it is continued run=%d", before.run + 1)
             await self._take_up(before, lanes)
         self._beats = asyncio.create_task(self._claim.beat(), name="stream driver")
-        try:
-            await self.follow(partitions)
-        except BackfillRefusedError as error:
-            await self._close(str(error))
-            raise
 
     async def again(self, cause: str) -> None:
         """Begin a new run behind a query that failed; ``cause`` is shown meanwhile.
@@ -149,13 +173,34 @@ class StreamDriver:
         Raises:
             BackfillRefusedError: another driver has taken over.
         """
+        self._renewed.clear()
         await self._take_up(replace(self.job, cause=cause), self.job.lanes)
+
+    def check_lanes(self) -> None:
+        """Find a lane that is frozen: Spark would wait for it for ever, and every other lane for the end of its term (5).
+
+        Raises:
+            FatalError: there is one.
+        """
+        job = self._store.job
+        beat = 0 if job is None else job.beat
+        leases = self._store.kept_out().values()
+        renewed: dict[int, tuple[int, int]] = {}
+        for lane in {it.lane for it in leases if it.state is LeaseState.COPYING}:
+            newest = self._store.renewed(lane)
+            record, since = self._renewed.get(lane, (newest, beat))
+            renewed[lane] = (record, since) if record == newest else (newest, beat)
+            if beat - renewed[lane][1] >= STUCK_BEATS:
+                raise FatalError(
+                    f"lane {lane} has not renewed its lease for {STUCK_BEATS * BEAT_S:.0f} s"
+                )
+        self._renewed = renewed
 
     async def follow(self, partitions: StreamPartitions) -> None:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
 
         Raises:
-            BackfillRefusedError: the live flow does not let go.
+            BackfillRefusedError: the live flow does not let go; everything is given back.
         """
         await self._store.refresh()
         kept = self._store.kept_out()
@@ -168,7 +213,11 @@ class StreamDriver:
         if new or gone:
             await self._claim.write([*new, *gone])
         new += [it for tp, it in kept.items() if it.run == _UNCONFIRMED and tp in partitions.chosen]
-        await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)
+        try:
+            await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)
+        except BackfillRefusedError as error:
+            await self._close(str(error))
+            raise
         await self._place(new, partitions.late)
         await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
         log.info("partitions of the stream partitions=%d new=%d", len(partitions.chosen), len(new))

@@ -142,7 +142,7 @@ class StreamQuery:
                 F.sum("records").alias("records"),
                 F.sum("bytes").alias("bytes"),
                 F.sum(F.greatest("lag", F.lit(0))).alias("lag_records"),
-                F.count("topic").alias("partitions"),
+                F.count_if(F.col("topic") != "").alias("partitions"),
                 F.count_if(F.col("cause") != "").alias("stopped_partitions"),
             )
             writer = observed.writeStream.format("noop").queryName(self._name)
@@ -164,6 +164,11 @@ class StreamQuery:
         except Exception as error:
             raise FatalError(f"the query failed: {cause_of(error)}") from error
 
+    def has_run(self) -> bool:
+        """Return whether a batch of it has ended: its processes are started, and have imported what lanes need."""
+        progress = () if self._query is None else self._query.recentProgress
+        return any("addBatch" in it.durationMs for it in progress)
+
     def new_progress(self) -> Sequence[Mapping[str, object]]:
         """Return the metrics of terms that ended since the last call, oldest first."""
         if self._query is None:
@@ -171,7 +176,7 @@ class StreamQuery:
         found: list[Mapping[str, object]] = []
         for progress in self._query.recentProgress:
             observed = progress.observedMetrics.get(METRICS)
-            if progress.batchId > self._seen and observed is not None and progress.numInputRows:
+            if progress.batchId > self._seen and observed is not None and observed["partitions"]:
                 self._seen = progress.batchId
                 found.append({"term": progress.batchId, **observed.asDict()})
         return found

@@ -34,6 +34,9 @@ __all__ = [
     "command_line",
     "drivers_of",
     "flow_name",
+    "freeze_tree",
+    "kill_all",
+    "orphan_worker",
     "spark_workers",
     "taken_over",
     "thaw",
@@ -188,14 +191,8 @@ class BackfillProcess:
 
     def orphan(self) -> int:
         """Freeze a worker that copies, and kill what started it, so that Spark runs its lane again; return its pid."""
-        frozen = self.signal_worker(signal.SIGSTOP)
-        assert frozen, "no worker copies"
+        frozen = orphan_worker(self.flow, self._process.pid)
         self._orphans.append(frozen)
-        daemon = _parent(frozen)
-        jvm = _parent(daemon)
-        _signal(daemon, signal.SIGKILL)  # in order it would end its workers
-        if "CoarseGrainedExecutorBackend" in _words(jvm):
-            _signal(jvm, signal.SIGKILL)
         return frozen
 
     def freeze_executor(self) -> tuple[int, int]:
@@ -209,9 +206,7 @@ class BackfillProcess:
 
     def freeze(self) -> list[int]:
         """Freeze the driver and everything below it, as a machine that sleeps; return all of them."""
-        frozen = [self._process.pid, *_below(self._process.pid)]
-        for pid in frozen:
-            _signal(pid, signal.SIGSTOP)
+        frozen = freeze_tree(self._process.pid)
         self._orphans += frozen[1:]
         return frozen
 
@@ -265,6 +260,33 @@ def _leases(flow: Flow) -> list[Lease]:
                 if isinstance(found, Lease):
                     newest[record.key or b""] = found
     return list(newest.values())
+
+
+def orphan_worker(flow: Flow, driver: int) -> int:
+    """Freeze a worker below a driver that copies, and kill what started it, so that Spark runs its lane again; return its pid."""
+    copying = (it for it in spark_workers(driver) if attempts(flow, it))
+    frozen = next((it for it in copying if _signal(it, signal.SIGSTOP)), 0)
+    assert frozen, "no worker copies"
+    daemon = _parent(frozen)
+    jvm = _parent(daemon)
+    _signal(daemon, signal.SIGKILL)  # in order it would end its workers
+    if "CoarseGrainedExecutorBackend" in _words(jvm):
+        _signal(jvm, signal.SIGKILL)
+    return frozen
+
+
+def freeze_tree(driver: int) -> list[int]:
+    """Freeze a driver and everything below it, as a machine that sleeps; return all of them."""
+    frozen = [driver, *_below(driver)]
+    for pid in frozen:
+        _signal(pid, signal.SIGSTOP)
+    return frozen
+
+
+def kill_all(pids: Sequence[int]) -> None:
+    """Kill what is left of processes."""
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
 
 
 def thaw(*pids: int) -> None:

@@ -4,6 +4,7 @@ Flow: ``FlowPlan`` (``bulk_flow``) -> ``BackfillSession``, which opens connectio
 created but the backfill topic, by ``open_topic``.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -17,7 +18,7 @@ from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
 from mm2py.flows.states import enabled
-from mm2py.mirror.backfills import backfill_topic, driver_id
+from mm2py.mirror.backfills import Job, backfill_topic, driver_id
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import (
@@ -36,7 +37,7 @@ from mm2py.storage.job_claim import JobClaim
 from mm2py.types import LATEST, TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
-from mm2py_workers.backfill_lane import LaneConnections
+from mm2py_workers.backfill_lane import BackfillLane, LaneConnections
 from mm2py_workers.bulk_flow import SOURCE, source_connector
 from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
@@ -48,7 +49,6 @@ _QUIET: Final = {
     "refresh.topics.enabled": "false",
     "sync.topic.acls.enabled": "false",
     "sync.topic.configs.enabled": "false",
-    "flow.engine": "worker",
 }
 """The live flow's own jobs; here the connector only creates what is missing."""
 
@@ -169,6 +169,19 @@ class BackfillSession:
         """Whether there ever was a backfill of the flow."""
         topic = backfill_topic(self.name.source)
         return topic in await Admin(self._target).describe_topics([topic])
+
+    def lane(self, job: Job, task: Mapping[str, str]) -> BackfillLane:
+        """Return what all lanes of a run have in common."""
+        return BackfillLane(
+            source=self.name.source,
+            target=self.name.target,
+            job=job.id,
+            run=job.run,
+            worker=self.plan.props,
+            connector=self.connector,
+            task=task,
+            log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+        )
 
     async def prepare_topics(self) -> Mapping[str, str]:
         """Create missing copies as the live flow does; return the config of its tasks.

@@ -10,8 +10,8 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Final, final
 
 from pydantic import TypeAdapter
@@ -23,6 +23,7 @@ from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.backfills import LeaseState, backfill_topic, lane_id
+from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
@@ -31,13 +32,15 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
 from mm2py.spark.archive_order import ARCHIVE, TaskArchive, archive_plugins
-from mm2py.spark.lanes import CopyProgress, LaneRun, Term
+from mm2py.spark.lanes import NO_PART, CopyProgress, LaneRun, Term
 from mm2py.spark.lease import LaneLease
 from mm2py.spark.observed_stores import ObservedMaps, ObservedOffsets
 from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_connectors.partition_deal import (
     ASSIGNED_PARTITIONS,
     END_OFFSETS,
@@ -47,27 +50,37 @@ from mm2py_connectors.partition_deal import (
 from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets, task_assembly
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 
-__all__ = ["BackfillLane", "LaneConnections", "run_backfill_lane", "without_transactions"]
+__all__ = [
+    "BackfillLane",
+    "LaneConnections",
+    "dealt_lanes",
+    "run_backfill_lane",
+    "without_transactions",
+]
 
 FIRST_NUMBER: Final = 10_000
 """Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
 
 _SOURCE: Final = "MirrorSourceConnector"
+_RATE: Final = "flow.max.bytes.per.second"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillLane:
-    """A lane as it travels to its task; the configs are resolved, secrets included."""
+    """A lane as it travels to its task; the configs are resolved, secrets included.
+
+    Without partitions it is the lanes' common part, and as a lane it only has its process import what later ones need.
+    """
 
     source: str
     target: str
     job: str
     run: int
-    lane: int
     worker: Mapping[str, str]
     connector: Mapping[str, str]
     task: Mapping[str, str]
-    partitions: Sequence[tuple[str, int]]
+    lane: int = -1
+    partitions: Sequence[tuple[str, int]] = ()
     term: Term | None = None
     log_level: str = "WARNING"
 
@@ -85,6 +98,26 @@ class BackfillLane:
 _LANES: Final = TypeAdapter(BackfillLane)
 
 
+def dealt_lanes(
+    common: BackfillLane, lanes: Sequence[Sequence[TopicPartition]], *, rate_limit: int = 0
+) -> list[dict[str, object]]:
+    """Return the lanes of a run as JSON; each has an equal share of the limit in bytes per second, 0: that of the flow."""
+    options = parse_config(MirrorSourceConfig, common.connector)
+    limit = rate_limit or options.flow_max_bytes_per_second
+    share = {_RATE: str(max(1, limit // len(lanes)))} if limit else {}
+    return [
+        asdict(
+            replace(
+                common,
+                lane=number,
+                task={**common.task, **share},
+                partitions=[(it.topic, it.partition) for it in lane],
+            )
+        )
+        for number, lane in enumerate(lanes)
+    ]
+
+
 def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
     """Run one lane to its end; what ``mm2py.spark.session.run_lanes`` and ``mm2py.spark.stream_query`` call."""
     spec = _LANES.validate_python(lane)
@@ -93,6 +126,8 @@ def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
         level=spec.log_level,
         format=f"%(asctime)s [backfill lane-{spec.lane}] %(message)s",
     )
+    if not spec.partitions:
+        return {"lane": spec.lane, "parts": [asdict(NO_PART)]}
     with asyncio.Runner(loop_factory=thawing_loop) as runner:
         return runner.run(_run(spec, SYSTEM_CLOCK))
 
@@ -103,6 +138,8 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
     copy = _TaskCopy(spec, permit, clock)
     try:
         await connections.open()
+        if spec.term is not None:
+            await connections.follow_pauses(copy.hold)
         lease = LaneLease(
             connections.store,
             connections.writer(lane_id(str(spec.flow), spec.lane)),
@@ -146,21 +183,30 @@ class LaneConnections:
         self._producer = store_producer(worker, flow)
         self._flow, self._clock = flow, clock
         self.tables = FlowTables(self.cluster, self._producer, permit=UNLIMITED, clock=clock)
-        config = parse_config(WorkerConfig, worker)
+        self._factor = parse_config(WorkerConfig, worker).offset_storage_replication_factor
         self.store = BackfillStore(
             self.tables.own_table(
-                backfill_topic(flow.source),
-                "compact",
-                config.offset_storage_replication_factor,
-                transactional=True,
+                backfill_topic(flow.source), "compact", self._factor, transactional=True
             )
         )
+        self._overrides: FlowOverridesStore | None = None
         self._writers: list[KafkaPrivilegedWriter] = []
 
     async def open(self) -> None:
         """Connect and read the topic to its end."""
         await self.cluster.connect()
         await self.store.start()
+
+    async def follow_pauses(self, hold: Callable[[frozenset[TopicPartition]], None]) -> None:
+        """Call ``hold`` with the topics and partitions that are paused over REST, now and after each change."""
+        topic = flows_topic(self._flow.source)
+        # Only what is paused is asked of it: that needs no config of a file.
+        overrides = self._overrides = FlowOverridesStore(
+            self.tables.own_table(topic, "compact", self._factor), {}, clock=self._clock
+        )
+        overrides.listen(lambda: hold(overrides.held()))
+        await overrides.start()
+        hold(overrides.held())
 
     def writer(self, transactional_id: str) -> KafkaPrivilegedWriter:
         """Return what writes the topic under a transactional id."""
@@ -179,6 +225,8 @@ class LaneConnections:
         """Close everything."""
         for writer in self._writers:
             await writer.close()
+        if self._overrides is not None:
+            await self._overrides.stop()
         await self.store.stop()
         await self.tables.close()
         await self.cluster.close()
@@ -252,6 +300,10 @@ class _TaskCopy:
         await self._host.start_task(
             TaskSpec(id=self._task, connector_config=self._connector, config=config)
         )
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read none of these partitions and all others of the lane; -1 is a whole topic."""
+        self._host.hold(partitions)
 
     async def pause(self, *, paused: bool) -> None:
         """Read nothing, or continue."""

@@ -5,22 +5,19 @@ lanes in order; the next run continues.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Final, final
 
 from mm2py.clock import Clock
-from mm2py.config.definitions import parse_config
 from mm2py.mirror.backfills import Job
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
 from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
 from mm2py.types import TopicPartition
-from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_flow import BackfillSession
-from mm2py_workers.backfill_lane import BackfillLane, run_backfill_lane
+from mm2py_workers.backfill_lane import dealt_lanes, run_backfill_lane
 from mm2py_workers.backfill_views import show_progress
 from mm2py_workers.output import Printer, say
 from mm2py_workers.signals import StopSignal
@@ -120,23 +117,8 @@ class _SparkLanes:
     async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
         """Run every lane to its end."""
         name = self._session.name
-        specs = [
-            asdict(
-                BackfillLane(
-                    source=name.source,
-                    target=name.target,
-                    job=job.id,
-                    run=job.run,
-                    lane=number,
-                    worker=self._session.plan.props,
-                    connector=self._session.connector,
-                    task={**self._task, **self._rate(len(lanes))},
-                    partitions=[(it.topic, it.partition) for it in lane],
-                    log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
-                )
-            )
-            for number, lane in enumerate(lanes)
-        ]
+        common = self._session.lane(job, self._task)
+        specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)
         await asyncio.to_thread(
             run_lanes,
             self._opened.spark,
@@ -149,9 +131,3 @@ class _SparkLanes:
     def cancel(self) -> None:
         """Let Spark kill lanes that did not stop in order."""
         cancel_lanes(self._opened.spark, self._tag)
-
-    def _rate(self, lanes: int) -> dict[str, str]:
-        """Share the limit among lanes; without one of its own a backfill has the flow's."""
-        options = parse_config(MirrorSourceConfig, self._session.connector)
-        limit = self._rate_limit or options.flow_max_bytes_per_second
-        return {"flow.max.bytes.per.second": str(max(1, limit // lanes))} if limit else {}

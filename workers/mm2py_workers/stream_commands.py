@@ -15,8 +15,8 @@ from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end
 
 __all__ = ["show_stream"]
 
-TERM_S: Final = 30.0
-TERM_BYTES: Final = 2 << 30
+TERM_S: Final = 120.0
+"""A second or two pass between terms; partitions that come do not wait for the end of one."""
 
 
 def show_stream(
@@ -33,15 +33,20 @@ def show_stream(
     ] = TERM_S,
     max_bytes: Annotated[
         int,
-        typer.Option("--max-bytes-per-trigger", min=0, help="of one term; 0: no limit"),
-    ] = TERM_BYTES,
+        typer.Option(
+            "--max-bytes-per-trigger",
+            min=0,
+            help="all lanes end a term early when they have copied so much; 0: no limit",
+        ),
+    ] = 0,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine = spark)."""
 
     def command() -> int:
-        from mm2py_workers.stream_runs import StreamOrder, run_stream
+        from mm2py_workers.stream_copy import StreamOrder
+        from mm2py_workers.stream_runs import run_stream
 
         mask = SecretMask()
         configure_logging(sys.stderr, mask, debug=debug)

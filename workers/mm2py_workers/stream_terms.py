@@ -1,12 +1,12 @@
 """What runs of ``mm2py stream`` outside of its driver: the plan of a term, beside Spark's driver, and its lanes, in tasks.
 
 Flow: ``StreamSpec`` -> ``plan_term`` (leases of the stream, ends of the source's logs) -> lanes as JSON -> ``run_backfill_lane``.
-Connections are opened for each plan: a term is tens of seconds long.
+Connections are opened for each plan: a term is tens of seconds long. Before partitions are reserved, lanes are without any.
 """
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2py.client.connect.admin import Admin
@@ -19,8 +19,8 @@ from mm2py.mirror.backfills import Lease
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.spark.lanes import Term
 from mm2py.spark.stream import PlannedTerm, deal_term
-from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
-from mm2py_workers.backfill_lane import BackfillLane, LaneConnections
+from mm2py.types import LATEST, TopicPartition
+from mm2py_workers.backfill_lane import BackfillLane, LaneConnections, dealt_lanes
 
 __all__ = ["StreamSpec", "plan_term"]
 
@@ -30,23 +30,17 @@ IDLE_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """A run of a stream as it travels to its planner; the configs are resolved, secrets included."""
+    """A run of a stream as it travels to its planner.
 
-    source: str
-    target: str
-    job: str
-    run: int
-    lanes: int
+    Args:
+        lane: what its lanes have in common.
+        slots: how many run at the same time.
+        seconds: how long a term is.
+    """
+
+    lane: BackfillLane
+    slots: int
     seconds: float
-    worker: Mapping[str, str]
-    connector: Mapping[str, str]
-    task: Mapping[str, str]
-    log_level: str = "WARNING"
-
-    @property
-    def flow(self) -> FlowName:
-        """The flow."""
-        return FlowName(ClusterAlias(self.source), ClusterAlias(self.target))
 
 
 def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
@@ -60,52 +54,40 @@ def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
 
 
 async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
-    connections = LaneConnections(spec.flow, spec.worker, clock)
+    lane = spec.lane
+    connections = LaneConnections(lane.flow, lane.worker, clock)
     try:
         await connections.open()
         job, leases = connections.store.job, connections.store.kept_out()
-        if job is None or (job.id, job.run) != (spec.job, spec.run):
-            raise FatalError(f"stream {spec.job}, run {spec.run}: another run has taken over")
-        ends = await _log_ends(spec, leases, clock) if job.state.is_copied and leases else {}
-        dealt = deal_term(leases, ends, spec.lanes, term)
+        if job is None or (job.id, job.run) != (lane.job, lane.run):
+            raise FatalError(f"stream {lane.job}, run {lane.run}: another run has taken over")
+        if not job.turn and job.state.is_copied:
+            # The live flow copies meanwhile: once this has run, lanes can begin within a second.
+            return PlannedTerm(dealt_lanes(lane, [()] * spec.slots))
+        ends = await _log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
+        dealt = deal_term(leases, ends, spec.slots, term)
+        copied = sum(it.bytes for it in connections.store.leases.values())
     finally:
         await connections.close()
     if not dealt:
         await clock.sleep(IDLE_S)
         return PlannedTerm()
     until_ms = clock.now_ms() + round(spec.seconds * 1000)
-    share = -(-most_bytes // len(dealt))
-    lanes = [
-        asdict(
-            BackfillLane(
-                source=spec.source,
-                target=spec.target,
-                job=spec.job,
-                run=spec.run,
-                lane=number,
-                worker=spec.worker,
-                connector=spec.connector,
-                task={**spec.task, **_rate(spec, len(dealt))},
-                partitions=[(it.topic, it.partition) for it in lane],
-                term=Term(job.turn, spec.seconds, until_ms, share),
-                log_level=spec.log_level,
-            )
-        )
-        for number, lane in enumerate(dealt)
-    ]
+    limit = copied + most_bytes if most_bytes else 0
+    common = replace(lane, term=Term(job.turn, spec.seconds, until_ms, limit))
     shown: dict[str, dict[str, int]] = {}
     for tp, end in ends.items():
         shown.setdefault(tp.topic, {})[str(tp.partition)] = end
-    return PlannedTerm(lanes, shown)
+    return PlannedTerm(dealt_lanes(common, dealt), shown)
 
 
 async def _log_ends(
-    spec: StreamSpec, leases: Mapping[TopicPartition, Lease], clock: Clock
+    lane: BackfillLane, leases: Mapping[TopicPartition, Lease], clock: Clock
 ) -> dict[TopicPartition, int]:
     """Return where logs end; a partition whose end is not known now is copied, one that is gone is left out."""
-    props = effective_client_properties(spec.connector, "source", "admin", role="stream")
-    settings = connection_settings(props, scope=f"cluster {spec.source}")
-    cluster = Cluster(settings, alias=spec.source, clock=clock)
+    props = effective_client_properties(lane.connector, "source", "admin", role="stream")
+    settings = connection_settings(props, scope=f"cluster {lane.source}")
+    cluster = Cluster(settings, alias=lane.source, clock=clock)
     try:
         await cluster.connect()
         admin = Admin(cluster)
@@ -118,9 +100,3 @@ async def _log_ends(
         for tp, it in found.items()
         if it.error is None or it.error.code != UNKNOWN_TOPIC_OR_PARTITION
     }
-
-
-def _rate(spec: StreamSpec, lanes: int) -> dict[str, str]:
-    """Share the flow's byte rate among lanes."""
-    limit = int(spec.connector.get("flow.max.bytes.per.second", "0") or 0)
-    return {"flow.max.bytes.per.second": str(max(1, limit // lanes))} if limit else {}

@@ -5,7 +5,8 @@ flow that is paused is asked to pause, one whose engine is worker to end, and wh
 
 Invariants, tests of the same names:
 
-1. A flow whose engine is spark is shown with a problem unless a driver lives and every partition is copied by a lane that renews.
+1. A flow whose engine is spark is shown with a problem unless a driver lives and every partition that it has reserved is copied by a
+   lane that renews. The workers copy what no stream has reserved.
 2. A stream is recalled only after the engine was worker for ``SURE_S``, and ended from here only when its driver is gone.
 """
 
@@ -113,7 +114,7 @@ class StreamWatch:
         if wanted is None or wanted is Wanted.CANCEL:
             self._problems = {}
         elif stream is None or gone or not stream.state.is_copied:
-            self._problems = _nothing_copied(stream)
+            self._problems = _no_driver(stream, keeps=bool(self._backfills.kept_out()))
         else:
             self._problems = _stuck(stream, idle, self._backfills.kept_out().values())
         if wanted is not None and sure and stream is not None and not stream.state.is_over:
@@ -157,10 +158,11 @@ def _wanted(snapshot: ConfigSnapshot) -> Wanted | None:
     return None
 
 
-def _nothing_copied(stream: Job | None) -> Mapping[str, str]:
+def _no_driver(stream: Job | None, *, keeps: bool) -> Mapping[str, str]:
+    copied = "nothing is copied" if keeps else "workers copy meanwhile"
     last = "" if stream is None or not stream.cause else f" (the last one: {stream.cause})"
     return {
-        _ENGINE: f"flow.engine is spark and no mm2py stream runs, nothing is copied{last}: start it, or set flow.engine = worker"
+        _ENGINE: f"flow.engine is spark and no mm2py stream runs, {copied}{last}: start it, or set flow.engine = worker"
     }
 
 

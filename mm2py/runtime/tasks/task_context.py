@@ -29,7 +29,7 @@ from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 
-__all__ = ["LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
+__all__ = ["KEPT_OUT", "LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ WITHOUT_LOSS: Final = {
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
 }
 KEPT_OUT: Final = (
-    "a backfill copies this partition, this flow continues behind it: mm2py backfill status"
+    "a backfill or a stream on Spark copies this partition, the flow's workers continue behind it"
 )
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 

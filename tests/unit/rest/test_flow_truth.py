@@ -9,6 +9,7 @@ import pytest
 from mm2py.mirror.flow_overrides import HistoryEntry
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State
 from tests.unit.rest.flow_fakes import AB, NAME, Leader, Rig, partition, snapshot
@@ -40,6 +41,17 @@ def test_a_topic_that_cannot_be_created_degrades_its_flow(rig: Rig) -> None:
 
 
 def test_a_held_partition_degrades_its_flow(rig: Rig) -> None:
+    stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
+    assert flow_of(rig) == ("DEGRADED", ["t-0: broker 2 is away"])
+
+
+def test_a_partition_that_a_stream_has_degrades_no_flow_on_spark(rig: Rig) -> None:
+    kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, kept_out)
+    assert flow_of(rig)[0] == "DEGRADED"  # of a backfill
+    rig.herders[AB].configs[NAME]["flow.engine"] = "spark"
+    assert flow_of(rig) == ("RUNNING", [])
     stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
     rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
     assert flow_of(rig) == ("DEGRADED", ["t-0: broker 2 is away"])

@@ -81,6 +81,7 @@ class Topic:
     def __init__(self) -> None:
         self.job: Job | None = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
         self.wanted = Wanted.RUN
+        self.leases: Mapping[TopicPartition, Lease] = {}
 
 
 class Stage:
@@ -232,14 +233,19 @@ async def test_a_term_ends_early_when_partitions_are_dealt_anew_or_its_bytes_are
 ) -> None:
     term = Term(turn=0, seconds=60, until_ms=FakeClock().now_ms() + 60_000, bytes=100)
     stage = Stage(ONE, term=term)
-    stage.copy.at[ONE] = CopyProgress(position=4, bytes=99)
+    stage.copy.at[ONE] = CopyProgress(position=4, bytes=49)
+    # What the lanes of the job have copied together; another one has the other partition.
+    stage.topic.leases = {
+        ONE: replace(lease_of(ONE), bytes=49),
+        TWO: replace(lease_of(TWO), bytes=50),
+    }
     await stage.pass_s(5)
     assert not stage.task.done()
     if what == "turn":
         assert stage.topic.job is not None
         stage.topic.job = replace(stage.topic.job, turn=1)
     else:
-        stage.copy.at[ONE] = CopyProgress(position=5, bytes=100)
+        stage.topic.leases = {**stage.topic.leases, TWO: replace(lease_of(TWO), bytes=51)}
     await stage.pass_s(1)
     assert (await stage.task).left == 1
     assert len(stage.copy.stopped) == 1

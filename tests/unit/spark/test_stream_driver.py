@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import pytest
 
+from mm2py.errors import FatalError
 from mm2py.mirror.backfills import (
+    BEAT_S,
     LEASE_S,
     NO_END,
     Job,
@@ -19,7 +21,7 @@ from mm2py.mirror.backfills import (
     Wish,
 )
 from mm2py.spark.live_flow import LET_GO_S
-from mm2py.spark.stream import StreamDriver, StreamPartitions, deal_term
+from mm2py.spark.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -44,7 +46,8 @@ class Stage:
 
     async def begin(self, partitions: StreamPartitions = BOTH, job: str = "s") -> None:
         await self.store.start()
-        await self.passing(self.driver.begin(partitions, 2, job=job))
+        await self.passing(self.driver.begin(2, job=job))
+        await self.passing(self.driver.follow(partitions))
 
     async def passing(self, work: Coroutine[None, None, T]) -> T:
         task = asyncio.ensure_future(work)
@@ -62,7 +65,7 @@ class Stage:
     async def copies(self, partition: TopicPartition) -> None:
         """Act as a lane."""
         lease = self.store.leases[partition]
-        await self.store.post([replace(lease, state=LeaseState.COPYING, attempt="a")])
+        await self.store.post([replace(lease, state=LeaseState.COPYING, attempt="a", lane=0)])
 
 
 def test_lanes_share_what_waits_and_what_came() -> None:
@@ -91,16 +94,21 @@ async def test_a_partition_is_dealt_only_after_every_worker_has_confirmed() -> N
     stage.flow.members = ["w1:1"]
     stage.flow.positions = {ONE: 7}
     await stage.store.start()
-    begin = asyncio.ensure_future(stage.driver.begin(BOTH, 2, job="s"))
+    await stage.passing(stage.driver.begin(2, job="s"))
+    assert stage.job().turn == 0
+    assert dict(stage.store.kept_out()) == {}  # Spark is not ready yet, the workers copy
+    begin = asyncio.ensure_future(stage.driver.follow(BOTH))
     for _ in range(30):
         await stage.clock.advance(0.3)
     assert not begin.done()
+    assert stage.job().turn == 0
     assert set(stage.store.kept_out()) == {ONE, TWO}
     assert deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 2, 1) == []
     await stage.store.notice("w1:1", stage.store.offset)
     for _ in range(3):
         await stage.clock.advance(0.3)
     await begin
+    assert stage.job().turn == 1
     assert [set(it) for it in deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 1, 1)] == [
         {ONE, TWO}
     ]
@@ -119,6 +127,20 @@ async def test_workers_that_do_not_let_go_keep_their_partitions() -> None:
     assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
 
 
+async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_back() -> None:
+    stage = Stage()
+    await stage.begin()
+    await stage.copies(ONE)
+    stage.flow.members = ["w1:1"]
+    later = StreamPartitions(frozenset({ONE, TWO, THREE}), frozenset({THREE}))
+    with pytest.raises(BackfillRefusedError, match=r"within .* w1:1"):
+        await stage.passing(stage.driver.follow(later))
+    await stage.store.refresh()
+    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+    assert stage.flow.fenced[-1] == "mm2py-backfill-A->B-1"
+    assert not stage.driver.dealing
+
+
 async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_out() -> None:
     first = Stage()
     await first.begin()
@@ -127,7 +149,7 @@ async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_o
     second = Stage(first.topic)
     began = second.clock.monotonic()
     await second.store.start()
-    taking = asyncio.ensure_future(second.driver.begin(BOTH, 2, job="other"))
+    taking = asyncio.ensure_future(second.driver.begin(2, job="other"))
     while not second.flow.fenced:
         await second.clock.advance(0.3)
     # The record that refuses former attempts is there before they are fenced.
@@ -215,6 +237,31 @@ async def test_a_stream_whose_driver_is_gone_is_taken_back_by_a_worker() -> None
     with pytest.raises(BackfillRefusedError, match="another driver has taken"):
         await late.write([replace(late.job, beat=9)])
     await worker.claim.take_back("gone")  # nothing is left
+
+
+async def test_a_lane_that_renews_no_more_is_replaced_and_a_target_that_takes_nothing_ends_no_run() -> (
+    None
+):
+    stage = Stage()
+    await stage.begin()
+    await stage.copies(ONE)
+    for _ in range(STUCK_BEATS + 5):
+        await stage.clock.advance(BEAT_S)
+        await stage.copies(ONE)
+        stage.driver.check_lanes()
+    assert stage.driver.job.beat > STUCK_BEATS
+    await stage.driver.close()  # no beat is written, as while the target is away
+    await stage.clock.advance(BEAT_S * 2 * STUCK_BEATS)
+    stage.driver.check_lanes()
+    job = stage.job()
+    await stage.store.post([replace(job, beat=job.beat + STUCK_BEATS)])
+    await stage.store.refresh()
+    with pytest.raises(FatalError, match="lane 0 has not renewed its lease for 90 s"):
+        stage.driver.check_lanes()
+    await stage.passing(stage.driver.again("frozen"))
+    assert (stage.driver.job.run, stage.driver.job.cause) == (2, "frozen")
+    stage.driver.check_lanes()
+    await stage.driver.close()
 
 
 async def test_a_stream_that_is_asked_to_end_says_so() -> None:
