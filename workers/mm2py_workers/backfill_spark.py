@@ -5,7 +5,6 @@ lanes in order; the next run continues.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,6 +13,7 @@ from typing import Final, final
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.mirror.backfills import Job
+from mm2py.observability.logging import level_name
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
 from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
@@ -137,7 +137,7 @@ class _SparkLanes:
                     connector=self._session.connector,
                     task={**self._task, **self._rate(len(lanes))},
                     partitions=[(it.topic, it.partition) for it in lane],
-                    log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+                    log_level=level_name(),
                 )
             )
             for number, lane in enumerate(lanes)

@@ -19,7 +19,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.backfills import driver_id
-from mm2py.observability.logging import SecretMask
+from mm2py.observability.logging import SecretMask, level_name
 from mm2py.spark.session import OpenSession, open_session
 from mm2py.spark.stream import StreamDriver, StreamPartitions
 from mm2py.spark.stream_query import StreamQuery
@@ -352,7 +352,7 @@ class _Copy:
             worker=session.plan.props,
             connector=session.connector,
             task=self._topics.task,
-            log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+            log_level=level_name(),
         )
         query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
         try:
