@@ -32,7 +32,7 @@ from mm2py.errors import Mm2pyError
 __all__ = ["main"]
 
 MIN_FREE_BYTES: Final = 8 << 30
-DEADLINE_S: Final = 300.0
+DEADLINE_S: Final = 900.0
 SIZES: Final = {"1k": (1_000_000, 300_000), "100b": (6_000_000, 2_000_000)}
 """Records per workload, and in the quick form."""
 
@@ -220,7 +220,7 @@ class _Whole:
             inside,
             self._of_brokers() - self._broker_cpu_s,
         )
-        _console.print(measured.text, highlight=False)
+        _console.print(measured.text, highlight=False, soft_wrap=True)
         return measured
 
     def _of_brokers(self) -> float:

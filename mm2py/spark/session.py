@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from mm2py.embedded.java import find_java
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.spark.executor_watch import ExecutorWatch
 
@@ -300,6 +299,9 @@ def _with_attempts(master: str) -> str:
 
 def _prepare_jvm(master: str) -> None:
     """Set what Spark's launcher reads from the environment."""
+    # Not in tasks, which load this module too: rich, which it brings, is a seventh of what a worker loads.
+    from mm2py.embedded.java import find_java
+
     java = find_java()
     os.environ.setdefault("JAVA_HOME", str(java.executable.resolve().parent.parent))
     if master.startswith("local"):
