@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import re
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, cast, final
@@ -20,7 +19,7 @@ from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.flows.graph import FlowNode
 from mm2py.mirror.backfill_report import NO_DRIVER, PartitionReport, report
-from mm2py.mirror.backfills import Job, Lease, Order, Wanted, Wish
+from mm2py.mirror.backfills import Job, Lease, Order, Wanted, Wish, new_id
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.herder.errors import (
     BadRequestError,
@@ -226,7 +225,7 @@ class BackfillService:
         self._refuse_unfinished(store)
         await self._refuse_without_spark(order.master)
         now_ms = self._clock.now_ms()
-        order = replace(order, id=f"{now_ms}-{secrets.token_hex(2)}", at_ms=now_ms)
+        order = replace(order, id=new_id(now_ms), at_ms=now_ms)
         async with self._planning:
             ended = await self._commands.plan(flow, order)
         if ended.code != OK:

@@ -9,6 +9,7 @@ worker of the live flow, an order to the worker that leads it.
 """
 
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,6 +44,7 @@ __all__ = [
     "driver_id",
     "encode_backfill",
     "lane_id",
+    "new_id",
 ]
 
 BACKFILL_VERSION: Final = 1
@@ -74,6 +76,11 @@ def driver_id(flow: str) -> str:
 def lane_id(flow: str, lane: int) -> str:
     """Return the transactional id of a lane's lease."""
     return f"mm2py-backfill-{flow}-{lane}"
+
+
+def new_id(now_ms: int) -> str:
+    """Return an id of a job or an order: ids sort by time."""
+    return f"{now_ms}-{secrets.token_hex(2)}"
 
 
 class JobKind(StrEnum):

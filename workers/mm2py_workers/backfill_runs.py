@@ -15,7 +15,7 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.mirror.backfill_report import without_driver
-from mm2py.mirror.backfills import Job, JobState, Wanted, driver_id
+from mm2py.mirror.backfills import Job, JobState, Wanted, driver_id, new_id
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
@@ -23,7 +23,7 @@ from mm2py.spark.survey import Survey
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_workers.backfill_commands import REFUSED
 from mm2py_workers.backfill_flow import BackfillSession
-from mm2py_workers.backfill_spark import SparkRun, new_id
+from mm2py_workers.backfill_spark import SparkRun
 from mm2py_workers.backfill_views import (
     partition_text,
     print_nothing,
@@ -192,7 +192,7 @@ class _Run:
             plan,
             task,
             Request(
-                id=order.id or new_id(self._clock),
+                id=order.id or new_id(self._clock.now_ms()),
                 topics=order.topics,
                 start=order.start,
                 end=order.end,

@@ -25,15 +25,10 @@ from mm2py_workers.backfill_views import show_progress
 from mm2py_workers.output import Printer, say
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["SparkRun", "new_id"]
+__all__ = ["SparkRun"]
 
 STOP_WITHIN_S: Final = 40.0
 """How long lanes may take to stop in order before Spark cancels them."""
-
-
-def new_id(clock: Clock) -> str:
-    """Return the id of a new job."""
-    return f"{clock.now_ms()}-{secrets.token_hex(2)}"
 
 
 @final

@@ -18,6 +18,7 @@ from mm2py.errors import FatalError
 __all__ = ["DemoBackfill"]
 
 TOPIC: Final = "history"
+TOPICS: Final = ("--topics", TOPIC)
 FLOW: Final = "A->B"
 RECORDS: Final = 200_000
 LATER_RECORDS: Final = 1_000
@@ -53,10 +54,10 @@ class DemoBackfill:
         await self._fill(RECORDS)
         self._say(f"Starting Spark: mm2py backfill run {self._file.name} --flow '{FLOW}' ...")
         options = ("--master", MASTER, "--rate-limit", str(RATE_LIMIT))
-        self._run = await self._spawn("backfill", "run", *self._common, *options)
+        self._run = await self._spawn("backfill", "run", *self._flow, *TOPICS, *options)
         deadline = self._clock.monotonic() + RESERVED_WITHIN_S
         while self._run.returncode is None and self._clock.monotonic() < deadline:
-            status = await self._report("backfill", "status")
+            status = await self._report("backfill", "status", *self._flow)
             if status is not None and status.get("state") == "RUNNING":
                 self._say("The backfill holds the topic's partitions; the flows start beside it")
                 return
@@ -82,7 +83,9 @@ class DemoBackfill:
             return False
         done = _object(output)
         self._say(f"Backfill {done['id']}: {done['state']}, {done['records']:,} records by Spark")
-        report = await self._report("verify", "--tier", "2", "--master", MASTER)
+        report = await self._report(
+            "verify", *self._flow, *TOPICS, "--tier", "2", "--master", MASTER
+        )
         if report is None:
             self._say(f"The copy of {TOPIC} could not be compared, see {self._log.name}")
             return False
@@ -98,8 +101,8 @@ class DemoBackfill:
             await self._run.wait()
 
     @property
-    def _common(self) -> tuple[str, ...]:
-        return (str(self._file), "--flow", FLOW, "--topics", TOPIC, "-o", "json")
+    def _flow(self) -> tuple[str, ...]:
+        return (str(self._file), "--flow", FLOW, "-o", "json")
 
     async def _fill(self, records: int) -> None:
         arguments = ("--bootstrap", self._bootstrap, "--topic", TOPIC, "--records", str(records))
@@ -114,9 +117,7 @@ class DemoBackfill:
 
     async def _report(self, *words: str) -> Report | None:
         """Run a command to its end; None where it printed no report."""
-        common = self._common if words[0] == "verify" else (*self._common[:3], *self._common[5:])
-        count = 2 if words[0] == "backfill" else 1
-        child = await self._spawn(*words[:count], *common, *words[count:])
+        child = await self._spawn(*words)
         output, _ = await child.communicate()
         return _object(output) if output.strip() else None
 

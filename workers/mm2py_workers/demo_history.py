@@ -5,17 +5,14 @@ Run again it appends.
 """
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Final, cast
 
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py_workers.demo_admin import create_topics
 
 __all__ = ["main"]
 
@@ -33,13 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     servers, topic = cast("str", options.bootstrap), cast("str", options.topic)
     new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
-    admin = AdminClient({"bootstrap.servers": servers})  # ends its requests with itself
-    created = cast(
-        "Mapping[str, Future[None]]",
-        admin.create_topics([new]),  # pyright: ignore[reportUnknownMemberType] - its Future has no parameter
-    )
-    with contextlib.suppress(KafkaException):  # it is there already
-        created[topic].result(TIMEOUT_S)
+    create_topics(servers, [new])
     producer = Producer({"bootstrap.servers": servers, "compression.type": "lz4", "linger.ms": 20})
     deadline = SYSTEM_CLOCK.monotonic() + TIMEOUT_S
     while len(producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions) < PARTITIONS:

@@ -13,14 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Final, cast, final
+from typing import Final, final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.cimpl import NewTopic
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py_workers.demo_admin import create_topics
 from mm2py_workers.demo_topics import TOPICS, DemoTopic
 
 __all__ = ["Traffic", "main"]
@@ -28,37 +27,20 @@ __all__ = ["Traffic", "main"]
 YEAR_MS: Final = 365 * 86_400_000
 TICK_S: Final = 0.02
 TRICKLE: Final = 0.01
-"""Part of the rate that goes on when the disk budget is used up: the table stays alive."""
+"""Part of the rate that is kept when the disk budget is used up: the table stays alive."""
 
 FLUSH_TIMEOUT_S: Final = 15.0
-CREATE_TIMEOUT_S: Final = 30.0
 
 Headers = list[tuple[str, str | bytes | None]]
 
 
-def _create_topics(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = [NewTopic(t.name, num_partitions=t.partitions, replication_factor=1) for t in TOPICS]
-    creating = cast(
-        "dict[str, Future[None]]",
-        admin.create_topics(wanted),  # pyright: ignore[reportUnknownMemberType] - its Future has no parameter
-    )
-    for future in creating.values():
-        try:
-            future.result(timeout=CREATE_TIMEOUT_S)
-        except KafkaException as error:
-            cause: object = error.args[0]
-            if not isinstance(cause, KafkaError) or cause.name() != "TOPIC_ALREADY_EXISTS":
-                raise
-
-
 @final
 class Traffic:
-    """Writes the demo's records to one region until it is told to stop.
+    """Writes the demo's records to one region until it is stopped.
 
     Args:
         bootstrap: the region's address.
-        region: its alias, which stands in the records.
+        region: its alias, a part of each record.
         rate: records per second over all topics.
         budget_bytes: values written before the rate falls to a trickle.
         seed: makes two runs equal.
@@ -174,7 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, caught)
     bootstrap: str = options.bootstrap
     region: str = options.region
-    _create_topics(bootstrap)
+    topics = [
+        NewTopic(it.name, num_partitions=it.partitions, replication_factor=1) for it in TOPICS
+    ]
+    create_topics(bootstrap, topics)
     traffic = Traffic(
         bootstrap, region, rate=options.rate, budget_bytes=options.budget_mb << 20, seed=len(region)
     )

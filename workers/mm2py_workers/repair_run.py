@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import cast, final
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.mirror.backfills import CopyAgain, Lease
+from mm2py.mirror.backfills import CopyAgain, Lease, new_id
 from mm2py.spark.backfill import Request
 from mm2py.spark.repair_advice import Repair
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of
-from mm2py_workers.backfill_spark import SparkRun, new_id
+from mm2py_workers.backfill_spark import SparkRun
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import Printer, Row, rows_of
 
@@ -117,7 +117,7 @@ async def _copy(
         task = await session.prepare_topics()
         topics = "|".join(sorted({it.topic for it in plan.partitions}))
         request = Request(
-            id=new_id(SYSTEM_CLOCK), topics=topics, start="earliest", end="now", lanes=1
+            id=new_id(SYSTEM_CLOCK.now_ms()), topics=topics, start="earliest", end="now", lanes=1
         )
         spark = SparkRun(session, driver, printer, clock=SYSTEM_CLOCK)
         job = await spark.run(plan, task, request, master=order.master)

@@ -15,7 +15,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.java_regex import PatternList
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.mirror.backfills import Job, JobState, Lease
+from mm2py.mirror.backfills import Job, JobState, Lease, new_id
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
@@ -28,7 +28,7 @@ from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive, rena
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of, refuse
-from mm2py_workers.backfill_spark import SparkRun, new_id
+from mm2py_workers.backfill_spark import SparkRun
 from mm2py_workers.bulk_flow import SOURCE, flow_plan
 from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import FAILED, OK, Column, Printer, count_of, say
@@ -61,7 +61,7 @@ class RestoreOrder:
     def request(self, root: str) -> Request:
         """Return a job as its record keeps it: another run continues it only with the same arguments."""
         archive = f"{root} as {self.rename}" if self.rename else root
-        return Request(id=new_id(SYSTEM_CLOCK), topics=self.topics, archive=archive)
+        return Request(id=new_id(SYSTEM_CLOCK.now_ms()), topics=self.topics, archive=archive)
 
 
 def run_restore(order: RestoreOrder, printer: Printer) -> int:

@@ -6,7 +6,6 @@ Flow: ``StreamOrder`` -> ``BackfillSession`` -> ``_Topics`` (the flow's connecto
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +17,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.mirror.backfills import driver_id
+from mm2py.mirror.backfills import driver_id, new_id
 from mm2py.observability.logging import SecretMask, level_name
 from mm2py.spark.session import OpenSession, open_session
 from mm2py.spark.stream import StreamDriver, StreamPartitions
@@ -277,7 +276,7 @@ class _Copy:
         await driver.begin(
             self._topics.partitions(),
             self._opened.slots,
-            job=f"{self._clock.now_ms()}-{secrets.token_hex(2)}",
+            job=new_id(self._clock.now_ms()),
         )
         say(f"copying {self._session.name}: {self._opened.slots} lanes")
         try:

@@ -14,7 +14,7 @@ PLAN: Mapping[str, Sequence[object]] = {"lanes": [], "partitions": [], "refused"
 
 
 class FakeCommands:
-    """Implements ``mm2py.flows.backfills.BackfillCommands``; a run goes on until ``end`` is set."""
+    """Implements ``mm2py.flows.backfills.BackfillCommands``; a run lasts until ``end`` is set."""
 
     def __init__(self) -> None:
         self.without_spark = ""
