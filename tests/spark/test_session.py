@@ -40,8 +40,8 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
     assert isinstance(line.args, tuple)
     (cost,) = [it for it in line.args if isinstance(it, LanesCost)]
     assert cost.lanes == 3
-    assert 0 < cost.cpu_seconds
-    assert 0 < cost.seconds
+    assert cost.cpu_seconds > 0
+    assert cost.seconds > 0
 
 
 def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
