@@ -18,7 +18,15 @@ from typing_extensions import TypedDict
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.flows.graph import FlowNode
-from mm2py.mirror.backfill_report import NO_DRIVER, PartitionReport, report
+from mm2py.mirror.backfill_report import (
+    GONE,
+    NO_DRIVER,
+    PLANNED,
+    STARTING,
+    PartitionReport,
+    cause_of,
+    report,
+)
 from mm2py.mirror.backfills import Job, Lease, Order, Wanted, Wish, new_id
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.herder.errors import (
@@ -47,11 +55,8 @@ USAGE: Final = 2
 REFUSED: Final = 3
 """Exit codes of ``mm2py backfill``."""
 
-PLANNED: Final = "PLANNED"
-STARTING: Final = "STARTING"
 FAILED: Final = "FAILED"
 _LOCAL: Final = re.compile(r"local(?:\[[0-9*, ]*\])?")
-GONE: Final = "the worker that started it is gone: start it again"
 
 Nodes = Mapping[FlowName, FlowNode]
 
@@ -408,9 +413,7 @@ class BackfillService:
             return (FAILED if cause else STARTING), cause
         if job.state.value == FAILED and child is not None and job.run == child.run_before:
             return STARTING, ""
-        if job.state.value == FAILED and job.cause in ("", NO_DRIVER) and of_process:
-            return FAILED, f"{of_process}; {NO_DRIVER}"
-        return job.state.value, job.cause
+        return job.state.value, cause_of(job, order)
 
     def _is_gone(self, node: FlowNode, worker: str) -> bool:
         if worker == node.herder.worker_id:

@@ -9,13 +9,49 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
-from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Order
 
-__all__ = ["NO_DRIVER", "JobReport", "PartitionReport", "report", "without_driver"]
+__all__ = [
+    "GONE",
+    "NO_DRIVER",
+    "PLANNED",
+    "STARTING",
+    "JobReport",
+    "OrderReport",
+    "PartitionReport",
+    "cause_of",
+    "order_report",
+    "report",
+    "without_driver",
+]
 
 NO_DRIVER: Final = (
     "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
 )
+
+GONE: Final = "the worker that started it is gone: start it again"
+
+PLANNED: Final = "PLANNED"
+STARTING: Final = "STARTING"
+"""States before there is a job."""
+
+OrderReport = TypedDict(
+    "OrderReport",
+    {
+        "id": str,
+        "state": str,
+        "topics": str,
+        "from": str,
+        "to": str,
+        "rate_limit": int,
+        "master": str,
+        "by": str,
+        "worker": str,
+        "at_ms": int,
+        "cause": str,
+    },
+)
+"""What was planned over REST and has no job yet; ``worker`` is empty until it is started."""
 
 PartitionReport = TypedDict(
     "PartitionReport",
@@ -50,6 +86,37 @@ class JobReport(TypedDict):
 def without_driver(job: Job) -> Job:
     """Return a job whose driver is gone as it is shown: nothing copies its partitions."""
     return replace(job, state=JobState.FAILED, cause=NO_DRIVER)
+
+
+def cause_of(job: Job, order: Order | None) -> str:
+    """Return why a job ended before its time; of a driver that wrote no cause, what the worker that started it has noted."""
+    noted = order.cause if order is not None and order.id == job.id else ""
+    if noted and job.state is JobState.FAILED and job.cause in ("", NO_DRIVER):
+        return f"{noted}; {NO_DRIVER}"
+    return job.cause
+
+
+def order_report(
+    order: Order | None, job: Job | None, workers: Collection[str]
+) -> OrderReport | None:
+    """Return what was planned over REST last, None where nothing was or its job was begun; ``workers`` are those of the flow."""
+    if order is None or (job is not None and job.id == order.id):
+        return None
+    gone = GONE if order.worker and order.worker not in workers else ""
+    cause, state = order.cause or gone, STARTING if order.worker else PLANNED
+    return {
+        "id": order.id,
+        "state": JobState.FAILED.value if cause else state,
+        "topics": order.topics,
+        "from": order.start,
+        "to": order.end,
+        "rate_limit": order.rate_limit,
+        "master": order.master,
+        "by": order.by,
+        "worker": order.worker,
+        "at_ms": order.at_ms,
+        "cause": cause,
+    }
 
 
 def report(job: Job, leases: Collection[Lease]) -> JobReport:

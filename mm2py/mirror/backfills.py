@@ -179,7 +179,7 @@ class Job:
 class CopyAgain:
     """A copy that is made again from the start of its lease on: its target topic, and where that log ended when it was compared.
 
-    ``deletes``: its records ``below`` that offset (-1: not known yet) are deleted before.
+    ``below`` is where that log ended when the first step was about to be done, -1 before; ``deletes``: its records below that are deleted.
     """
 
     topic: str

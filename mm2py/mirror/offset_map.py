@@ -14,6 +14,8 @@ Invariants, tests of the same names:
 5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed.
 6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of
    higher source offsets, so an offset below them all is known to be expired.
+7. Where a copy begins again at a lower source offset, nothing behind that counts as covered, also in the page that is written then,
+   and what covers more grows from there.
 """
 
 from collections import deque
@@ -228,6 +230,14 @@ class PartitionMap:
         """Nothing was copied yet, and nothing lost."""
         return not (self._records or self._segments)
 
+    def is_set(self, stored: int) -> bool:
+        """Whether another program or an operator set the stored position (-1: none): the map was not written with it."""
+        return not self.is_empty and stored not in (self.position, self.covered)
+
+    def resume(self, stored: int) -> int:
+        """Return where the copy continues, given the stored position (-1: none): behind all that is covered, unless it was set."""
+        return stored if self.is_set(stored) or not self.covered else max(stored, self.covered)
+
     def is_of_another(self, target_id: bytes) -> bool:
         """Whether the copies are in a target topic of another id than this one, as far as both are known."""
         return NO_TOPIC_ID not in (target_id, self.target_id) and target_id != self.target_id
@@ -300,6 +310,11 @@ class PartitionMap:
 
     def anchor(self, source: int, target: int) -> None:
         """The copy begins: the first record from a source offset on lands at a target offset or behind it."""
+        if self._records and (source, target) == (self._source + self._records, self._next_target):
+            return
+        self._close()
+        if self._segments and self._segments[-1].is_anchor:
+            self._segments.pop()
         self._segments.append(Segment(source, 0, target))
         self._next_target = target
         self._changed = True
@@ -318,6 +333,13 @@ class PartitionMap:
         if position > self._covered and not self.is_empty:
             self._changed = self._changed or position > self.covered
             self._covered = position
+
+    def go_back(self, position: int) -> None:
+        """The copy begins again at a source offset that was covered (7)."""
+        segments = self._drain()
+        self._covered, self.epoch = max(position, 0), -1
+        self._reopen(segments)
+        self._changed = True
 
     def note(self, segment: Segment | None, under_way: int = 0) -> None:
         """Put a mark behind the next ``under_way`` records; None begins the map of another incarnation."""
@@ -504,8 +526,14 @@ class PartitionMap:
         return segments
 
     def _reopen(self, segments: list[Segment]) -> None:
-        """Go on with these; the last run may grow."""
-        if segments and segments[-1].mark is Mark.COPIED and not segments[-1].is_anchor:
+        """Continue with these; the last run may grow, unless the copy began again below its end (7)."""
+        last = segments[-1] if segments else None
+        if (
+            last is not None
+            and last.mark is Mark.COPIED
+            and not last.is_anchor
+            and last.source_end <= self._covered
+        ):
             self._source, self._records, self._target, _ = segments.pop()
             if not self._pending:
                 self._next_source = self._source + self._records

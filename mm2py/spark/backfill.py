@@ -1,7 +1,7 @@
 """The driver of a backfill: takes partitions from the live flow, has lanes copy them, and leaves nothing behind that it changed.
 
 Flow: ``claim`` (one driver at a time) -> former lanes are fenced -> partitions are reserved -> every worker of the live flow has
-confirmed that it copies none of them -> topic settings -> lanes on Spark -> each lane hands its partitions over -> settings put back.
+confirmed that it copies none of them -> topic settings -> copies that are made again go back -> lanes on Spark -> each lane hands its partitions over -> settings put back.
 Everything that a later driver needs is in the backfill topic before it is done, so that another run continues after a crash.
 
 Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_claim``):
@@ -10,12 +10,14 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 2. Lanes start only after every member of the live flow's group has confirmed the reservation.
 3. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
 4. A run copies, whatever was wanted of the one before it.
+5. Partitions whose copies have begun to go back (``mm2py.spark.copy_again``) are given back only when that is done.
+6. Of two restores that have a target topic in common, whichever flows they belong to, one at most has lanes.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import ConfigOp
@@ -33,7 +35,7 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
-from mm2py.spark.copy_again import go_back, with_log_ends
+from mm2py.spark.copy_again import begun, go_back, is_begun
 from mm2py.spark.live_flow import BackfillFlow, live_flow_lets_go
 from mm2py.spark.plan import PartitionPlan, Plan, deal_lanes
 from mm2py.storage.backfill_store import BackfillStore
@@ -43,7 +45,6 @@ from mm2py.storage.job_claim import (
     DriverSupersededError,
     JobClaim,
 )
-from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.types import TopicPartition
 
 __all__ = ["BackfillDriver", "Lanes", "Request"]
@@ -82,24 +83,23 @@ class BackfillDriver:
     """Drives the newest backfill of a flow, or begins one.
 
     Args:
+        claim: of the flow, shared with nothing.
         store: the backfill topic, open.
-        writer: writes it under the driver's transactional id.
         flow: the target.
         name: ``A->B``.
     """
 
     def __init__(
         self,
+        claim: JobClaim,
         store: BackfillStore,
-        writer: PrivilegedWriter,
         flow: BackfillFlow,
         *,
         name: str,
         clock: Clock,
     ) -> None:
-        self._store, self._flow = store, flow
+        self._claim, self._store, self._flow = claim, store, flow
         self._name, self._clock = name, clock
-        self._claim = JobClaim(store, writer, flow.fence, name=name, clock=clock)
 
     # ---- one run
 
@@ -112,14 +112,7 @@ class BackfillDriver:
         Raises:
             BackfillRefusedError: another driver works on it, or what is unfinished is another job.
         """
-        job = await self._claim.claim(JobKind.BACKFILL)
-        if job is not None and archive not in (None, job.archive):
-            what = f"restore of {job.archive}" if job.archive else "backfill"
-            raise BackfillRefusedError(
-                f"the {what} {job.id} of {self._name} is unfinished",
-                remedy="run its command again, or end it with mm2py backfill cancel",
-            )
-        return job
+        return await self._claim.claim(JobKind.BACKFILL, archive)
 
     async def is_driven(self) -> bool:
         """Return whether a driver works on the newest job."""
@@ -139,30 +132,60 @@ class BackfillDriver:
         job = replace(job, lanes=max(job.lanes, request.lanes))
         # Who starts a run wants it to copy, whatever was wanted of the one before.
         await claim.begin(job, Wish(job=job.id, wanted=Wanted.RUN))
-        await claim.write(leases)
-        beats = asyncio.create_task(claim.beat(), name="backfill driver")
+        return await claim.while_beating(self._copy(job, leases, plan, request, lanes))
+
+    async def _copy(
+        self, job: Job, leases: Sequence[Lease], plan: Plan, request: Request, lanes: Lanes
+    ) -> Job:
         try:
-            await live_flow_lets_go(self._name, self._flow, self._store, leases, self._clock)
+            await self._reserve(leases)
+            if request.archive:
+                await self._refuse_second_restore(plan)
             await self._change(job.settings)
+            if plan.forgotten:
+                await self._flow.set_positions(dict.fromkeys(plan.forgotten, -1))
             await self._place(leases)
             dealt = self._dealt(plan, request.lanes)
             if dealt:
                 await lanes.run(job, dealt)
         except BaseException as error:
-            beats.cancel()
             await self._close_after(error)
             raise
-        finally:
-            beats.cancel()
-            await asyncio.gather(beats, return_exceptions=True)
         return await self._close()
 
+    async def _reserve(self, leases: Sequence[Lease]) -> None:
+        """Keep the live flow out; returns when none of its workers copies these any more."""
+        await self._claim.write(leases)
+        await live_flow_lets_go(self._name, self._flow, self._store, leases, self._clock)
+
+    async def _refuse_second_restore(self, plan: Plan) -> None:
+        """Refuse topics that another restore writes; looked at behind the reservation: of two that begin at once each sees the other (6)."""
+        others = await self._flow.restored_elsewhere()
+        for it in plan.partitions:
+            if it.target_topic in others:
+                raise BackfillRefusedError(
+                    f"topic {it.target_topic} is written by {others[it.target_topic]}, which is not ended",
+                    remedy="run that one to its end first, or restore into another topic with --rename",
+                )
+
     async def cancel(self) -> Job:
-        """Give what is not handed over back to the live flow; for a job without a driver, after ``claim``."""
+        """Give what is not handed over back to the live flow; for a job without a driver, after ``claim``.
+
+        Raises:
+            BackfillRefusedError: copies have begun to go back, and the live flow does not let go of them.
+        """
         job = self._store.job
         assert job is not None
-        await self._claim.begin(replace(job, run=job.run + 1, state=JobState.FAILED))
-        return await self._release("cancelled")
+        job = replace(job, run=job.run + 1, state=JobState.RUNNING, cause="")
+        await self._claim.begin(job)
+        return await self._claim.while_beating(self._cancelled())
+
+    async def _cancelled(self) -> Job:
+        try:
+            return await self._release("cancelled")
+        except BaseException as error:
+            await self._note_end(error)
+            raise
 
     async def stop(self) -> None:
         """End the run before its time: lanes stop in order, and another run continues."""
@@ -260,9 +283,9 @@ class BackfillDriver:
     async def _place(self, leases: Sequence[Lease]) -> None:
         """Let each partition begin where its copy is now: the live flow went on until it let go."""
         if any(it.again is not None for it in leases):
-            leases = await with_log_ends(self._flow, leases)
+            leases = await self._claim.insist(partial(begun, self._flow, leases))
             await self._claim.write(leases)
-            leases = await go_back(self._flow, leases)
+            leases = await self._claim.insist(partial(go_back, self._flow, leases))
         known = await self._flow.known([it.source for it in leases])
         placed: list[Lease] = []
         positions: dict[TopicPartition, int] = {}
@@ -275,16 +298,15 @@ class BackfillDriver:
                 positions[lease.source] = lease.start
             at = max(position, lease.position) if position < 0 else position
             done = at >= lease.end
-            begun = lease.target_start >= 0
+            has_copies, target_end = lease.target_start >= 0, known.target_end(lease.source)
             placed.append(
                 replace(
                     lease,
-                    start=lease.start if begun else at,
+                    start=lease.start if has_copies else at,
                     end=max(lease.end, at) if done else lease.end,
                     position=at,
-                    target_end=max(lease.target_end, known.target_end(lease.source))
-                    if begun
-                    else -1,
+                    target_start=lease.target_start if has_copies else target_end,
+                    target_end=max(lease.target_end, target_end),
                     state=LeaseState.HANDED_OVER if done else lease.state,
                 )
             )
@@ -326,29 +348,46 @@ class BackfillDriver:
             )
             job = replace(job, state=JobState.FAILED, cause=cause)
         else:
+            if self._claim.stopped and job.settings:
+                # Everything was copied all the same; what was written last has ended the permit.
+                await self._claim.write([replace(job, state=JobState.RUNNING)])
             await self._restore(job.settings)
             job = replace(job, state=JobState.DONE, cause="")
         await self._claim.write([job])
         return job
 
     async def _close_after(self, error: BaseException) -> None:
-        """Note why the run ended; a refusal leaves nothing behind."""
-        if isinstance(error, DriverSupersededError):
+        """Note why the run ended; a refusal leaves nothing behind, but what has begun to go back."""
+        if isinstance(error, BackfillRefusedError) and not self._going_back():
+            if not isinstance(error, DriverSupersededError):
+                await self._release(str(error))
             return
-        if isinstance(error, BackfillRefusedError):
-            await self._release(str(error))
+        await self._note_end(error)
+
+    async def _note_end(self, error: BaseException) -> None:
+        if isinstance(error, DriverSupersededError):
             return
         job = self._claim.mine
         cause = str(error) or type(error).__name__
         try:
             await self._claim.write([replace(job, state=JobState.FAILED, cause=cause)])
+        except DriverSupersededError:
+            return
         except Mm2pyError as second:
             log.warning("the end of the run cannot be noted cause=%s", second)
 
     async def _release(self, cause: str) -> Job:
-        """Put settings back, give partitions back to the live flow, end the job."""
+        """Put settings back, give partitions back to the live flow, end the job; what has begun to go back is done first (5)."""
+        run = self._claim.mine.run
+        going = [replace(it, state=LeaseState.RESERVED, run=run) for it in self._going_back()]
+        if going:
+            await self._reserve(going)
+            await self._claim.write(await self._claim.insist(partial(go_back, self._flow, going)))
         await self._restore(self._claim.mine.settings)
         return await self._claim.release(JobState.CANCELLED, cause)
+
+    def _going_back(self) -> list[Lease]:
+        return [it for it in self._store.kept_out().values() if is_begun(it)]
 
     # ---- settings of target topics
 
@@ -369,7 +408,8 @@ class BackfillDriver:
         changes: dict[str, list[ConfigOp]] = {}
         for setting, operation in operations.items():
             changes.setdefault(setting.topic, []).append(operation)
-        for topic, error in (await self._flow.alter_topic_configs(changes)).items():
+        altered = await self._claim.insist(partial(self._flow.alter_topic_configs, changes))
+        for topic, error in altered.items():
             if error is not None:
                 names = ", ".join(it.name for it in changes[topic])
                 raise BackfillRefusedError(

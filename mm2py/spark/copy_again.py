@@ -3,7 +3,11 @@
 Flow: reserved leases with ``again`` -> ``CopiesAgain`` -> leases whose lanes begin at their starts. Runs between the reservation, so
 that no task of the flow copies the partition, and the lanes.
 
-Invariants, tests of the same names; a crash may come between any two steps, and the next run does all of them again:
+What is done is named by the lease before the first step (``begun``): each later driver does the same steps again, and nothing else, so a crash may
+come between any two, and a driver that was frozen does nothing that the next one has not done. What is begun is done to its end
+before the partition is copied by anything, also when the job is cancelled.
+
+Invariants, tests of the same names (the model with drivers that crash and freeze at any step: tests/property/test_copies_again.py):
 
 1. Copies are deleted only after the position is stored from which they are copied again, and only below the log end that the lease names.
 2. A copy that went on since it was compared is left alone, unless it is deleted.
@@ -19,7 +23,7 @@ from mm2py.mirror.backfills import Lease, LeaseState
 from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.types import TopicPartition
 
-__all__ = ["CopiesAgain", "cut_pages", "go_back", "with_log_ends"]
+__all__ = ["CopiesAgain", "begun", "cut_pages", "go_back", "is_begun"]
 
 log = logging.getLogger(__name__)
 
@@ -44,61 +48,56 @@ class CopiesAgain(Protocol):
         ...
 
 
-async def with_log_ends(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
-    """Return leases with what is to be deleted of their copies; written before ``go_back``, so that each run deletes the same."""
-    waiting = {it.copy: it for it in leases if it.again is not None and it.again.deletes}
-    if not waiting:
-        return list(leases)
-    ends = await target.log_ends(waiting)
-    return [
-        replace(it, again=replace(it.again, below=ends[it.copy]))
-        if it.again is not None and it.again.deletes and it.again.below < 0
-        else it
-        for it in leases
-    ]
+def is_begun(lease: Lease) -> bool:
+    """Whether a step may have been done: what is to be done is fixed."""
+    return lease.again is not None and lease.again.below >= 0
+
+
+async def begun(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
+    """Return leases that name what ``go_back`` will do, to be written before; copies that went on are left alone (2)."""
+    waiting = {it.copy for it in leases if it.again is not None and not is_begun(it)}
+    ends: Mapping[TopicPartition, int] = await target.log_ends(waiting) if waiting else {}
+    return [_begun(it, ends[it.copy]) if it.copy in ends else it for it in leases]
+
+
+def _begun(lease: Lease, end: int) -> Lease:
+    again = lease.again
+    if again is None or is_begun(lease):
+        return lease
+    if again.deletes or end == again.compared_to:
+        return replace(lease, again=replace(again, below=end))
+    cause = (
+        f"{lease.copy} ended at {again.compared_to} when it was compared and ends at {end} now: what is missing cannot"
+        " be put between; it was left alone"
+    )
+    return replace(lease, again=None, state=LeaseState.HANDED_OVER, cause=cause)
 
 
 async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
-    """Let copies begin again at the starts of their leases, those with ``again``; return all leases as they are then.
+    """Let copies begin again at the starts of their leases, those that are ``begun``; return all leases as they are then.
 
     Raises:
-        Mm2pyError: a step failed; the next run repeats it.
+        Mm2pyError: a step failed; all of them are to be repeated.
     """
-    waiting = [it for it in leases if it.again is not None]
-    if not waiting:
+    back = [(it, it.again) for it in leases if it.again is not None and is_begun(it)]
+    if not back:
         return list(leases)
-    ends = await target.log_ends([it.copy for it in waiting])
-    moved = {
-        it.source
-        for it in waiting
-        if it.again is not None and (it.again.deletes or ends[it.copy] == it.again.compared_to)
-    }
-    back = [it for it in waiting if it.source in moved]
-    deleted = {it.copy: it.again.below for it in back if it.again is not None and it.again.deletes}
-    if back:
-        await target.set_positions({it.source: it.start for it in back})
+    await target.set_positions({it.source: it.start for it, _ in back})
+    deleted = {it.copy: again.below for it, again in back if again.deletes}
     if deleted:
         log.warning(
             "copies are deleted, and copied again partitions=%s", ", ".join(map(str, deleted))
         )
         await target.delete_below(deleted)
-    if back:
-        await target.cut_maps(
-            {it.source: (-1 if it.copy in deleted else ends[it.copy], it.start) for it in back}
-        )
-    return [_begun(it, ends, went_back=it.source in moved) for it in leases]
-
-
-def _begun(lease: Lease, ends: Mapping[TopicPartition, int], *, went_back: bool) -> Lease:
-    if lease.again is None:
-        return lease
-    if went_back:
-        return replace(lease, again=None, position=lease.start, target_start=-1, target_end=-1)
-    cause = (
-        f"{lease.copy} ended at {lease.again.compared_to} when it was compared and ends at {ends[lease.copy]} now: what"
-        " is missing cannot be put between; it was left alone"
+    await target.cut_maps(
+        {it.source: (-1 if again.deletes else again.below, it.start) for it, again in back}
     )
-    return replace(lease, again=None, state=LeaseState.HANDED_OVER, cause=cause)
+    return [
+        replace(it, again=None, position=it.start, target_start=-1, target_end=-1)
+        if is_begun(it)
+        else it
+        for it in leases
+    ]
 
 
 def cut_pages(

@@ -17,7 +17,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError
 from mm2py.types import TopicPartition
 
-__all__ = ["LET_GO_S", "BackfillFlow", "live_flow_lets_go"]
+__all__ = ["LET_GO_S", "BackfillFlow", "live_flow_lets_go", "workers_of"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ class BackfillFlow(CopiesAgain, Protocol):
 
     async def known(self, partitions: Collection[TopicPartition]) -> Known:
         """Return stored positions and maps."""
+        ...
+
+    async def restored_elsewhere(self) -> Mapping[str, str]:
+        """Return topics that unfinished restores of other flows write, with what to call each restore."""
         ...
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
@@ -68,7 +72,7 @@ async def live_flow_lets_go(
                 remedy="stop its workers, and run this command again",
             )
         await store.refresh()
-        pending = [it for it in _workers(group) if store.noticed(it) < reserved]
+        pending = [it for it in workers_of(group) if store.noticed(it) < reserved]
         if not pending:
             return
         if clock.monotonic() > deadline:
@@ -80,7 +84,7 @@ async def live_flow_lets_go(
         await clock.sleep(LOOK_S)
 
 
-def _workers(group: DescribedGroup) -> list[str]:
+def workers_of(group: DescribedGroup) -> list[str]:
     """Return the workers of a group, by the addresses in their metadata; members join meanwhile have none yet."""
     workers: list[str] = []
     for member in group.members:

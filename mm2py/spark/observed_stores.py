@@ -56,7 +56,7 @@ class ObservedMaps(MapsOver):
     def __init__(self, store: MapStore) -> None:
         super().__init__(store)
         self.target_starts: dict[TopicPartition, int] = {}
-        """By source partition where the first copy of this process is, or would be."""
+        """By source partition where copies begin, those of a former attempt of the lane too: where the flow had any before, the lease names it."""
         self.target_ends: dict[TopicPartition, int] = {}
         """By source partition the target offset behind the newest copy that the map has."""
 
@@ -66,7 +66,7 @@ class ObservedMaps(MapsOver):
         """Return the maps of partitions that have one."""
         maps = await super().load(partitions)
         for partition, stored in maps.items():
-            self._note(partition, stored.page, first=False)
+            self._note(partition, stored.page)
         return maps
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
@@ -74,10 +74,9 @@ class ObservedMaps(MapsOver):
         await super().write(pages)
         for partition, changed in pages.items():
             for page in changed:
-                self._note(partition, page, first=True)
+                self._note(partition, page)
 
-    def _note(self, partition: TopicPartition, page: Page, *, first: bool) -> None:
+    def _note(self, partition: TopicPartition, page: Page) -> None:
         if page.segments:
-            begins = page.segments[0].target if first else page.segments[-1].target_end
-            self.target_starts.setdefault(partition, begins)
+            self.target_starts.setdefault(partition, page.segments[0].target)
             self.target_ends[partition] = page.segments[-1].target_end

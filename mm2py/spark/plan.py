@@ -60,7 +60,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The whole of it; ``settings`` are changed for the run and put back, ``notes`` need nothing."""
+    """The whole of it; ``settings`` are changed for the run and put back, ``notes`` need nothing.
+
+    ``forgotten``: partitions whose positions are removed first, because their copies are gone.
+    """
 
     flow: str
     partitions: tuple[PartitionPlan, ...]
@@ -68,6 +71,7 @@ class Plan:
     settings: tuple[SettingChange, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: tuple[str, ...] = ()
+    forgotten: tuple[TopicPartition, ...] = ()
 
     def document(self, lanes: int, rate_limit: int) -> dict[str, object]:
         """Return the plan as JSON members; ``to`` is exclusive."""

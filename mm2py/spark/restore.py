@@ -24,19 +24,16 @@ from mm2py.spark.archive_format import (
 )
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
+from mm2py.spark.restored_flows import is_renamed
 from mm2py.spark.survey import REASONS, Known, changed_settings
-from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
+from mm2py.types import LATEST, FlowName, TopicPartition
 
 __all__ = [
     "ArchivedLog",
     "Rename",
     "Restore",
     "read_archive",
-    "renamed_flow",
 ]
-
-
-_RENAMED: Final = ".restored"
 
 
 @final
@@ -65,11 +62,6 @@ class Rename:
         """Return the new name of a topic, or ``otherwise`` if it does not match."""
         found = None if self._pattern is None else self._pattern.fullmatch(topic)
         return otherwise if found is None else found.expand(self._replacement)
-
-
-def renamed_flow(flow: FlowName) -> FlowName:
-    """Return the flow under which topics are restored that are not copies of ``flow``."""
-    return FlowName(ClusterAlias(f"{flow.source}{_RENAMED}"), flow.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +149,7 @@ class Restore:
 
     def __init__(self, flow: FlowName, logs: Sequence[ArchivedLog], target: Admin) -> None:
         self.flow = flow
-        self.is_renamed = flow.source.endswith(_RENAMED)
+        self.is_renamed = is_renamed(flow)
         self.logs = {self._key(it): it for it in logs}
         self._target = target
 

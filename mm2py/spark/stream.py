@@ -253,6 +253,9 @@ class StreamDriver:
                 run=self.job.run,
                 position=known.resume(it.source),
                 start=known.resume(it.source) if it.position < 0 else it.start,
+                target_start=known.target_end(it.source)
+                if it.target_start < 0
+                else it.target_start,
                 target_end=known.target_end(it.source),
             )
             for it in leases

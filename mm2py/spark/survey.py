@@ -80,14 +80,8 @@ class Known:
     pages: Mapping[TopicPartition, Page]
 
     def resume(self, partition: TopicPartition) -> int:
-        """Return where the copy of a partition continues, -1 where there is none.
-
-        As ``TaskOffsetMaps.resume``: a position that the map was not written with was set, or deleted, by an operator.
-        """
-        known, position = PartitionMap(self.pages.get(partition)), self.positions.get(partition, -1)
-        if not known.covered or position not in (known.position, known.covered):
-            return position
-        return max(position, known.covered)
+        """Return where the copy of a partition continues, -1 where there is none."""
+        return PartitionMap(self.pages.get(partition)).resume(self.positions.get(partition, -1))
 
     def target_end(self, partition: TopicPartition) -> int:
         """Return the target offset behind the newest copy of a partition, -1 where it is not known."""

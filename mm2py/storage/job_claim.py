@@ -10,6 +10,8 @@ Invariants, tests of the same names:
 1. A job that another driver is working on is left alone; of two drivers that begin at the same moment one is refused.
 2. Nothing is written behind another driver's claim.
 3. What a former run kept is dealt or given back only after its lanes can claim nothing more and their leases have run out.
+4. What a driver does beside its records leaves only while its ``permit`` is valid: for ``LEASE_S`` from before the record that was
+   confirmed last. Another one begins only when no record was confirmed for ``ALIVE_S``, or behind a record that ended the permit.
 """
 
 import asyncio
@@ -17,10 +19,11 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Final, final
+from typing import Final, TypeVar, final
 
+from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import (
@@ -39,9 +42,18 @@ from mm2py.mirror.backfills import (
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.privileged_writer import PrivilegedWriter
 
-__all__ = ["LOOK_S", "BackfillRefusedError", "DriverSupersededError", "FenceProducers", "JobClaim"]
+__all__ = [
+    "LOOK_S",
+    "BackfillRefusedError",
+    "DriverSupersededError",
+    "FenceProducers",
+    "JobClaim",
+    "unfinished",
+]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_S: Final = 0.3
 WRITE_S: Final = 60.0
@@ -81,6 +93,9 @@ class JobClaim:
         self._store, self._writer, self._fence = store, writer, fence
         self._name, self._clock = name, clock
         self._turn = asyncio.Lock()
+        self._lost: DriverSupersededError | None = None
+        self.permit = Permit(clock)
+        """Of positions, maps, deletions and settings that only the driver may write."""
         self._known: Job | None = None
         """The job record that this driver took over, or wrote last; behind it another driver has written."""
         self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
@@ -95,24 +110,33 @@ class JobClaim:
         assert self.job is not None
         return self.job
 
-    async def claim(self, kind: JobKind) -> Job | None:
-        """Become the only driver; return the job of that kind that another run left unfinished, None for none.
+    async def claim(self, kind: JobKind, archive: str | None = None) -> Job | None:
+        """Become the only driver; return the job that another run left unfinished, None for none.
+
+        Args:
+            kind: of the job that is to be run.
+            archive: of the restore that is to be run, empty for a backfill; None for any job of that kind.
 
         Raises:
-            BackfillRefusedError: another driver works on it, or a job of the other kind is unfinished.
+            BackfillRefusedError: another driver works on it, or another job is unfinished.
         """
         await self._store.refresh()
         job = self._store.job
         if job is not None and job.state.is_copied and await self.is_driven():
             raise _running(job, self._name)
-        if job is not None and job.kind is not kind and not job.state.is_over:
-            raise _unfinished(job, self._name)
-        seen = _drive(self._store.job)
-        await self._insist(self._writer.claim)
+        is_another = job is not None and (
+            job.kind is not kind or archive not in (None, job.archive)
+        )
+        if job is not None and is_another and not job.state.is_over:
+            raise unfinished(job, self._name)
+        seen = self._store.job
+        await self.insist(self._writer.claim)
         await self._store.refresh()
         job = self._known = self._store.job
-        if _drive(job) != seen:
+        if _drive(job) != _drive(seen):
             raise self._superseded(job)
+        if job is not None and job.state.is_copied and job != seen:
+            raise _running(job, self._name)  # its beat came late
         return None if job is None or job.state.is_over else job
 
     async def is_driven(self) -> bool:
@@ -137,6 +161,7 @@ class JobClaim:
         if self._store.copying:
             log.info("lanes of a former run may still write, their leases run out")
             await self._clock.sleep(LEASE_S)
+            await self.write([replace(self.mine, beat=self.mine.beat + 1)])
             await self._store.refresh()
 
     async def beat(self) -> None:
@@ -161,6 +186,23 @@ class JobClaim:
                 except RetriableError as error:
                     log.warning("driver's beat is not written cause=%s", error)
 
+    async def while_beating(self, work: Coroutine[object, object, T]) -> T:
+        """Do ``work`` as the driver that lives; it ends as soon as another one has taken over.
+
+        Raises:
+            DriverSupersededError: another driver has taken over.
+        """
+        beats, working = asyncio.create_task(self.beat()), asyncio.create_task(work)
+        try:
+            await asyncio.wait({beats, working}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await beats  # ``stopped``, or superseded
+            return await working
+        finally:
+            for task in (beats, working):
+                task.cancel()
+            await asyncio.gather(beats, working, return_exceptions=True)
+
     async def release(self, state: JobState, cause: str) -> Job:
         """End the job: what it keeps from the live flow is copied by it again."""
         await self._store.refresh()
@@ -178,7 +220,7 @@ class JobClaim:
         Raises:
             RetriableError: not now.
         """
-        await self._insist(self._writer.claim)
+        await self.insist(self._writer.claim)
         await self._store.refresh()
         job = self._known = self._store.job
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
@@ -196,9 +238,13 @@ class JobClaim:
             await self._write(records)
 
     async def _write(self, records: Sequence[BackfillRecord]) -> None:
+        if self._lost is not None:
+            raise self._lost
         entries = [encode_backfill(record) for record in records]
         mine = next((it for it in reversed(records) if isinstance(it, Job)), None)
         self.job = mine or self.job
+        if mine is not None and not mine.state.is_copied:
+            self.permit.abandon()  # the next driver does not wait for it
 
         async def write() -> None:
             if not self._writer.claimed:
@@ -207,27 +253,37 @@ class JobClaim:
                 newest = self._store.job
                 if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
                     raise self._superseded(newest)
+            began_s = self._clock.monotonic()
             await self._writer.write(entries)
             self._known = mine or self._known
+            if mine is not None and mine.state.is_copied:
+                self.permit.grant(began_s + LEASE_S)
 
-        await self._insist(write)
+        await self.insist(write)
 
     def _superseded(self, newest: Job | None) -> DriverSupersededError:
         what = "backfill" if newest is None else f"{newest.kind.value.lower()} {newest.id}"
-        return DriverSupersededError(f"another driver has taken {what} of {self._name} over")
+        self.permit.abandon()
+        self._lost = DriverSupersededError(f"another driver has taken {what} of {self._name} over")
+        return self._lost
 
-    async def _insist(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step, again for up to ``WRITE_S`` where it fails now.
+
+        Raises:
+            RetriableError: it still does.
+        """
         deadline = self._clock.monotonic() + WRITE_S
         while True:
             try:
-                await step()
+                return await step()
             except RetriableError as error:
+                if self._lost is not None:
+                    raise self._lost from error
                 if self._clock.monotonic() > deadline:
                     raise
-                log.debug("backfill topic cannot be written now cause=%s", error)
+                log.debug("a step of the driver is done again cause=%s", error)
                 await self._clock.sleep(LOOK_S)
-            else:
-                return
 
 
 def _drive(job: Job | None) -> tuple[str, int, str] | None:
@@ -241,18 +297,26 @@ def _running(job: Job, flow: str) -> BackfillRefusedError:
             f"mm2py stream copies {flow} already", remedy="end it with SIGTERM, where it runs"
         )
     return BackfillRefusedError(
-        f"{'restore' if job.archive else 'backfill'} {job.id} of {flow} is running",
+        f"{_named(job)} of {flow} is running",
         remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
     )
 
 
-def _unfinished(job: Job, flow: str) -> BackfillRefusedError:
+def unfinished(job: Job, flow: str) -> BackfillRefusedError:
+    """Return the refusal of a command beside a job that is not over."""
     if job.kind is JobKind.STREAM:
         return BackfillRefusedError(
             f"mm2py stream copied {flow} and was not ended in order",
             remedy="start it again and end it with SIGTERM, or set flow.engine=worker and let the flow's workers take over",
         )
-    return BackfillRefusedError(
-        f"backfill {job.id} of {flow} is unfinished",
-        remedy="run it to its end, or cancel it: mm2py backfill run, mm2py backfill cancel",
+    command = (
+        "its command again" if job.archive else "mm2py backfill run, which also continues a repair,"
     )
+    return BackfillRefusedError(
+        f"{_named(job)} of {flow} is unfinished",
+        remedy=f"run {command} or end it with mm2py backfill cancel",
+    )
+
+
+def _named(job: Job) -> str:
+    return f"restore {job.id} of {job.archive}" if job.archive else f"backfill {job.id}"

@@ -44,7 +44,7 @@ def test_a_huge_partition_beside_many_small_ones_is_backfilled_over_20_ms(
         until(lambda: copied(flow, huge) > HUGE // 20, 300, "progress of the huge partition")
         killed = running.signal_worker(signal.SIGKILL)
         log.warning("worker %d was killed, copied %d", killed, copied(flow, huge))
-        ended = running.wait()
+        ended = running.wait(600)
     assert ended.code == 0, ended.err
     assert len(ended.partitions) == SMALL + 1
     assert sum(it["records"] for it in ended.partitions) == HUGE + 50 * SMALL

@@ -95,6 +95,38 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(
     until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 90, "its states go")
 
 
+def test_positions_that_were_removed_are_copied_from_the_beginning(
+    rest: Rest,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+) -> None:
+    topic, alias = unique("removed"), unique("src")
+    copy = f"{alias}.{topic}"
+    create_topic(region_a, topic, 2)
+    write(region_a, topic, _lines(0, 100))
+    body = {"name": "again", "config": mirror_config(region_a, region_b, alias, topic)}
+    rest.ok("POST", "connectors", body)
+    until(lambda: copy if ends(region_b, copy) else None, 90, "the copy is created")
+    for times in (1, 2, 3):
+        until(
+            lambda: sum(ends(region_b, copy).values()) == 100 * times,  # noqa: B023 - called here
+            90,
+            lambda: f"{ends(region_b, copy)}",
+        )
+        if times < 3:
+            rest.ok("PUT", "connectors/again/stop")
+            rest.wait_states("again", "STOPPED")
+            rest.ok("DELETE", "connectors/again/offsets")
+            rest.ok("PUT", "connectors/again/resume")
+    rest.ok("DELETE", "connectors/again")
+    copied, whole = read(region_b, copy), read(region_a, topic)
+    for partition, log in whole.items():
+        values = [it.value for it in copied[partition].records]
+        assert values == [it.value for it in log.records] * 3
+
+
 def _said(call: Callable[[], T]) -> T:
     """Ask, and again where the group rebalances, as clients of Connect have to."""
     for _ in range(200):

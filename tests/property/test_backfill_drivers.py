@@ -13,7 +13,7 @@ from mm2py.mirror.backfills import Job, JobState, LeaseState
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
@@ -92,9 +92,8 @@ class Racer:
         self._flow.altered = race.altered
         self._store = BackfillStore(MemoryTable(race.topic), race.clock)
         writer = SlowWriter(race.topic, race.coordinator, race.chance)
-        self._driver = BackfillDriver(
-            self._store, writer, self._flow, name="A->B", clock=race.clock
-        )
+        claim = JobClaim(self._store, writer, self._flow.fence, name="A->B", clock=race.clock)
+        self._driver = BackfillDriver(claim, self._store, self._flow, name="A->B", clock=race.clock)
 
     async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
         del job, lanes

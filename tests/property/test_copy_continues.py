@@ -48,6 +48,23 @@ class World:
         self.position = -1
         self.late: list[Hold] = []
 
+        self.begun = [(0, -1)]
+        """Where copies began: log end of the target, and the position that was set."""
+
+    async def set_back(self, log_end: int) -> None:
+        """Set the position back by hand, to one that the map cannot take for its own."""
+        store = OffsetMapStore(MemoryTable(self.maps), self.read)
+        await store.start()
+        stored = (await store.load([SOURCE])).get(SOURCE)
+        if stored is None:
+            return
+        positions = [-1, *(it for it in self.offsets if it < self.position)]
+        wanted = self.chance.choice(positions)
+        if wanted in (stored.page.position, stored.page.covered, self.position):
+            return
+        self.position = wanted
+        self.begun.append((log_end, wanted))
+
     async def read(self, partition: TopicPartition, ref: PageRef) -> Page | None:
         return self.page(ref)
 
@@ -141,6 +158,16 @@ class Worker:
         self.maps.stored({SOURCE: position})
 
 
+def records_of(broker: FakeBroker) -> list[int]:
+    """Return what is in the target's log."""
+    return [
+        int(record.value or b"")
+        for data in broker.log(TARGET)
+        for batch in decode_batches(data)
+        for record in batch.records
+    ]
+
+
 @asynccontextmanager
 async def worker(world: World, broker: FakeBroker) -> AsyncGenerator[Worker]:
     settings = ConnectionSettings(
@@ -173,6 +200,9 @@ async def end_at_any_moment(world: World, broker: FakeBroker) -> None:
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        if world.chance.random() < 0.3:  # it ends in order
+            await life.commit()
+            await life.maps.settle()
         assert all(isinstance(it, TargetMovedError) for it in life.failed)
     if world.late:
         broker.hold(PRODUCE).release()  # those of the successor do not wait
@@ -207,12 +237,7 @@ async def test_nothing_is_lost_or_doubled_whenever_a_worker_ends(number: int, se
                     await asyncio.sleep(0)
         await run_to_the_end(world, broker)
         await eventually(lambda: broker.connections == 0)
-        stored = [
-            int(record.value or b"")
-            for data in broker.log(TARGET)
-            for batch in decode_batches(data)
-            for record in batch.records
-        ]
+        stored = records_of(broker)
     assert stored == world.offsets
     store = OffsetMapStore(MemoryTable(world.maps), world.read)
     await store.start()
@@ -221,3 +246,36 @@ async def test_nothing_is_lost_or_doubled_whenever_a_worker_ends(number: int, se
     for target, source in enumerate(world.offsets):
         assert to_target(index, source, world.page) == (Place.COPIED, target)
         assert to_source(index, target, world.page) == (Place.COPIED, source)
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+async def test_what_is_copied_again_is_whole_whenever_a_worker_ends(number: int, seed: int) -> None:
+    world = World(seed + number)
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
+        for _ in range(world.chance.randint(2, 8)):
+            await end_at_any_moment(world, broker)
+            if world.chance.random() < 0.5:
+                while world.late:
+                    world.late.pop().release()
+                await eventually(lambda: broker.connections == 0)
+                await world.set_back(len(records_of(broker)))
+        await run_to_the_end(world, broker)
+        await eventually(lambda: broker.connections == 0)
+        stored = records_of(broker)
+    ends = [*(end for end, _ in world.begun[1:]), len(stored)]
+    newest: dict[int, int] = {}
+    for (first, position), end in zip(world.begun, ends, strict=True):
+        part, whole = stored[first:end], [it for it in world.offsets if it >= position]
+        assert part == (whole if end == len(stored) else whole[: len(part)])
+        newest |= {source: first + at for at, source in enumerate(part)}
+    store = OffsetMapStore(MemoryTable(world.maps), world.read)
+    await store.start()
+    index = store.index.of(SOURCE)
+    assert index is not None
+    for source in world.offsets:
+        place, target = to_target(index, source, world.page)
+        assert (place, target) == (Place.COPIED, newest[source])
+    for target, source in enumerate(stored):
+        found = to_source(index, target, world.page)
+        # What was written behind the map when the position was set back is in no map.
+        assert found == (Place.COPIED, source) or found.place is Place.NEVER_EXISTED

@@ -137,6 +137,19 @@ class Play:
         self.restore()
         self.brute.source = max(0, self.brute.source - back)
 
+    def go_back(self, back: int) -> None:
+        """A start finds a position that was set back; what is covered is lower in the next page, too."""
+        brute = self.brute
+        if self.map.is_empty:
+            return
+        brute.source = brute.covered = max(0, brute.covered - back)
+        self.map.go_back(brute.source)
+        self.map.anchor(brute.source, brute.target)
+        assert self.map.covered == brute.source
+        self.commit()
+        self.restore()
+        assert self.map.covered == brute.source
+
     def lose_source(self, records: int) -> None:
         brute = self.brute
         self.map.note(Segment(brute.source, records, 0, Mark.SOURCE_LOST))
@@ -270,6 +283,8 @@ STEPS = st.one_of(
     st.tuples(st.just("copy"), st.just(0), st.integers(1, 5), st.just(0)),
     st.tuples(st.just("many"), st.integers(1, 300)),
     st.tuples(st.just("again"), st.integers(0, 12)),
+    st.tuples(st.just("go_back"), st.integers(0, 12)),
+    st.tuples(st.just("go_back"), st.integers(300, 900)),
     st.tuples(st.just("lose_source"), st.integers(1, 5)),
     st.tuples(st.just("pass_by"), st.integers(1, 5)),
     st.tuples(st.just("cut_source"), st.integers(0, 12)),

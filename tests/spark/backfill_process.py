@@ -145,9 +145,9 @@ class BackfillProcess:
         if not self.is_running:
             raise AssertionError(f"the run has ended: {self.wait()}")
 
-    def wait(self) -> Ended:
+    def wait(self, within_s: float = END_WITHIN_S) -> Ended:
         """Wait for its end."""
-        out, err = self._process.communicate(timeout=END_WITHIN_S)
+        out, err = self._process.communicate(timeout=within_s)
         return Ended(self._process.returncode, out, err)
 
     def send(self, number: signal.Signals) -> None:

@@ -1,23 +1,29 @@
 """Archive and restore on real brokers: what is restored equals what was archived, byte for byte and in order, also after kills."""
 
+import asyncio
 import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
 import pytest
 from typer.testing import CliRunner
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError, FatalError
+from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.spark.archive import archive_flow
 from mm2py.spark.archive_format import FileManifest, Shape
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.restore import Rename
+from mm2py.spark.restored_flows import renamed_flow
 from mm2py.spark.session import OpenSession
-from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.backfill_lane import LaneConnections
+from mm2py_workers.bulk_flow import flow_plan, flow_sides
 from mm2py_workers.cli import app
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
@@ -203,6 +209,45 @@ def test_a_target_with_other_records_is_refused_with_the_numbers(
     assert "is not empty (its log ends at 1)" in str(refused["reason"])
     assert ends(region_b, flow.remote(topic)) == {0: 1}
     assert "has none of the topics" in str(restored(flow, tmp_path, topics="other", code=1))
+
+
+def test_a_topic_that_another_flows_restore_has_reserved_is_refused_until_that_has_ended(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic, into = unique("shared"), unique("into")
+    (tmp_path / "first").mkdir()
+    first = write_flow(tmp_path / "first", region_a, region_b, topic)
+    second = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
+    write(region_a, topic, old_records(200, 0))
+    archived(lanes_session, second, topic, tmp_path / "archive")
+    job = Job(id="j", state=JobState.RUNNING, run=1, lanes=1, archive="/backup")
+    reserved = LeaseState.RESERVED
+    lease = Lease(
+        topic=into, partition=0, job="j", run=1, state=reserved, start=0, end=9, position=0
+    )
+
+    async def write_job(*records: BackfillRecord) -> None:
+        plan = flow_plan(first.file, f"{first.source_alias}->{first.target_alias}")
+        connections = LaneConnections(renamed_flow(plan.name), plan.props, SYSTEM_CLOCK)
+        try:
+            await connections.open()
+            await connections.store.post(records)
+        finally:
+            await connections.close()
+
+    asyncio.run(write_job(job, lease))
+    rename = f"{topic}={into}"
+    report = restored(second, tmp_path / "archive", rename=rename, code=3)
+    assert f"topic {into} is written by restore j of /backup" in str(report["error"])
+    assert sum(ends(region_b, into).values()) == 0
+    asyncio.run(write_job(replace(job, state=JobState.CANCELLED)))
+    assert restored(second, tmp_path / "archive", rename=rename)["restored_records"] == 200
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])

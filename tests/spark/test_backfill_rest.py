@@ -112,6 +112,10 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         assert {it["topic"] for it in planned["plan"]["partitions"]} == {topic}
         identifier = planned["id"]
         mirror.wait_ready()
+        before = command_line(flow, "status").report
+        assert before["state"] is None
+        waiting = cast("Mapping[str, object]", before["planned"])
+        assert (waiting["id"], waiting["state"]) == (identifier, "PLANNED")
         assert rest.change(identifier, "start")["state"] == "STARTING"
         running = rest.wait_for(identifier, "RUNNING", 1_000)
         assert running["partitions_by_state"] == {"COPYING": 2}

@@ -17,7 +17,7 @@ from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
 from mm2py.flows.states import enabled
-from mm2py.mirror.backfills import backfill_topic
+from mm2py.mirror.backfills import backfill_topic, driver_id
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import (
@@ -29,15 +29,17 @@ from mm2py.mirror.source_offsets import (
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.spark.copy_again import cut_pages
+from mm2py.spark.restored_flows import restored_elsewhere
 from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
 from mm2py.spark.verify_plan import known_maps
+from mm2py.storage.job_claim import JobClaim
 from mm2py.types import LATEST, TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import LaneConnections
 from mm2py_workers.bulk_flow import SOURCE, source_connector
 from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets
-from mm2py_workers.internal_stores import offset_topic
+from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.node_parts import FlowPlan
 
 __all__ = ["BackfillSession"]
@@ -67,7 +69,10 @@ class _Context:
 
 @final
 class BackfillSession:
-    """One flow with open connections; implements ``mm2py.spark.live_flow.BackfillFlow``."""
+    """One flow with open connections; implements ``mm2py.spark.live_flow.BackfillFlow``.
+
+    What changes the flow or its target leaves only with the permit of ``claim``, which the driver has that was built over it.
+    """
 
     def __init__(self, plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> None:
         self.plan, self._clock = plan, clock
@@ -76,6 +81,19 @@ class BackfillSession:
         self._copies = False
         self.connections = LaneConnections(plan.name, plan.props, clock)
         self._target = self.connections.cluster
+        self.claim = JobClaim(
+            self.connections.store,
+            self.connections.writer(driver_id(str(plan.name))),
+            self.fence,
+            name=str(plan.name),
+            clock=clock,
+        )
+        self._tables = FlowTables(
+            self._target,
+            store_producer(plan.props, plan.name),
+            permit=self.claim.permit,
+            clock=clock,
+        )
         self._source: Cluster | None = None
         self._target_admin: Cluster | None = None
 
@@ -96,6 +114,8 @@ class BackfillSession:
         for cluster in (self._source, self._target_admin):
             if cluster is not None:
                 await cluster.close()
+        self.claim.permit.abandon()
+        await self._tables.close()
         await self.connections.close()
 
     async def current_connector(self) -> Mapping[str, str]:
@@ -180,7 +200,7 @@ class BackfillSession:
         """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
         worker = self.plan.worker
         offsets = HostedOffsets(
-            self.connections.tables,
+            self._tables,
             offset_topic(self.plan.props, worker),
             transactional=worker.exactly_once,
         )
@@ -196,6 +216,10 @@ class BackfillSession:
         finally:
             await offsets.close()
 
+    async def restored_elsewhere(self) -> Mapping[str, str]:
+        """Return topics that unfinished restores of other flows write, with what to call each restore."""
+        return await restored_elsewhere(self._admin("target"), self.name, self._clock)
+
     async def fence(self, transactional_ids: Sequence[str]) -> None:
         """Fence producers on the target."""
         await fence_producers(self._target, transactional_ids, clock=self._clock, timeout_ms=10_000)
@@ -204,6 +228,7 @@ class BackfillSession:
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> Mapping[str, ServerError | None]:
         """Change topic configs of the target."""
+        self._check_permit()
         return await self._admin("target").alter_topic_configs(changes)
 
     async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -216,13 +241,14 @@ class BackfillSession:
 
     async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
         """Delete the records of target partitions below offsets."""
+        self._check_permit()
         await self._admin("target").delete_records(ends)
 
     async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Let the maps of source partitions end at (target offset, source offset)."""
         worker = self.plan.worker
         maps = HostedMaps(
-            self.connections.tables,
+            self._tables,
             self.name.source,
             worker.offset_storage_replication_factor,
             transactional=worker.exactly_once,
@@ -241,6 +267,12 @@ class BackfillSession:
             await maps.close()
 
     # ---- inside
+
+    def _check_permit(self) -> None:
+        if not self.claim.permit.valid:
+            raise RetriableError(
+                "the driver's records are not confirmed, another one may take over"
+            )
 
     def _topics(self, copies: Mapping[str, str]) -> FlowTopics:
         consumer = effective_client_properties(

@@ -9,15 +9,16 @@ import re
 import signal
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.mirror.backfill_report import without_driver
-from mm2py.mirror.backfills import Job, JobState, Wanted, driver_id, new_id
+from mm2py.mirror.backfill_report import cause_of, order_report, without_driver
+from mm2py.mirror.backfills import Job, JobState, Wanted, new_id
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.spark.backfill import BackfillDriver, Request
+from mm2py.spark.live_flow import workers_of
 from mm2py.spark.plan import Plan
 from mm2py.spark.survey import Survey
 from mm2py.storage.job_claim import BackfillRefusedError
@@ -29,6 +30,7 @@ from mm2py_workers.backfill_views import (
     print_nothing,
     print_plan,
     print_report,
+    print_status,
 )
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import FAILED, OK, Printer, say
@@ -110,16 +112,20 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
             return print_nothing(str(session.name), printer)
         await session.open_topic()
         store = session.connections.store
-        if store.job is None:
+        job = store.job
+        if job is not None and job.state.is_copied:
+            driven = await driver_of(session, SYSTEM_CLOCK).is_driven()
+            await store.refresh()
+            job = store.job
+            if job is not None and job.state.is_copied and not driven:
+                job = without_driver(job)
+        workers = workers_of(await session.group()) if store.order is not None else ()
+        planned = order_report(store.order, job, workers)
+        if job is None and planned is None:
             return print_nothing(str(session.name), printer)
-        job = store.job
-        driven = job.state.is_copied and await driver_of(session, SYSTEM_CLOCK).is_driven()
-        await store.refresh()
-        job = store.job
-        assert job is not None
-        if job.state.is_copied and not driven:
-            job = without_driver(job)
-        print_report(printer, job, list(store.leases.values()))
+        if job is not None:
+            job = replace(job, cause=cause_of(job, store.order))
+        print_status(printer, job, list(store.leases.values()), planned)
         return OK
 
 
@@ -142,13 +148,8 @@ async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) ->
 
 def driver_of(session: BackfillSession, clock: Clock) -> BackfillDriver:
     """Return the driver of a flow whose backfill topic is open."""
-    name = str(session.name)
     return BackfillDriver(
-        session.connections.store,
-        session.connections.writer(driver_id(name)),
-        session,
-        name=name,
-        clock=clock,
+        session.claim, session.connections.store, session, name=str(session.name), clock=clock
     )
 
 

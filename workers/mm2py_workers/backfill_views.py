@@ -10,18 +10,35 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from mm2py.clock import Clock
-from mm2py.mirror.backfill_report import report
+from mm2py.mirror.backfill_report import OrderReport, report
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
 from mm2py_workers.output import OK, Column, Printer, rows_of, say, size_text
 
-__all__ = ["partition_text", "print_nothing", "print_plan", "print_report", "show_progress"]
+__all__ = [
+    "partition_text",
+    "print_nothing",
+    "print_plan",
+    "print_report",
+    "print_status",
+    "show_progress",
+]
 
 PROGRESS_S: Final = 0.5
 LINES_S: Final = 10.0
 """How often progress is a line where it goes to no terminal."""
+
+_NOTHING: Final[Mapping[str, object]] = {
+    "id": None,
+    "state": None,
+    "records": 0,
+    "bytes": 0,
+    "partitions": [],
+    "cause": "",
+}
+"""The report where there was no job."""
 
 SHOWN_PARTITIONS: Final = 8
 RATE_OVER_S: Final = 5.0
@@ -105,8 +122,33 @@ def print_nothing(flow: str, printer: Printer) -> int:
     if printer.is_table:
         say(f"there was no backfill of {flow}")
     else:
-        printer.document({"id": None, "state": None, "records": 0, "bytes": 0, "partitions": []})
+        printer.document({**_NOTHING, "planned": None})
     return OK
+
+
+def print_status(
+    printer: Printer, job: Job | None, leases: Sequence[Lease], planned: OrderReport | None
+) -> None:
+    """Print the newest job, and what was planned over REST behind it."""
+    if not printer.is_table:
+        document = _NOTHING if job is None else report(job, leases)
+        printer.document({**document, "planned": planned})
+        return
+    if planned is not None:
+        printer.fields(
+            [
+                ("planned over REST", planned["id"]),
+                ("state", planned["state"]),
+                ("topics", planned["topics"] or "all of the flow"),
+                ("from", planned["from"]),
+                ("to", planned["to"]),
+                ("by", planned["by"]),
+                ("worker", planned["worker"]),
+                ("cause", planned["cause"]),
+            ]
+        )
+    if job is not None:
+        print_report(printer, job, leases)
 
 
 def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:

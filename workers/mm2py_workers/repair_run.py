@@ -14,7 +14,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.backfills import CopyAgain, Lease, new_id
 from mm2py.spark.backfill import Request
 from mm2py.spark.repair_advice import Repair
-from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.storage.job_claim import unfinished
 from mm2py.types import TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of
@@ -108,10 +108,7 @@ async def _copy(
         driver = driver_of(session, SYSTEM_CLOCK)
         job = await driver.claim()
         if job is not None:
-            raise BackfillRefusedError(
-                f"backfill {job.id} of {session.name} is unfinished",
-                remedy="run mm2py backfill run again, which also continues a repair, or end it with mm2py backfill cancel",
-            )
+            raise unfinished(job, str(session.name))
         if not plan.partitions:
             return refused
         task = await session.prepare_topics()

@@ -24,7 +24,8 @@ from mm2py.spark.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.spark.backfill import Request
 from mm2py.spark.plan import Plan
-from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive, renamed_flow
+from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive
+from mm2py.spark.restored_flows import renamed_flow
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of, refuse
@@ -227,9 +228,7 @@ class _RestoreRun:
         known = await session.known(restore.logs)
         plan = await restore.plan(known)
         stale = restore.stale(plan, known)
-        if stale:
-            await session.set_positions(dict.fromkeys(stale, -1))
-            known = await session.known(restore.logs)
+        plan = replace(plan, forgotten=tuple(stale))
         self._begun = {it: max(0, known.target_end(it)) for it in restore.logs if it not in stale}
         spark = SparkRun(session, driver, self._printer, clock=SYSTEM_CLOCK)
         ended = await spark.run(

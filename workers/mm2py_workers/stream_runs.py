@@ -17,12 +17,12 @@ from mm2py.client.backoff import Backoff
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.mirror.backfills import driver_id, new_id
+from mm2py.mirror.backfills import new_id
 from mm2py.observability.logging import SecretMask, level_name
 from mm2py.spark.session import OpenSession, open_session
 from mm2py.spark.stream import StreamDriver, StreamPartitions
 from mm2py.spark.stream_query import StreamQuery
-from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.partition_deal import (
@@ -257,16 +257,9 @@ class _Copy:
     ) -> None:
         self._order, self._session, self._topics, self._opened = order, session, topics, opened
         self._totals, self._stop, self._clock = totals, stop, clock
-        name = str(session.name)
-        store = session.connections.store
-        claim = JobClaim(
-            store,
-            session.connections.writer(driver_id(name)),
-            session.fence,
-            name=name,
-            clock=clock,
+        self._driver = StreamDriver(
+            session.claim, session.connections.store, session, name=str(session.name), clock=clock
         )
-        self._driver = StreamDriver(claim, store, session, name=name, clock=clock)
         self._backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
         self._failures = 0
 

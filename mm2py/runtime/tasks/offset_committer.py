@@ -131,7 +131,8 @@ class OffsetCommitter:
             # Taken now as well: what is asked for while the write is under way is about later positions.
             then = {p: self._then.pop(p) for p in tuple(self._then) if p in taken}
             offsets = {it: self._source_offset(it, position) for it, position in taken.items()}
-            self._maps.taken(taken, {it: committed_epoch(at) for it, at in offsets.items()})
+            epochs = {it: committed_epoch(at) for it, at in offsets.items()}
+            self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
             written, values = False, self._encoded(offsets)
             new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
             try:

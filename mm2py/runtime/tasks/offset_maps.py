@@ -6,7 +6,9 @@ what it had acknowledged is noticed here: its offsets go back.
 Invariants, tests of the same names: 1 what is written covers every position that was acknowledged before; 2 what could
 not be written is written with the next turn; 3 only the open page of a partition is in memory; 4 a page is removed only
 behind everything that was written of its partition, and an offset in either log is never in it (``map_pruning``);
-5 a topic that was deleted gets the open page of every partition again, and what its other pages had is unknown, not guessed.
+5 a topic that was deleted gets the open page of every partition again, and what its other pages had is unknown, not guessed;
+6 a copy whose position was set continues where that copy ended, whenever its task ends: before its first record the map has where it
+began, on both sides.
 """
 
 import asyncio
@@ -56,7 +58,9 @@ class TaskOffsetMaps:
         self._topics_lost = 0
         self._turn = asyncio.Lock()
         self._astray: set[TopicPartition] = set()
-        """Partitions whose copy does not continue at the end of the map."""
+        """Partitions whose copy does not continue at the end of the map, until ``begin`` has put its beginning there."""
+        self._unsettled: set[TopicPartition] = set()
+        """Partitions whose position was stored behind their newest page."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are again."""
@@ -100,6 +104,7 @@ class TaskOffsetMaps:
         self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
         self._loaded |= frozenset(partitions)
         self._astray.difference_update(partitions)
+        self._unsettled.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): behind what the map knows.
@@ -107,19 +112,19 @@ class TaskOffsetMaps:
         A position that is not the one that the map was written with was set by another program or an operator: it is followed.
         """
         found = self.of(partition)
-        known, found.position = found.position, position
-        if found.is_empty or position in (known, found.covered):
-            return max(position, found.covered) if found.covered else position
+        resumed, covered = found.resume(position), found.covered
+        was_set, found.position = found.is_set(position), position
+        if not was_set:
+            return resumed
         self._astray.add(partition)
-        if position > found.covered:
+        if position > covered:
             log.warning(
                 "offsets were passed without the offset map, another program copied them or the position was"
                 " set; they are not translated exactly partition=%s first_offset=%d last_offset=%d",
                 partition,
-                found.covered,
+                covered,
                 position - 1,
             )
-            covered = found.covered
             found.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
         else:
             log.warning(
@@ -127,9 +132,10 @@ class TaskOffsetMaps:
                 " partition=%s first_offset=%d last_offset=%d",
                 partition,
                 max(position, 0),
-                found.covered - 1,
+                covered - 1,
             )
-        return position
+            found.go_back(position)
+        return resumed
 
     def epoch(self, partition: TopicPartition) -> int:
         """Return the leader epoch of the record before the map's end; -1 unknown."""
@@ -153,30 +159,38 @@ class TaskOffsetMaps:
         """Note where the target's logs end before the first copy; returns when that is durable."""
         for source, (end, topic_id, producer_id) in ends.items():
             found = self.of(source)
-            if found.is_empty:
-                found.anchor(max(found.position, 0), end)
-            else:
+            if not found.is_empty:
                 # A topic that was created again has none of the copies, however far it has grown since.
                 loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
                 if loss is not None:
                     self.on_loss(source, loss)
+            if found.is_empty or source in self._astray:
+                found.anchor(max(found.position, 0), end)
+                self._astray.discard(source)
             found.writes_to(topic_id, producer_id, end)
         await self.write()
 
     # ---- what happens
 
     def taken(
-        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+        self,
+        positions: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+        *,
+        with_maps: bool = False,
     ) -> None:
-        """Positions are about to be stored; ``epochs`` are the leader epochs of their records."""
+        """Positions are about to be stored, ``with_maps`` in one transaction; ``epochs`` are the leader epochs of their records."""
         for partition, position in positions.items():
             found = self.of(partition)
+            if with_maps:
+                found.position = position + 1
             found.epoch = epochs[partition] if position + 1 == found.covered else -1
 
     def stored(self, positions: Mapping[TopicPartition, int]) -> None:
         """Positions were stored: everything up to them is copied."""
         for partition, position in positions.items():
             self.of(partition).position = position + 1
+        self._unsettled.update(positions)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""
@@ -248,6 +262,18 @@ class TaskOffsetMaps:
         async with self._turn:
             await self._write()
 
+    async def settle(self) -> None:
+        """Write the positions that this task stored last into their maps, at its end: any other position was set then.
+
+        Raises:
+            RetriableError: not now.
+        """
+        for partition in self._unsettled:
+            found = self.of(partition)
+            if not found.is_empty:
+                found.again()
+        await self.write()
+
     async def _write(self) -> None:
         if self._store.topics_lost != self._topics_lost:
             self._topics_lost = self._store.topics_lost
@@ -256,6 +282,7 @@ class TaskOffsetMaps:
                 found.lose_pages()
         await self._deepen()
         pages = {it: found.take() for it, found in self._maps.items() if found.changed}
+        self._unsettled.difference_update(pages)
         for partition, changed in pages.items():
             self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
         writing, self._unwritten = self._unwritten, {}

@@ -549,6 +549,7 @@ class WorkerTask:
         try:
             if self._commits is None:
                 await self._commit()
+                await self._maps.settle()
             else:
                 await self._commits.finish(max(remaining * 0.2, LAST_COMMIT_S))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway

@@ -284,6 +284,78 @@ async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> Non
     assert set_back.target_end(ORDERS, OLD) == -1
 
 
+async def copied(topic: MemoryTopic, records: int) -> TaskOffsetMaps:
+    """Copy the first records of a partition and store their position."""
+    maps = await restored(topic, ORDERS)
+    maps.resume(ORDERS, -1)
+    maps.of(ORDERS).add(0, records, 0)
+    maps.taken({ORDERS: records - 1}, {ORDERS: 3})
+    await maps.write()
+    maps.stored({ORDERS: records - 1})
+    return maps
+
+
+@pytest.mark.parametrize("again", [0, 4])
+async def test_a_copy_that_was_set_back_and_ended_in_its_middle_continues_there(again: int) -> None:
+    topic = MemoryTopic("map")
+    await copied(topic, 100)
+    set_back = await restored(topic, ORDERS)
+    assert set_back.resume(ORDERS, 40) == 40
+    await set_back.begin({ORDERS: LogEnd(103, OLD)})
+    if again:
+        set_back.of(ORDERS).add(40, again, 103)
+        await set_back.write()
+    killed = await restored(topic, ORDERS)
+    assert killed.resume(ORDERS, 40) == 40 + again
+    # What its predecessor wrote behind that is found in the log, and nothing of what was there before.
+    assert killed.target_end(ORDERS, OLD) == 103 + again
+    killed.of(ORDERS).add(40 + again, 60 - again, 103 + again)
+    (page,) = killed.of(ORDERS).take()
+    assert page.segments == (Segment(0, 100, 0), Segment(40, 60, 103))
+    assert page.covered == 100
+
+
+async def test_positions_that_were_removed_are_followed_though_only_one_was_ever_stored() -> None:
+    topic = MemoryTopic("map")
+    maps = await copied(topic, 100)
+    await maps.settle()
+    removed = await restored(topic, ORDERS)
+    assert removed.resume(ORDERS, -1) == -1
+
+
+async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_names() -> None:
+    topic = MemoryTopic("map")
+    store = stored_maps(topic)
+    await store.start()
+    maps = TaskOffsetMaps(store)
+    await maps.load([ORDERS])
+    committer = OffsetCommitter(
+        FakeStore(),
+        "MirrorSourceConnector",
+        source_partition=lambda tp: {"cluster": "A", "partition": tp.partition, "topic": tp.topic},
+        source_offset=lambda _partition, position: {"offset": position},
+        timeout_ms=None,
+        maps=maps,
+    )
+    maps.of(ORDERS).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+    await committer.commit()
+    removed = await restored(topic, ORDERS)
+    assert removed.resume(ORDERS, -1) == -1
+    restarted = await restored(topic, ORDERS)
+    assert restarted.resume(ORDERS, 10) == 10
+
+
+async def test_a_map_is_settled_only_where_this_task_has_stored_a_position() -> None:
+    topic = MemoryTopic("map")
+    await copied(topic, 100)
+    idle = await restored(topic, ORDERS)
+    assert idle.resume(ORDERS, 100) == 100
+    written = len(topic.records)
+    await idle.settle()
+    assert len(topic.records) == written, "another task may copy the partition by now"
+
+
 async def test_invariant_5_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again() -> (
     None
 ):

@@ -43,6 +43,7 @@ class Flow:
         self.refuses_deletion: Exception | None = None
         self.cuts: dict[TopicPartition, tuple[int, int]] = {}
         self.fenced: list[str] = []
+        self.elsewhere: dict[str, str] = {}
         self.altered: list[tuple[str, str, str | None]] = []
 
     async def group(self) -> DescribedGroup:
@@ -71,6 +72,9 @@ class Flow:
 
     async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
         self.cuts |= places
+
+    async def restored_elsewhere(self) -> Mapping[str, str]:
+        return self.elsewhere
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
         self.fenced += transactional_ids

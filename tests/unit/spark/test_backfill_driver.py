@@ -25,7 +25,7 @@ from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.live_flow import LET_GO_S
 from mm2py.spark.plan import PartitionPlan, Plan
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
+from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
@@ -46,8 +46,11 @@ class Stage:
         self.clock, self.flow = FakeClock(), Flow()
         self.store = BackfillStore(MemoryTable(self.topic))
         self.writer = TopicWriter(self.topic)
+        self.claim = JobClaim(
+            self.store, self.writer, self.flow.fence, name="A->B", clock=self.clock
+        )
         self.driver = BackfillDriver(
-            self.store, self.writer, self.flow, name="A->B", clock=self.clock
+            self.claim, self.store, self.flow, name="A->B", clock=self.clock
         )
         self.lanes: list[list[TopicPartition]] = []
         self.failing: Exception | None = None
@@ -265,6 +268,25 @@ async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel
     assert stage.store.kept_out() == {}
     assert stage.store.leases[TWO].state is LeaseState.RELEASED
     assert stage.flow.altered[-1] == ("SET", "retention.ms", "1000")
+
+
+async def test_a_topic_that_another_flows_restore_writes_is_refused_behind_the_reservation() -> (
+    None
+):
+    stage = Stage()
+    stage.flow.elsewhere = {"A.t": "restore k of /backup of C.restored->B"}
+    await stage.store.start()
+    await stage.while_time_passes(stage.driver.claim())
+    plan = Plan(flow="A->B", partitions=(part(ONE),), settings=(SETTING,))
+    request = Request(id="j", topics="", archive="/archive")
+    with pytest.raises(
+        BackfillRefusedError, match=r"topic A\.t is written by restore k of /backup"
+    ):
+        await stage.while_time_passes(stage.driver.run(plan, request, stage))
+    assert stage.lanes == []
+    assert stage.store.kept_out() == {}
+    assert stage.store.job is not None
+    assert stage.store.job.state is JobState.CANCELLED
 
 
 async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment
-from mm2py.spark.copy_again import cut_pages, go_back, with_log_ends
+from mm2py.spark.copy_again import begun, cut_pages, go_back
 from mm2py.types import TopicPartition
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
@@ -67,7 +67,7 @@ async def test_1_copies_are_deleted_behind_the_position_and_only_below_the_end_t
     target.steps_left = crash_at
     for _ in range(2):
         try:
-            (named,) = await with_log_ends(target, [stored])
+            (named,) = await begun(target, [stored])
             stored = named  # written to the backfill topic
             (stored,) = await go_back(target, [stored])
         except CrashError:
@@ -87,6 +87,7 @@ async def test_3_a_copy_that_ends_too_early_continues_there(crash_at: int) -> No
     target.steps_left = crash_at
     for _ in range(2):
         try:
+            (stored,) = await begun(target, [stored])
             (found,) = await go_back(target, [stored])
         except CrashError:
             target.steps_left = 100
@@ -98,12 +99,12 @@ async def test_3_a_copy_that_ends_too_early_continues_there(crash_at: int) -> No
 
 async def test_2_a_copy_that_went_on_since_it_was_compared_is_left_alone() -> None:
     target, stored = Target(end=700), lease(600, deletes=False, compared_to=600)
-    (found,) = await go_back(target, [stored])
+    (found,) = await begun(target, [stored])
     assert found.state is LeaseState.HANDED_OVER
     assert "ends at 700 now" in found.cause
     assert (target.position, target.map_end) == (1_000, 1_000)
     other = replace(stored, again=None)
-    assert await go_back(Target(), [other]) == [other]
+    assert await begun(Target(), [other]) == await go_back(Target(), [other]) == [other]
 
 
 def test_a_lease_of_a_copy_that_is_made_again_is_the_same_behind_its_record() -> None:
