@@ -5,13 +5,9 @@ Flow: regions -> ``copying`` (CPU per record, records/s), ``steady`` (start, mem
 """
 
 import argparse
-import os
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +25,12 @@ from bench.report import Results
 from bench.steady import JAVA, MM2PY, Steady, Tool, measure_steady
 from bench.steady import MEASURES as STEADY_MEASURES
 from bench.workloads import WORKLOADS
-from mm2py.embedded.reaper import REAPER
+from bench.workspace import RESULTS, bench_folder, room_and_load
 from mm2py.errors import Mm2pyError
 
 __all__ = ["main"]
 
 MIN_FREE_BYTES: Final = 5 << 30
-QUIET_LOAD: Final = 1.0
-RESULTS: Final = Path(__file__).parent / "results"
 MEASURES: Final = ("cpu", *STEADY_MEASURES, "groups", "topics")
 DEFAULT_MEASURES: Final = MEASURES[:-2]  # 10,000 groups and 1,000 topics take minutes
 _console = Console(stderr=True)
@@ -45,16 +39,9 @@ _console = Console(stderr=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the measures asked for; return the exit code."""
     options = _parser().parse_args(arguments)
-    free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
-    if free_bytes < MIN_FREE_BYTES:
-        _console.print(
-            f"the bench needs 5 GiB in the temporary folder, {free_bytes >> 30} GiB are free; "
-            "free some, or set TMPDIR to a larger disk"
-        )
+    load = room_and_load(_console, MIN_FREE_BYTES)
+    if load is None:
         return 1
-    load = os.getloadavg()[0]
-    if load > QUIET_LOAD:
-        _console.print(f"load average {load:.1f}: wait for a quiet machine to get clean figures")
     if options.exactly_once:
         set_exactly_once()
     begun = time.monotonic()
@@ -76,7 +63,7 @@ def _run(options: argparse.Namespace, load: float) -> Results:
     steady: dict[str, Steady] = {}
     many: dict[str, ManyTopics] = {}
     tools = [tool for tool in (JAVA, MM2PY) if options.only in (None, tool.name)]
-    with _folder() as folder, Clusters(folder) as clusters:
+    with bench_folder(_console) as folder, Clusters(folder) as clusters:
         if "cpu" in options.measures:
             workloads = [WORKLOADS[name] for name in options.workloads]
             outcomes = measure_copies(clusters, folder, workloads, _plan(options))
@@ -127,23 +114,6 @@ def _many(
         found[tool.name] = measure_many(tool, clusters, folder, topics)
         _say(f"{tool.name}: {count} topics in {found[tool.name].wall_s:.1f} s")
     return found
-
-
-@contextmanager
-def _folder() -> Generator[Path]:
-    """Give a folder for files and logs; the logs of a run that failed are kept."""
-    with tempfile.TemporaryDirectory(prefix="mm2py-bench-") as name:
-        REAPER.watch_folder(Path(name))
-        try:
-            yield Path(name)
-        except BaseException:
-            RESULTS.mkdir(exist_ok=True)
-            for log in Path(name).glob("*.log"):
-                shutil.copyfile(log, RESULTS / f"{log.name}.tmp")
-                _console.print(f"kept: bench/results/{log.name}.tmp")
-            raise
-        finally:
-            REAPER.forget_folder(Path(name))
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,14 @@ from typing import Final, TextIO, final
 
 from mm2py.errors import Mm2pyError
 
-__all__ = ["SecretMask", "cause_text", "configure_logging", "current_scope", "log_scope"]
+__all__ = [
+    "SecretMask",
+    "cause_text",
+    "configure_logging",
+    "current_scope",
+    "level_name",
+    "log_scope",
+]
 
 HIDDEN: Final = "[hidden]"
 """What stands in place of a secret; the text of Kafka's ``Password.HIDDEN``."""
@@ -30,6 +37,11 @@ _UNPRINTABLE: Final = re.compile(
 """Control characters, line separators, changes of direction, and halves of characters."""
 
 _scope: ContextVar[tuple[str, ...]] = ContextVar("mm2py_log_scope", default=())
+
+
+def level_name() -> str:
+    """Return the level that this process logs from, by its name: for processes that it starts."""
+    return logging.getLevelName(logging.getLogger().getEffectiveLevel())
 
 
 def current_scope() -> str:

@@ -24,7 +24,7 @@
 #endif
 
 /* Changes whenever a function's arguments or results do; kernel.py refuses another one. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 #define HEADER_BYTES 61
 #define CRC_OFFSET 17
@@ -518,6 +518,77 @@ done:
     return result;
 }
 
+/* One side of a comparison: the records of a payload from some place on. */
+typedef struct {
+    Py_buffer view;
+    const uint8_t *at, *end;
+    int64_t stamp;    /* what timestamp deltas are added to */
+    int64_t previous; /* offset delta */
+    int untimed;      /* all records have that timestamp */
+} Side;
+
+static int open_side(PyObject *const *args, int untimed, Side *side)
+{
+    Py_ssize_t position;
+    if (read_size(args[1], &position) < 0 || read_i64(args[2], &side->stamp) < 0 ||
+        PyObject_GetBuffer(args[0], &side->view, PyBUF_SIMPLE) < 0)
+        return -1;
+    side->end = (const uint8_t *)side->view.buf + side->view.len;
+    side->at = position < side->view.len ? (const uint8_t *)side->view.buf + position : side->end;
+    side->previous = -1;
+    side->untimed = untimed;
+    return 0;
+}
+
+/* Reads the next record and its timestamp; 0 where there is none that can be read. */
+static inline int look_at(const Side *side, Record *record, const uint8_t **next, int64_t *stamp)
+{
+    *next = side->at;
+    if (next_record(next, side->end, side->previous, record) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return !__builtin_add_overflow(side->stamp, side->untimed ? 0 : record->timestamp_delta, stamp);
+}
+
+PyDoc_STRVAR(same_doc,
+             "same(one, position, stamp, other, position, stamp, count, untimed, /)\n--\n\n"
+             "Count the records, at most count, that both payloads have alike from these positions on:\n"
+             "timestamps, which are stamp and the delta, and all from the key on. untimed: 1 for one, 2 for\n"
+             "other, 3 for both: stamp alone. Returns (count, position, position) of the first that differs\n"
+             "or cannot be read.");
+
+static PyObject *kernel_same(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Side one, other;
+    Record ours, theirs;
+    const uint8_t *next, *other_next;
+    int64_t count, untimed, stamp, other_stamp, equal = 0;
+    if (expect("same", nargs, 8) < 0 || read_i64(args[6], &count) < 0 ||
+        read_i64(args[7], &untimed) < 0 || open_side(args, untimed & 1, &one) < 0)
+        return NULL;
+    if (open_side(args + 3, untimed >> 1 & 1, &other) < 0) {
+        PyBuffer_Release(&one.view);
+        return NULL;
+    }
+    for (; equal < count && one.at < one.end && other.at < other.end; equal++) {
+        if (!look_at(&one, &ours, &next, &stamp) ||
+            !look_at(&other, &theirs, &other_next, &other_stamp) || stamp != other_stamp ||
+            ours.end - ours.body != theirs.end - theirs.body ||
+            memcmp(ours.body, theirs.body, (size_t)(ours.end - ours.body)))
+            break;
+        one.at = next;
+        one.previous = ours.offset_delta;
+        other.at = other_next;
+        other.previous = theirs.offset_delta;
+    }
+    const Py_ssize_t position = one.at - (const uint8_t *)one.view.buf;
+    const Py_ssize_t other_position = other.at - (const uint8_t *)other.view.buf;
+    PyBuffer_Release(&one.view);
+    PyBuffer_Release(&other.view);
+    return Py_BuildValue("Lnn", (long long)equal, position, other_position);
+}
+
 /* Names of attributes, made once. */
 static PyObject *name_data, *name_runs, *name_retain;
 
@@ -993,6 +1064,7 @@ static PyMethodDef methods[] = {
     {"sign", (PyCFunction)(void (*)(void))kernel_sign, METH_FASTCALL | METH_KEYWORDS, sign_doc},
     {"borders", (PyCFunction)(void (*)(void))kernel_borders, METH_FASTCALL, borders_doc},
     {"renumber", (PyCFunction)(void (*)(void))kernel_renumber, METH_FASTCALL, renumber_doc},
+    {"same", (PyCFunction)(void (*)(void))kernel_same, METH_FASTCALL, same_doc},
     {"join", (PyCFunction)(void (*)(void))kernel_join, METH_FASTCALL, join_doc},
     {"scan", (PyCFunction)(void (*)(void))kernel_scan, METH_FASTCALL, scan_doc},
     {NULL, NULL, 0, NULL},

@@ -15,7 +15,7 @@ __all__ = ["SWITCH", "Joinable", "Kernel", "Runs", "load_kernel", "native"]
 SWITCH: Final = "MM2PY_NATIVE"
 """Environment variable; 0 keeps to Python where the kernel was built, too."""
 
-_INTERFACE: Final = 4  # kernel.c has the same number; a library of another build is not used
+_INTERFACE: Final = 5  # kernel.c has the same number; a library of another build is not used
 _KNOWN_ANSWER: Final = (b"123456789" * 100, 0x0482DB52)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -77,6 +77,21 @@ class Kernel(Protocol):
         /,
     ) -> tuple[bytearray, Runs, int]:
         """See ``record_bytes.plain_renumber``."""
+        ...
+
+    def same(
+        self,
+        one: Bytes,
+        position: int,
+        stamp: int,
+        other: Bytes,
+        other_position: int,
+        other_stamp: int,
+        count: int,
+        untimed: int,
+        /,
+    ) -> tuple[int, int, int]:
+        """See ``record_bytes.plain_same``."""
         ...
 
     def join(

@@ -27,6 +27,7 @@ from mm2py.protocol.record_bytes import damaged
 __all__ = ["LogBatch", "LogWalk", "log_batch", "walk_log"]
 
 _LOG_OVERHEAD: Final = 12
+_CODECS: Final = tuple(Codec)
 
 
 @final
@@ -51,7 +52,7 @@ class LogBatch:
     @property
     def codec(self) -> Codec:
         """Compression of the records."""
-        return Codec(self.attributes & CODEC_MASK)
+        return _CODECS[self.attributes & CODEC_MASK]
 
     @property
     def is_log_append(self) -> bool:

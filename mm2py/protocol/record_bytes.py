@@ -2,7 +2,7 @@
 
 Flow: payload -> ``walk`` -> borders and deltas -> ``append_record`` per kept record -> payload.
 Keys, values and headers never become Python objects here. Shared by ``splice`` and ``records``;
-``borders``, ``renumber`` and ``join`` are those of the C kernel where it was built. The loops run
+``borders``, ``renumber``, ``join`` and ``same`` are those of the C kernel where it was built. The loops run
 once per record, so single-byte varints are read without a call.
 """
 
@@ -24,8 +24,10 @@ __all__ = [
     "plain_borders",
     "plain_join",
     "plain_renumber",
+    "plain_same",
     "read_varint",
     "renumber",
+    "same",
     "varint",
     "walk",
 ]
@@ -173,6 +175,54 @@ def plain_renumber(
     return out, runs, max((span.timestamp_delta for span in kept), default=0)
 
 
+def plain_same(
+    one: Bytes,
+    position: int,
+    stamp: int,
+    other: Bytes,
+    other_position: int,
+    other_stamp: int,
+    count: int,
+    untimed: int,
+    /,
+) -> tuple[int, int, int]:
+    """Count the records, at most ``count``, that two payloads have alike from these positions on.
+
+    Alike are the timestamp, which is ``stamp`` and the record's delta, and all from the key on. ``untimed`` is 1 for one, 2 for
+    other, 3 for both: ``stamp`` alone is the timestamp. Returns the count, and on each side the position of the first record that
+    differs or cannot be read.
+    """
+    equal, previous, other_previous = 0, -1, -1
+    position, other_position = min(position, len(one)), min(other_position, len(other))
+    while equal < count and position < len(one) and other_position < len(other):
+        try:
+            ours = _record_at(one, position, previous)
+            theirs = _record_at(other, other_position, other_previous)
+        except (IndexError, ProtocolError):
+            break
+        at = stamp if untimed & 1 else stamp + ours.timestamp_delta
+        other_at = other_stamp if untimed & 2 else other_stamp + theirs.timestamp_delta
+        body, other_body = one[ours.start : ours.end], other[theirs.start : theirs.end]
+        if at != other_at or not _MIN_INT64 <= at <= MAX_INT64 or body != other_body:
+            break
+        equal += 1
+        position, previous = ours.end, ours.offset_delta
+        other_position, other_previous = theirs.end, theirs.offset_delta
+    return equal, position, other_position
+
+
+def _record_at(payload: Bytes, position: int, previous: int) -> RecordSpan:
+    size, position = read_varint(payload, position)
+    end = position + size
+    if size < 4 or end > len(payload):
+        raise damaged(f"a record announces {size} bytes")
+    timestamp_delta, position = read_varint(payload, position + 1)
+    offset_delta, position = read_varint(payload, position)
+    if position > end or offset_delta <= previous:
+        raise damaged(f"offset delta {offset_delta} follows {previous}")
+    return RecordSpan(timestamp_delta, offset_delta, position, end)
+
+
 def join_runs(parts: Iterable[tuple[int, int]]) -> Runs:
     """Put runs of (first offset, count) together where one follows the other."""
     runs: list[tuple[int, int]] = []
@@ -244,3 +294,4 @@ def damaged(what: str) -> ProtocolError:
 borders: Final = plain_borders if native is None else native.borders
 renumber: Final = plain_renumber if native is None else native.renumber
 join: Final = plain_join if native is None else native.join
+same: Final = plain_same if native is None else native.same

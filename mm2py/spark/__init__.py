@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from mm2py.errors import ConfigError
-
 if TYPE_CHECKING:
     from mm2py.spark.data_source import Mm2pyDataSource
 
@@ -14,10 +12,9 @@ def __getattr__(name: str) -> object:
     """Load pyspark only for what needs it."""
     if name != "Mm2pyDataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from mm2py.spark.data_source import Mm2pyDataSource
-    except ImportError as error:
-        raise ConfigError(
-            f"Spark is not installed: {error}", remedy="pip install 'mm2py[spark]'"
-        ) from error
+    from mm2py.spark.session import require_spark
+
+    require_spark()
+    from mm2py.spark.data_source import Mm2pyDataSource
+
     return Mm2pyDataSource

@@ -1,7 +1,8 @@
 """Compares the records of a source partition with those of its copy, and names each difference by its offsets.
 
-Flow: two ``LogSide`` -> batches of the same bytes are passed whole -> else record by record -> where they part, the nearest point
-from which both continue alike -> what lies before it, on either side, is a region of ``differences.Findings``.
+Flow: two ``LogSide`` -> records that are alike by their bytes are passed undecoded -> else one by one -> where they part, the nearest
+point from which both continue alike -> what lies before it, on either side, is a region of ``differences.Findings`` -> when
+``_CALM`` records in a row were equal behind it, by bytes again.
 
 Invariants, tests of the same names:
 
@@ -27,7 +28,7 @@ from mm2py.spark.differences import (
     classify,
 )
 from mm2py.spark.digests import part_hash, record_hash
-from mm2py.spark.log_entries import Entry, LogSide, fields_of, pass_equal, same_bytes
+from mm2py.spark.log_entries import Entry, LogSide, fields_of, pass_alike, pass_equal
 
 __all__ = ["compare", "find", "resync_point"]
 
@@ -36,6 +37,9 @@ _WINDOWS: Final = (64, 512, 4096, 32_768)
 
 _RUN: Final = 8
 """So many records in a row have to be equal there: one alone may be a repeated value."""
+
+_CALM: Final = 4_096
+"""Records decoded one by one behind a difference: to compare by bytes again, a batch that is begun is decoded a second time."""
 
 _END: Final = 2**63 - 1
 """As the next offset of a side that has no more."""
@@ -72,7 +76,8 @@ class _Comparer:
     async def run(self) -> Findings:
         source, target = self._source, self._target
         while self._kept <= self._rules.most:
-            if await self._passed_whole():
+            if passed := await pass_alike(source, target):
+                self._found.matched += passed
                 continue
             more = await source.ensure(1), await target.ensure(1)
             if not all(more):
@@ -81,21 +86,14 @@ class _Comparer:
             self._pass_equal()
             if source.entries and target.entries:
                 await self._part()
+            elif self._found.matched - self._matched_at >= _CALM:
+                source.put_back()
+                target.put_back()
         else:
             self._found.complete = False
         found = self._found
         found.to_end = bool(found.regions) and self._matched_at == found.matched
         return found
-
-    async def _passed_whole(self) -> bool:
-        one = await self._source.batch()
-        other = await self._target.batch() if one is not None else None
-        if one is None or other is None or not same_bytes(one, other):
-            return False
-        self._source.pass_batch()
-        self._target.pass_batch()
-        self._found.matched += one.count
-        return True
 
     def _pass_equal(self) -> None:
         ours, theirs = self._source.entries, self._target.entries

@@ -7,17 +7,18 @@ costs 50 ms. What a lane has done is known from Kafka, never from Spark: a lane 
 pyspark is imported when a session is opened, so that nothing needs it before.
 """
 
-import importlib
 import json
+import logging
 import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from mm2py.embedded.java import find_java
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.spark.executor_watch import ExecutorWatch
 
@@ -25,10 +26,21 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
 
-__all__ = ["LaneFunction", "OpenSession", "cancel_lanes", "cause_of", "open_session", "run_lanes"]
+__all__ = [
+    "LaneFunction",
+    "LanesCost",
+    "OpenSession",
+    "cancel_lanes",
+    "cause_of",
+    "open_session",
+    "require_spark",
+    "run_lanes",
+]
 
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
 """What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
+
+log = logging.getLogger(__name__)
 
 TASK_ATTEMPTS: Final = 4
 """How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
@@ -52,6 +64,20 @@ _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 _ADDRESSED = re.compile(r"(spark|sc)://(?P<hosts>[^/;]+)")
 _DEFAULT_PORTS: Final = {"spark": 7077, "sc": 15002}
 _REMEDY: Final = "pip install 'mm2py[spark]'"
+
+
+class LanesCost(NamedTuple):
+    """What the functions of a job's lanes took, without Spark's own part; an argument of the log line that ends the job."""
+
+    lanes: int
+    seconds: float
+    cpu_seconds: float
+
+
+class _Answer(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+    found: dict[str, object]
 
 
 @final
@@ -90,7 +116,7 @@ def open_session(
         ConfigError: pyspark or Java is missing, or the session that exists runs on another master.
         ConnectionFailedError: the master does not accept connections.
     """
-    _require_pyspark()
+    require_spark()
     from pyspark.sql import SparkSession
 
     existing = _existing_session()
@@ -144,7 +170,9 @@ def run_lanes(
     texts = [json.dumps(lane) for lane in lanes]
 
     def answer(number: int) -> str:
-        return json.dumps(function(json.loads(texts[number])))
+        begun_s, cpu_s = time.monotonic(), time.process_time()
+        found = function(json.loads(texts[number]))
+        return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found])
 
     with _named_job(spark, tag, description), _watched(spark, tag) as watch:
         try:
@@ -159,7 +187,21 @@ def run_lanes(
         except Exception as error:
             cause = (watch.cause if watch is not None else "") or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
-    return [dict(json.loads(text)) for text in answers]
+    done = [_Answer(*json.loads(text)) for text in answers]
+    cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
+    log.info("lanes ended job=%s cost=%s", description, cost)
+    return [it.found for it in done]
+
+
+def require_spark() -> None:
+    """Refuse where the extra is not installed; imports nothing.
+
+    Raises:
+        ConfigError: names the module that is missing.
+    """
+    for module in ("pyspark", "pyarrow", "pandas"):
+        if find_spec(module) is None:
+            raise ConfigError(f"Spark is not installed: no module named {module}", remedy=_REMEDY)
 
 
 def cancel_lanes(spark: "SparkSession", tag: str) -> None:
@@ -224,14 +266,6 @@ def _is_connect(spark: "SparkSession") -> bool:
 # ---- before a session is there
 
 
-def _require_pyspark() -> None:
-    for module in ("pyspark", "pyarrow", "pandas"):
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"Spark is not installed: {error}", remedy=_REMEDY) from error
-
-
 def _existing_session() -> "SparkSession | None":
     """Return the session of this process, which only the thread that opened it has as its active one."""
     from pyspark.errors import PySparkRuntimeError
@@ -265,6 +299,9 @@ def _with_attempts(master: str) -> str:
 
 def _prepare_jvm(master: str) -> None:
     """Set what Spark's launcher reads from the environment."""
+    # Not in tasks, which load this module too: rich, which it brings, is a seventh of what a worker loads.
+    from mm2py.embedded.java import find_java
+
     java = find_java()
     os.environ.setdefault("JAVA_HOME", str(java.executable.resolve().parent.parent))
     if master.startswith("local"):

@@ -3,6 +3,7 @@
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import pytest
@@ -17,6 +18,7 @@ from mm2py.protocol.record_bytes import (
     plain_borders,
     plain_join,
     plain_renumber,
+    plain_same,
     varint,
 )
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
@@ -144,6 +146,57 @@ def test_borders_are_found_alike(kernel: Kernel, drawn: tuple[bytes, int, int]) 
     payload, count, _ = drawn
     expected = outcome(lambda: plain_borders(payload, count))
     assert outcome(lambda: kernel.borders(payload, count)) == expected
+
+
+def changed_from(rng: random.Random, payload: bytes) -> bytes:
+    """The payload with at most a few bytes flipped, cut or added."""
+    raw = bytearray(payload)
+    for _ in range(rng.choice([0, 0, 0, 1, 2])):
+        if raw:
+            raw[rng.randrange(len(raw))] ^= rng.randint(1, 255)
+    return bytes(raw[: len(raw) - rng.choice([0, 0, 0, 3])]) + rng.randbytes(rng.choice([0, 0, 2]))
+
+
+@relaxed
+@given(payloads, seeds, longs, longs, st.integers(0, 3), st.integers(-1, 20))
+def test_equal_records_are_counted_alike(
+    kernel: Kernel,
+    drawn: tuple[bytes, int, int],
+    seed: int,
+    stamp: int,
+    other_stamp: int,
+    untimed: int,
+    count: int,
+) -> None:
+    payload, rng = drawn[0], random.Random(seed)
+    changed = changed_from(rng, payload)
+    ends = plain_borders(payload, drawn[1]) if outcome(lambda: plain_borders(*drawn[:2])) else [0]
+    at, other_at = rng.choice([*ends, 1]), rng.choice([*ends, 1, len(payload) + 9])
+    for one, other in ((at, at), (at, other_at)):
+        for stamps in ((stamp, stamp), (stamp, other_stamp)):
+            args = (payload, one, stamps[0], changed, other, stamps[1], count, untimed)
+            found = kernel.same(*args)
+            assert found == plain_same(*args)
+            assert found[0] <= max(0, count)
+
+
+def test_equal_records_end_where_a_timestamp_or_a_byte_differs(kernel: Kernel) -> None:
+    rows = [NewRecord(b"k", b"v%d" % n, timestamp=1_000 + n) for n in range(5)]
+    payload = bytes(encode_batch(rows))[61:]
+    other = bytes(encode_batch([*rows[:3], replace(rows[3], value=b"v9"), rows[4]]))[61:]
+    later = bytes(encode_batch(rows[1:]))[61:]
+    border = plain_borders(payload, 5)
+    for same in (kernel.same, plain_same):
+        assert same(payload, 0, 0, payload, 0, 0, 9, 0) == (5, len(payload), len(payload))
+        assert same(payload, 0, 0, other, 0, 0, 9, 0) == (3, border[3], border[3])
+        assert same(payload, border[1], 1_000, later, 0, 1_001, 9, 0) == (
+            4,
+            len(payload),
+            len(later),
+        )
+        assert same(payload, 0, 0, payload, 0, 1, 9, 0) == (0, 0, 0)
+        assert same(payload, 0, 7, payload, 0, 7, 9, 3) == (5, len(payload), len(payload))
+        assert same(payload, 0, 7, payload, 0, 7, 9, 1) == (1, border[1], border[1])
 
 
 @relaxed
@@ -341,6 +394,7 @@ def test_garbage_is_refused_or_read_within_its_bounds(
     exact = bytes(bytearray(garbage))
     outcome(lambda: kernel.borders(exact, count))
     outcome(lambda: kernel.renumber(exact, count, first, second, 0, retime, 0))
+    outcome(lambda: kernel.same(exact, abs(count), first, exact, 0, second, 2**40, count & 3))
     outcome(lambda: kernel.join([Piece(bytearray(exact), ((0, 1),))], bytes, 0))
     view = memoryview(bytearray(exact))
     out: list[object] = []

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm2py.errors import ProtocolError
 from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import Header, NewRecord, encode_batch
+from mm2py.spark import compare as compare_module
+from mm2py.spark import log_entries
 from mm2py.spark.compare import compare, find, resync_point
 from mm2py.spark.differences import (
     CompareRules,
@@ -24,7 +27,8 @@ from mm2py.spark.differences import (
     join,
 )
 from mm2py.spark.digests import SequenceDigest, part_hash, record_hash
-from mm2py.spark.log_entries import LogSide, OffsetRange
+from mm2py.spark.log_entries import Entry, LogSide, OffsetRange
+from mm2py.testing.seal import sealed
 from tests.property.effort import examples
 
 relaxed = settings(max_examples=examples(60), deadline=None)
@@ -66,10 +70,10 @@ def batches(
     return [*found, batch_of(waiting, codec)] if waiting else found
 
 
-def side(found: Sequence[LogBatch], *, digests: bool = False) -> LogSide:
+def side(found: Sequence[LogBatch], *, digests: bool = False, wanted: OffsetRange = ALL) -> LogSide:
     async def pieces() -> AsyncIterator[tuple[OffsetRange, Sequence[LogBatch]]]:
         for batch in found:
-            yield ALL, [batch]
+            yield wanted, [batch]
 
     return LogSide(pieces(), digests=digests)
 
@@ -177,6 +181,70 @@ def test_2_each_record_that_is_on_one_side_alone_is_in_a_difference(
     extra = {it.offset for it in copy if (it.value or b"").startswith(b"extra")}
     assert extra == theirs - {-1}
     assert found.matched == len(log) - len(dropped)
+
+
+def stamped(batch: LogBatch) -> LogBatch:
+    """The batch as a broker has it whose topic takes the time of the append."""
+    data = bytearray(batch.data)
+    data[22] |= 0x08
+    return log_batch(memoryview(sealed(data)))
+
+
+@relaxed
+@given(st.data())
+def test_2_records_compared_by_their_bytes_differ_as_decoded_ones_do(data: st.DataObject) -> None:
+    log = log_of(data.draw(st.integers(20, 300)))
+    copy = renumbered(changed_log(data, log)) if data.draw(st.booleans()) else log
+    first, end = sorted(data.draw(st.lists(st.integers(0, 300), min_size=2, max_size=2)))
+    wanted = data.draw(st.sampled_from([ALL, OffsetRange(first, end)]))
+    batch_lists = [batches(it, data.draw(sizes), data.draw(codecs)) for it in (log, copy)]
+    for it in batch_lists:
+        for number in range(len(it)):
+            if data.draw(st.sampled_from([False] * 30 + [True])):
+                it[number] = stamped(it[number])
+    compacts = data.draw(st.booleans())
+    rules = CompareRules(covered=len(log), target_compacts=compacts, expected=lambda offset: offset)
+    found: list[Comparison] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare_module, "_CALM", data.draw(st.sampled_from([1, 5, 4_096])))
+        for digests in (False, True):
+            ours, theirs = (side(it, digests=digests, wanted=wanted) for it in batch_lists)
+            found.append(asyncio.run(compare(ours, theirs, rules)))
+    assert found[0] == found[1]
+
+
+async def test_1_behind_a_difference_records_are_compared_by_their_bytes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = log_of(30_000)
+    copy = [*log[:100], log[100]._replace(value=b"x"), *log[101:]]
+    decoded: list[int] = []
+    real = log_entries.entries_of
+
+    def entries_of(batch: LogBatch) -> list[Entry]:
+        decoded.append(batch.count)
+        return real(batch)
+
+    monkeypatch.setattr(log_entries, "entries_of", entries_of)
+    ours, theirs = side(batches(log, [70])), side(batches(copy, [990, 20]))
+    found = await compare(ours, theirs, CompareRules(covered=30_000))
+    assert found.differences == [Difference(Kind.ALTERED, 100, 100, ("value",))]
+    assert found.matched == 29_999
+    assert sum(decoded) < 15_000  # of 60,000
+
+
+async def test_a_damaged_record_is_an_error_that_names_its_batch() -> None:
+    for codec in (Codec.NONE, Codec.LZ4):
+        found = batches(log_of(100), [40])
+        data = encode_batch([NewRecord(b"k", b"v") for _ in range(3)])
+        data[61] ^= 0x40  # the length of its first record
+        struct.pack_into(">q", data, 0, 100)
+        found.append(log_batch(memoryview(sealed(data))))
+        other = batches(log_of(103), [33], codec)
+        with pytest.raises(ProtocolError, match="batch at offset 100"):
+            await compare(side(found), side(other), CompareRules(covered=200))
+        with pytest.raises(ProtocolError, match="batch at offset 100"):
+            await compare(side(other), side(found), CompareRules(covered=200))
 
 
 @relaxed

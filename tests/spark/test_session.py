@@ -1,6 +1,7 @@
 """Sessions and lanes: one task per lane, retried when its worker dies, cancelled by tag; errors name what to do."""
 
 import asyncio
+import logging
 import socket
 import sys
 from pathlib import Path
@@ -8,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
-from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
+from mm2py.spark.session import (
+    LanesCost,
+    OpenSession,
+    cancel_lanes,
+    open_session,
+    run_lanes,
+)
 from mm2py.testing.waiting import eventually
 from tests.spark import lane_functions
 
@@ -21,6 +28,20 @@ def test_answers_come_in_the_order_of_the_lanes(lanes_session: OpenSession) -> N
         lanes_session.spark, lane_functions.double, lanes, tag="double", description="doubles"
     )
     assert [answer["twice"] for answer in answers] == [0, 2, 4, 6, 8]
+
+
+def test_what_lanes_took_is_in_the_line_that_ends_their_job(
+    lanes_session: OpenSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes: list[dict[str, object]] = [{"number": number} for number in range(3)]
+    with caplog.at_level(logging.INFO, "mm2py.spark.session"):
+        run_lanes(lanes_session.spark, lane_functions.double, lanes, tag="c", description="d")
+    (line,) = [it for it in caplog.records if it.name == "mm2py.spark.session"]
+    assert isinstance(line.args, tuple)
+    (cost,) = [it for it in line.args if isinstance(it, LanesCost)]
+    assert cost.lanes == 3
+    assert cost.cpu_seconds > 0
+    assert cost.seconds > 0
 
 
 def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:

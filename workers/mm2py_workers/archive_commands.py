@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mm2py.spark.session import open_session
-from mm2py_workers.bulk_flow import flow_sides, needs_spark
+from mm2py.spark.session import open_session, require_spark
+from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.output import OK, Column, Output, Printer, count_of, rows_of, say, size_text
 
 __all__ = ["run_archive", "run_restore"]
@@ -40,9 +40,10 @@ def run_archive(
     Raises:
         Mm2pyError: see ``archive_flow``.
     """
-    with needs_spark():
-        from mm2py.spark.archive import archive_flow
-        from mm2py.spark.archive_format import Shape
+    require_spark()
+    from mm2py.spark.archive import archive_flow
+    from mm2py.spark.archive_format import Shape
+
     sides = flow_sides(path, flow, topics, needs_target=False)
     report = archive_flow(sides, folder, Shape(shape), partial(open_session, master))
     _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
@@ -74,9 +75,10 @@ def run_restore(
     Raises:
         Mm2pyError: see ``mm2py_workers.restore_runs``.
     """
-    with needs_spark():
-        from mm2py_workers.restore_runs import RestoreOrder
-        from mm2py_workers.restore_runs import run_restore as run
+    require_spark()
+    from mm2py_workers.restore_runs import RestoreOrder
+    from mm2py_workers.restore_runs import run_restore as run
+
     order = RestoreOrder(
         file=path,
         flow=flow,

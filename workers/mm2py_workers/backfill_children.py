@@ -12,7 +12,6 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, final
 
@@ -20,6 +19,7 @@ from mm2py.embedded.java import find_java
 from mm2py.errors import ConfigError
 from mm2py.flows.backfills import CommandEnd
 from mm2py.mirror.backfills import Order
+from mm2py.spark.session import require_spark
 from mm2py.types import FlowName
 
 __all__ = ["BackfillChildren"]
@@ -61,15 +61,10 @@ class BackfillChildren:
 
     async def missing(self, master: str) -> str:
         """Return why Spark cannot be used here, empty where it can."""
-        for module in ("pyspark", "pyarrow", "pandas"):
-            if find_spec(module) is None:
-                return (
-                    f"Spark is not installed on this worker ({module}): pip install 'mm2py[spark]'"
-                )
-        if master.startswith("sc://"):
-            return ""
         try:
-            await asyncio.to_thread(find_java)
+            require_spark()
+            if not master.startswith("sc://"):
+                await asyncio.to_thread(find_java)
         except ConfigError as error:
             return f"Spark cannot be started on this worker: {error}"
         return ""

@@ -4,7 +4,6 @@ Flow: ``FlowPlan`` (``bulk_flow``) -> ``BackfillSession``, which opens connectio
 created but the backfill topic, by ``open_topic``.
 """
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -28,6 +27,7 @@ from mm2py.mirror.source_offsets import (
     source_offset_value,
 )
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.observability.logging import level_name
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.spark.copy_again import cut_pages
 from mm2py.spark.restored_flows import restored_elsewhere
@@ -180,7 +180,7 @@ class BackfillSession:
             worker=self.plan.props,
             connector=self.connector,
             task=task,
-            log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+            log_level=level_name(),
         )
 
     async def prepare_topics(self) -> Mapping[str, str]:

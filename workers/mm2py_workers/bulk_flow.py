@@ -5,8 +5,6 @@ Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``mm2py-flows.<source>.internal`` on t
 """
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +15,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import names_a_secret
-from mm2py.errors import ConfigError, RetriableError
+from mm2py.errors import RetriableError
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.flow_sides import FlowSides
@@ -29,7 +27,7 @@ from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import say
 from mm2py_workers.wiring import derive_plan
 
-__all__ = ["SOURCE", "flow_plan", "flow_sides", "needs_spark", "source_connector"]
+__all__ = ["SOURCE", "flow_plan", "flow_sides", "source_connector"]
 
 SOURCE: Final = "MirrorSourceConnector"
 
@@ -111,18 +109,3 @@ async def _source_connector(plan: FlowPlan, clock: Clock) -> dict[str, str] | No
     finally:
         await tables.close()
         await cluster.close()
-
-
-@contextmanager
-def needs_spark() -> Generator[None]:
-    """Import what the extra brings.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            f"Spark is not installed: {error}", remedy="pip install 'mm2py[spark]'"
-        ) from error

@@ -26,7 +26,8 @@ from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask, configure_logging
-from mm2py_workers.demo_backfill import DemoBackfill, require_spark
+from mm2py.spark.session import require_spark
+from mm2py_workers.demo_backfill import DemoBackfill
 from mm2py_workers.demo_engine import Engine, InProcess
 from mm2py_workers.demo_groups import GroupWatch
 from mm2py_workers.demo_traffic_process import DemoChild, TrafficProcess

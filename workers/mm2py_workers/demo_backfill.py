@@ -9,14 +9,13 @@ import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TextIO, cast, final
 
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, FatalError
+from mm2py.errors import FatalError
 
-__all__ = ["DemoBackfill", "require_spark"]
+__all__ = ["DemoBackfill"]
 
 TOPIC: Final = "history"
 TOPICS: Final = ("--topics", TOPIC)
@@ -32,15 +31,6 @@ ENDED_WITHIN_S: Final = 300.0
 LOOK_S: Final = 0.5
 
 Report = Mapping[str, object]
-
-
-def require_spark() -> None:
-    """Raise ConfigError where Spark is not installed."""
-    if find_spec("pyspark") is None:
-        raise ConfigError(
-            "the demo's backfill needs pyspark",
-            remedy="install mm2py[demo,spark], or run make demo BACKFILL=1",
-        )
 
 
 @final

@@ -4,7 +4,6 @@ Flow: ``task.host.processes`` -> ``host_pool`` -> one pool per process, for all 
 flow, which is a ``child_host`` over the pool where there is one.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import ProcessConfig, WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.observability.logging import level_name
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.runtime.hosts.process import HostStarter
@@ -141,8 +141,7 @@ def child_host(
     permit: Permit,
 ) -> ChildTaskHost:
     """Return a flow's task host over the pool; ``props`` are its worker config, resolved."""
-    level = logging.getLevelName(logging.getLogger().level)
-    spec = FlowSpec(flow=flow, worker=props, log_level=level)
+    spec = FlowSpec(flow=flow, worker=props, log_level=level_name())
     graceful_s = worker.task_shutdown_graceful_timeout_ms / 1000
     return ChildTaskHost(
         pool,

@@ -63,6 +63,7 @@ def test_every_user_takes_the_kernel_where_it_is() -> None:
         (record_bytes.borders, record_bytes.plain_borders),
         (record_bytes.renumber, record_bytes.plain_renumber),
         (record_bytes.join, record_bytes.plain_join),
+        (record_bytes.same, record_bytes.plain_same),
         (batch_stage.scan, batch_stage.plain_scan),
     ]
     assert {used is plain for used, plain in pairs} == {native is None}
