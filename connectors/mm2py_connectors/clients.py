@@ -360,7 +360,7 @@ MapFactory = Callable[[Mapping[str, str], str, str, Clock], MapSession]
 """Effective client properties, cluster alias, alias of the flow's source, time -> session."""
 
 READER_BUFFER_BYTES: Final = 32 << 20
-"""Receive buffers of one task; Java bounds the same data by the producer's ``buffer.memory``."""
+"""Receive buffers of one task; what they hold is bounded by the producer's ``buffer.memory``."""
 
 
 BYTE_RATE: Final = "flow.max.bytes.per.second"

@@ -1,6 +1,7 @@
 """Receive buffers that are used again: one for each large answer, until the last batch cut from it is settled.
 
-Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in its pool.
+Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in its pool, until
+``BufferPool.drop_unused`` finds that it was not needed for a while.
 """
 
 from collections.abc import Callable
@@ -41,7 +42,8 @@ class BufferPool:
 
     ``leased_bytes`` counts whole buffers that are handed out: a single kept batch keeps all of its
     buffer. All of ``on_release`` are called each time a buffer comes back: they may be waiting for memory.
-    Free buffers are kept while they and those handed out are within ``max_kept_bytes`` together.
+    Free buffers are kept while they and those handed out are within ``max_kept_bytes`` together, and are in use from
+    one ``drop_unused`` to the next.
     """
 
     def __init__(self, *, max_kept_bytes: int = 64 * 1024 * 1024) -> None:
@@ -50,6 +52,8 @@ class BufferPool:
         self.on_release: set[Callable[[], None]] = set()
         self._max_kept_bytes = max_kept_bytes
         self._free: dict[int, list[bytearray]] = {}
+        self._unused: dict[int, int] = {}
+        """By size: the fewest free buffers since the last ``drop_unused``."""
 
     def acquire(self, size_bytes: int) -> PooledBuffer:
         """Hand out a buffer of at least ``size_bytes`` with one reference."""
@@ -58,6 +62,8 @@ class BufferPool:
         if free:
             data = free.pop()
             self.free_bytes -= rounded
+            if len(free) < self._unused.get(rounded, 0):
+                self._unused[rounded] = len(free)
         else:
             self._forget_for(rounded)
             data = bytearray(rounded)
@@ -73,6 +79,14 @@ class BufferPool:
             self.free_bytes += size
         for waiting in tuple(self.on_release):
             waiting()
+
+    def drop_unused(self) -> None:
+        """Give the system back what was free all the time since the last call: what a backlog needed, behind it."""
+        for size, free in self._free.items():
+            unused = min(self._unused.get(size, 0), len(free))
+            del free[:unused]  # those at the end were used last
+            self.free_bytes -= unused * size
+            self._unused[size] = len(free)
 
     def close(self) -> None:
         """Keep no free buffers any more; those handed out may come back."""

@@ -1,17 +1,20 @@
 """Requests that another worker must answer: one or two hops, signed, never more.
 
 Flow: ``ForwardError`` and the request -> the other worker's internal listener -> its answer, with
-``Location`` on our own base. No ``forward`` in the query goes on with ``forward=true``, that one with
+``Location`` on our own base. A request without ``forward`` in its query is sent with ``forward=true``, that one with
 ``forward=false``, and that one ends in a 409 (kcr 1.2, ``HerderRequestHandler``).
+
+httpx is imported by ``http_client``, at the first request: it loads click, pygments and rich, 5 MB that a worker which
+leads, or is alone, does not need.
 """
 
 import json
 import logging
 import ssl
-from typing import Final, cast, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast, final
 from urllib.parse import urlencode, urlsplit
 
-import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,6 +36,9 @@ from mm2py.runtime.herder.errors import (
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 
+if TYPE_CHECKING:
+    import httpx
+
 __all__ = ["NO_SESSION_KEY", "USER_AGENT", "Forwarder", "http_client", "reply_error"]
 
 USER_AGENT: Final = "kafka-connect"
@@ -53,14 +59,16 @@ NO_SESSION_KEY: Final = (
 
 
 def http_client(
-    context: ssl.SSLContext | None = None, *, transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
+    context: ssl.SSLContext | None = None, *, transport: "httpx.AsyncBaseTransport | None" = None
+) -> "httpx.AsyncClient":
     """Return the client for requests between workers; whoever made it closes it.
 
     Args:
         context: for https listeners; None trusts nobody, which plain http does not need.
         transport: instead of the network.
     """
+    import httpx
+
     # It logs every request at INFO; a poll each second would fill the log.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return httpx.AsyncClient(
@@ -75,9 +83,14 @@ def http_client(
 
 @final
 class Forwarder:
-    """Sends requests on; one for all herders of the process."""
+    """Sends requests to other workers; one for all herders of the process.
 
-    def __init__(self, client: httpx.AsyncClient, clock: Clock = SYSTEM_CLOCK) -> None:
+    ``client`` returns what sends them; called at the first one.
+    """
+
+    def __init__(
+        self, client: "Callable[[], httpx.AsyncClient]", clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._client = client
         self._clock = clock
 
@@ -104,25 +117,32 @@ class Forwarder:
 
     async def _sent(
         self, url: str, hop: str, request: Request, origin: Herder, key: SessionKey
-    ) -> httpx.Response:
-        built = await self._request(url, hop, request, origin, key)
+    ) -> "httpx.Response":
+        from httpx import HTTPError
+
+        client = self._client()
+        built = await self._request(client, url, hop, request, origin, key)
         try:
-            return await self._client.send(built)
-        except httpx.HTTPError as failure:
+            return await client.send(built)
+        except HTTPError as failure:
             raise WorkerUnreachableError(
                 "IO Error trying to forward REST request:"
                 f" {type(failure).__name__} at {url}: {failure}"
             ) from failure
 
     async def _request(
-        self, url: str, hop: str, request: Request, origin: Herder, key: SessionKey
-    ) -> httpx.Request:
+        self,
+        client: "httpx.AsyncClient",
+        url: str,
+        hop: str,
+        request: Request,
+        origin: Herder,
+        key: SessionKey,
+    ) -> "httpx.Request":
         query = [pair for pair in request.query_params.multi_items() if pair[0] != "forward"]
         target = f"{canonical_target(request.scope)}?{urlencode([*query, ('forward', hop)])}"
         body = await request.body()
-        built = self._client.build_request(
-            request.method, url.rstrip("/") + target, content=body or None
-        )
+        built = client.build_request(request.method, url.rstrip("/") + target, content=body or None)
         sent_target = built.url.raw_path.decode("ascii")
         built.headers.update(
             sign_request(
@@ -159,7 +179,7 @@ def _next_hop(request: Request) -> str:
     raise ConflictError(CONFLICTING_OPERATION)
 
 
-def _answer(reply: httpx.Response, request: Request) -> Response:
+def _answer(reply: "httpx.Response", request: Request) -> Response:
     if reply.status_code not in OK:
         raise reply_error(reply)
     if not reply.content:
@@ -171,7 +191,7 @@ def _answer(reply: httpx.Response, request: Request) -> Response:
     return json_response(_json(reply), reply.status_code, headers)
 
 
-def reply_error(reply: httpx.Response) -> HerderError:
+def reply_error(reply: "httpx.Response") -> HerderError:
     """Return what another worker refused, with its status."""
     try:
         body = _json(reply)
@@ -186,7 +206,7 @@ def reply_error(reply: httpx.Response) -> HerderError:
     )
 
 
-def _json(reply: httpx.Response) -> object:
+def _json(reply: "httpx.Response") -> object:
     try:
         value: object = json.loads(reply.content)
     except ValueError as error:

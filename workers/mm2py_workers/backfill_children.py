@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
-from mm2py.embedded.java import find_java
 from mm2py.errors import ConfigError
 from mm2py.flows.backfills import CommandEnd
 from mm2py.mirror.backfills import Order
@@ -64,7 +63,7 @@ class BackfillChildren:
         try:
             require_spark()
             if not master.startswith("sc://"):
-                await asyncio.to_thread(find_java)
+                await asyncio.to_thread(_check_java)
         except ConfigError as error:
             return f"Spark cannot be started on this worker: {error}"
         return ""
@@ -152,6 +151,13 @@ class BackfillChildren:
         finally:
             reading.cancel()
             self._open.discard(process)
+
+
+def _check_java() -> None:
+    # Only here: it loads rich and an HTTP client, which a worker without orders for Spark does not need.
+    from mm2py.embedded.java import find_java
+
+    find_java()
 
 
 def _not_started(error: OSError) -> CommandEnd:

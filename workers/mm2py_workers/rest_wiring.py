@@ -22,7 +22,7 @@ from mm2py.flows.service import FlowParts, FlowService
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import Forwarder
-from mm2py.rest.listener_tls import server_context
+from mm2py.rest.listener_tls import peer_context, server_context
 from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.backfills import backfill_router
@@ -61,7 +61,8 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     settings, parts = node.settings, served.parts
     credentials = Credentials.read(settings)
     parts.mask.add(credentials.secrets)
-    forward = Forwarder(node.http, parts.clock)
+    peer_context(settings.tls)  # refused now, not by the first request to another worker
+    forward = Forwarder(lambda: node.http, parts.clock)
     refusal = _refusal(settings, served)
     rest = RestParts(
         herders=lambda: served.herders,

@@ -36,13 +36,17 @@ __all__ = ["Fetched", "Fetcher"]
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 32 * 1024 * 1024
-"""Java's ``buffer.memory``: receive buffers that may be handed out before the next Fetch must wait."""
+"""Receive buffers that may be handed out before the next Fetch must wait: twice ``buffer.memory``, because one batch
+keeps all of its buffer."""
 
 _PARKED_PART: Final = 4
 """A quarter of the buffers beside them is room for the largest answer of one partition."""
 
+_REST_PART: Final = 8
+"""What an eighth or less of an answer's batches would keep its receive buffer for is copied out of it."""
+
 _CHECK_S: Final = 1.0
-"""How often followers and open transactions are looked after."""
+"""How often followers, open transactions and unused receive buffers are looked after."""
 
 UNCLEAR_S: Final = 300.0
 """How long a broker may answer with errors that name no cause (a tiered read that failed is one) before the
@@ -180,10 +184,11 @@ class Fetcher:
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> list[Fetched]:
         """Return what has arrived, after at most ``max_wait_ms``; empty when nothing has.
 
-        ``max_bytes`` is the room left for data that is read but not yet delivered; at zero no Fetch follows
-        this answer. Each batch holds a reference to its receive buffer.
+        ``max_bytes`` is the room left for data that is read but not yet delivered: what is returned, and what arrives
+        until the next call, is taken from it, and without room no Fetch follows. Each batch holds a reference to its
+        receive buffer.
         """
-        self._room = max_bytes
+        self._room = max_bytes - sum(_bytes_of(batches) for _, batches in self._batches)
         now = self._clock.monotonic()
         if now >= self._next_check:
             self._next_check = now + _CHECK_S
@@ -386,6 +391,8 @@ class Fetcher:
         if cursor.paused:
             self._park(cursor.tp, batches)
         else:
+            _free_buffer(batches)
+            self._room -= _bytes_of(batches)
             self._batches.append((cursor.tp, batches))
             self._arrived.set()
         if cursor.failed:  # failed in answer to what was skipped
@@ -451,6 +458,7 @@ class Fetcher:
                 return
 
     def _look_after(self, now: float) -> None:
+        self._cluster.pool.drop_unused()
         self._routes.recheck(now)
         if self._open is not None:
             for cursor, error in self._open.check(self._cursors.values(), now):
@@ -484,6 +492,18 @@ class Fetcher:
                 if not cursor.failed:
                     self._routes.leave(cursor)
                     self._losses.give_up(cursor, f"internal error: {error!r}")
+
+
+def _bytes_of(batches: Iterable[RecordBatch]) -> int:
+    return sum(len(batch.data) for batch in batches)
+
+
+def _free_buffer(batches: Collection[RecordBatch]) -> None:
+    """Copy the few that were not joined, as the others were: they alone would keep megabytes."""
+    views = [batch for batch in batches if batch.lease is not None]
+    if _REST_PART * _bytes_of(views) <= _bytes_of(batches):
+        for batch in views:
+            batch.detach()
 
 
 def _release(batches: Iterable[RecordBatch]) -> None:

@@ -115,6 +115,8 @@ class HostStarter:
         ``run`` serves one host, given the descriptor of its pipe.
         """
         _flush_output()
+        # Before the fork: a collection writes to every object that it looks at, and so unshares what was loaded.
+        gc.freeze()
         signal.signal(
             signal.SIGCHLD, signal.SIG_DFL
         )  # ignored, as some parents leave it, nothing can be waited for
@@ -267,8 +269,7 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
     woken.settimeout(0)
     signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    gc.collect()
-    gc.freeze()  # what is loaded stays shared with the hosts
+    gc.freeze()  # for a starter that was not forked: what is loaded stays shared with the hosts
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wake, select.POLLIN)

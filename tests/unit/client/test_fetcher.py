@@ -1,8 +1,9 @@
 """The Fetcher against a scripted broker: positions, losses and leaders told apart."""
 
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import EARLIEST, LATEST
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, eventually, fetching
 
 
 async def test_it_reads_every_partition_in_order_from_where_it_was_told() -> None:
@@ -111,3 +112,33 @@ async def test_a_lost_connection_and_a_moved_leader_are_not_losses() -> None:
         assert rig.read[FIRST] == [0, 1, 2]
         assert rig.gaps == []
         assert rig.failed == []
+
+
+async def test_what_arrives_between_two_calls_is_taken_from_the_room_of_the_first() -> None:
+    async with fetching(partition_bytes=16 << 10) as rig:
+        for first in range(0, 40, 4):
+            rig.fill(FIRST, range(first, first + 4), pad=3_000)
+        await rig.fetcher.assign({FIRST: 0})
+        arrived = await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=20_000)
+        await eventually(lambda: rig.fetcher.room_bytes() <= 0)
+        waiting = rig.fetcher.waiting(FIRST)
+        assert 0 < sum(batch.count for _, batches in arrived for batch in batches) + waiting < 40
+        # More room: the next answer has the rest.
+        more = [*arrived, *await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24)]
+        while sum(batch.count for _, batches in more for batch in batches) < 40:
+            more += await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=1 << 24)
+
+
+async def test_few_batches_that_were_not_joined_keep_no_receive_buffer() -> None:
+    async with fetching(partitions=1) as rig:
+        for number in range(
+            130
+        ):  # more than 128 KiB of batches below 2 KiB, and a rest of fewer than four
+            rig.fill(FIRST, range(number, number + 1), pad=1_000)
+        await rig.fetcher.assign({FIRST: 0})
+        read: list[RecordBatch] = []
+        while sum(batch.count for batch in read) < 130:
+            for _, batches in await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=1 << 24):
+                read += batches
+        assert 1 < len(read) < 5, "joined, and a rest"
+        assert rig.cluster.pool.leased_bytes == 0

@@ -175,6 +175,7 @@ class PaperWorker:
             clock=cluster.clock,
         )
         herders = {FLOW if dedicated else None: self.herder}
+        client = http_client()
         parts = RestParts(
             herders=lambda: herders,
             dedicated=dedicated,
@@ -183,7 +184,7 @@ class PaperWorker:
             loggers=FakeLoggers(),
             mask=node.parts.node.mask,
             clock=cluster.clock,
-            forward=Forwarder(http_client(), cluster.clock),
+            forward=Forwarder(lambda: client, cluster.clock),
             names_a_secret=names_a_secret,
             remote_refusal=self._refusal,
         )

@@ -334,7 +334,7 @@ def parts_of(
         loggers=FakeLoggers(),
         mask=SecretMask(["canary-value"]),
         clock=clock,
-        forward=Forwarder(client or http_client(), clock),
+        forward=Forwarder(lambda: client or http_client(), clock),
         names_a_secret=names_a_secret,
         commit="mm2py-0.1.0",
         remote_refusal=remote_refusal or (lambda flow, name, config: None),

@@ -42,3 +42,12 @@ def test_the_console_scripts_begin_there() -> None:
     ours = {name for name in loaded if name.startswith("mm2py")}
     assert ours == {"mm2py_workers", "mm2py_workers.entry"}
     assert "asyncio" not in loaded
+
+
+def test_a_worker_that_asks_no_other_loads_nothing_for_terminals_and_no_http_client() -> None:
+    """They are megabytes of each of its processes."""
+    program = "import sys, mm2py_workers.connect_mirror_maker, mm2py_workers.rest_wiring; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"rich", "httpx", "pygments", "mm2py.embedded"} & set(loaded)

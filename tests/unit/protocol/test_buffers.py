@@ -1,0 +1,55 @@
+"""The pool of receive buffers: what is used again, and what goes back to the system."""
+
+from mm2py.protocol.buffers import BufferPool
+
+SMALL, LARGE = 64 * 1024, 4 * 1024 * 1024
+
+
+def test_buffers_that_a_backlog_needed_are_dropped_when_none_asked_for_them_from_look_to_look() -> (
+    None
+):
+    pool = BufferPool()
+    for buffer in [pool.acquire(LARGE) for _ in range(5)]:
+        buffer.release()
+    pool.drop_unused()
+    assert pool.free_bytes == 5 * LARGE, "they were in use since the last look"
+    pool.drop_unused()
+    assert (pool.free_bytes, pool.leased_bytes) == (0, 0)
+
+
+def test_a_buffer_that_is_used_between_two_looks_stays_and_is_used_again() -> None:
+    pool = BufferPool()
+    kept = pool.acquire(LARGE)
+    spare = pool.acquire(LARGE)
+    spare.release()
+    kept.release()
+    pool.drop_unused()
+    for _ in range(3):
+        again = pool.acquire(LARGE)
+        assert again.data is kept.data
+        again.release()
+        pool.drop_unused()
+    assert pool.free_bytes == LARGE
+
+
+def test_only_what_is_free_is_dropped_and_each_size_counts_for_itself() -> None:
+    pool = BufferPool()
+    held = pool.acquire(LARGE)
+    pool.acquire(SMALL).release()
+    pool.drop_unused()
+    pool.acquire(SMALL).release()
+    pool.drop_unused()
+    assert (pool.free_bytes, pool.leased_bytes) == (SMALL, LARGE)
+    held.release()
+    assert pool.free_bytes == SMALL + LARGE
+
+
+def test_buffers_that_made_room_for_another_size_are_not_dropped_twice() -> None:
+    pool = BufferPool(max_kept_bytes=LARGE)
+    pool.acquire(LARGE).release()
+    pool.drop_unused()
+    small = pool.acquire(SMALL)
+    assert pool.free_bytes == 0
+    small.release()
+    pool.drop_unused()
+    assert pool.free_bytes == SMALL
