@@ -4,10 +4,13 @@ Flow: answer -> ``group_messages`` -> one of these -> the client. Error codes st
 caller decides. What Connect puts into a membership is ``connect_group``'s.
 """
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from mm2py.errors import ProtocolError
 from mm2py.protocol.brokers import BrokerNode
+from mm2py.types import TopicPartition
 
 __all__ = [
     "CoordinatorResult",
@@ -23,6 +26,7 @@ __all__ = [
     "ListedGroups",
     "OffsetToCommit",
     "SyncResult",
+    "assigned_partitions",
 ]
 
 
@@ -153,3 +157,28 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """Return the partitions of a consumer (``ConsumerProtocolAssignment``); none while it has no assignment.
+
+    Raises:
+        ProtocolError: the bytes are cut off.
+    """
+    if not assignment:
+        return ()
+    found: list[TopicPartition] = []
+    try:
+        (topics,) = struct.unpack_from(">i", assignment, 2)  # behind the version
+        at = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", assignment, at)
+            topic = assignment[at + 2 : at + 2 + length].decode()
+            (count,) = struct.unpack_from(">i", assignment, at + 2 + length)
+            at += 6 + length
+            numbers: tuple[int, ...] = struct.unpack_from(f">{count}i", assignment, at)
+            at += 4 * count
+            found += [TopicPartition(topic, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the assignment of a consumer cannot be read: {error}") from None
+    return tuple(found)

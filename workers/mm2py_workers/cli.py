@@ -110,6 +110,33 @@ def ledger(
     end_with(show, debug=debug)
 
 
+@app.command("consumer-offset-checker")
+def consumer_offset_checker(
+    group: Annotated[str, typer.Option("--group", help="the consumer group")],
+    servers: Annotated[
+        str,
+        typer.Option("--bootstrap-server", metavar="HOST:PORT,...", help="brokers of its cluster"),
+    ],
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="NAME,...", help="these topics only")
+    ] = "",
+    command_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="client properties, such as a login")
+    ] = None,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Print how far a consumer group has read, as MirrorMaker 1's guides show it."""
+
+    def show() -> int:
+        from mm2py_workers.offset_checker import check_offsets
+
+        return check_offsets(
+            servers, group, [it.strip() for it in topic.split(",") if it.strip()], command_config
+        )
+
+    end_with(show, debug=debug)
+
+
 RepairOption = Annotated[
     bool, typer.Option("--repair", help="copy again what is missing at the end of a copy")
 ]

@@ -18,23 +18,28 @@ from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.runtime.hosts.thaw import thawing_loop
 
-__all__ = ["CommandParser", "ProblemsError", "WorkerOptions", "run_program"]
+__all__ = ["CommandParser", "ProblemsError", "ProgramOptions", "WorkerOptions", "run_program"]
 
 log = logging.getLogger(__name__)
 
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-class WorkerOptions(argparse.Namespace):
-    """What every one of these command lines can say."""
+class ProgramOptions(argparse.Namespace):
+    """What every program's command line can say."""
 
-    file: str
     debug: bool
     log_level: str
+
+
+class WorkerOptions(ProgramOptions):
+    """What the command line of a worker can say."""
+
+    file: str
     insecure: bool
 
 
-OptionsT = TypeVar("OptionsT", bound=WorkerOptions)
+OptionsT = TypeVar("OptionsT", bound=ProgramOptions)
 
 
 @final
@@ -61,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
 
 @final
 class ProblemsError(ConfigError):
-    """Everything that is wrong with the files of a program; told one line each."""
+    """Everything that is wrong with the files of a program, one line each."""
 
     def __init__(self, problems: Sequence[ConfigError]) -> None:
         super().__init__("; ".join(map(str, problems)))

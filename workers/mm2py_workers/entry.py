@@ -6,10 +6,18 @@ A worker keeps the handlers until it can stop in order (``StopSignal``). Imports
 
 import os
 import signal
+import sys
+from importlib.util import find_spec
 from types import FrameType
 from typing import Final, NoReturn
 
-__all__ = ["connect_distributed", "connect_mirror_maker", "connect_standalone", "mm2py"]
+__all__ = [
+    "connect_distributed",
+    "connect_mirror_maker",
+    "connect_standalone",
+    "mirror_maker",
+    "mm2py",
+]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -34,6 +42,19 @@ def connect_standalone() -> NoReturn:
     """Run ``connect-standalone-py``."""
     _end_at_signals()
     from mm2py_workers.connect_standalone import main
+
+    main()
+
+
+def mirror_maker() -> NoReturn:
+    """Run ``mirror-maker-py``, which needs confluent-kafka."""
+    _end_at_signals()
+    if find_spec("confluent_kafka") is None:
+        sys.stderr.write(
+            "mirror-maker-py: confluent-kafka is not installed: pip install 'mm2py[mm1]'\n"
+        )
+        sys.exit(1)
+    from mm2py_workers.mirror_maker_1.command import main
 
     main()
 

@@ -1,0 +1,232 @@
+"""Properties files of the legacy MirrorMaker 1, with the names of every client that it has had.
+
+Flow: file -> placeholders -> ZooKeeper properties refused -> old names of the Scala clients as today's names, a line
+each -> MirrorMaker 1's own defaults where the file is silent -> ``librdkafka``. Source: ``kafka.tools.MirrorMaker``
+of Kafka 0.8 to 3.9.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mm2py.config.java_regex import JavaPattern
+from mm2py.config.properties import load
+from mm2py.config.providers import Providers
+from mm2py.errors import ConfigError
+
+__all__ = ["ClientFile", "TopicChoice", "consumer_file", "producer_file", "topic_choice"]
+
+_CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy", "3": "lz4", "4": "zstd"}
+_RESETS: Final = {"smallest": "earliest", "largest": "latest"}
+_ZOOKEEPER: Final = re.compile(r"(zk|zookeeper)\..*")
+_ZOOKEEPER_ADDRESS: Final = ("zookeeper.connect", "zk.connect")
+_LONGEST_MS: Final = "2147483647"
+
+_RENAMED: Final[Mapping[str, str]] = {
+    "auto.commit.enable": "enable.auto.commit",
+    "auto.commit.enabled": "enable.auto.commit",
+    "autocommit.enable": "enable.auto.commit",
+    "autooffset.reset": "auto.offset.reset",
+    "broker.list": "bootstrap.servers",
+    "clientid": "client.id",
+    "compression.codec": "compression.type",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.size": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "groupid": "group.id",
+    "max.message.size": "max.request.size",
+    "message.send.max.retries": "retries",
+    "metadata.broker.list": "bootstrap.servers",
+    "num.retries": "retries",
+    "queue.buffering.max.ms": "linger.ms",
+    "queue.time": "linger.ms",
+    "request.required.acks": "acks",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.timeout.ms": "request.timeout.ms",
+    "socketbuffersize": "receive.buffer.bytes",
+    "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+}
+_WITHOUT_EFFECT: Final = frozenset(
+    (
+        "batch.num.messages",
+        "block.on.buffer.full",
+        "consumer.id",
+        "consumer.timeout.ms",
+        "dual.commit.enabled",
+        "key.serializer.class",
+        "mirror.consumer.numthreads",
+        "num.consumer.fetchers",
+        "offsets.storage",
+        "partitioner.class",
+        "queue.buffering.max.messages",
+        "queue.enqueue.timeout.ms",
+        "queue.enqueuetimeout.ms",
+        "queue.size",
+        "queued.max.message.chunks",
+        "rebalance.backoff.ms",
+        "rebalance.max.retries",
+        "refresh.leader.backoff.ms",
+        "serializer.class",
+        "shallow.iterator.enable",
+    )
+)
+"""Of clients that are gone; compared in lower case, as guides write them."""
+
+_PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
+    "acks": "all",
+    "delivery.timeout.ms": _LONGEST_MS,
+    "max.in.flight.requests.per.connection": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFile:
+    """One file as today's client reads it.
+
+    ``remarks``: a line each, for people; ``warnings``: what may lose or reorder records; ``secrets``: never to be
+    printed. ``is_sync``: ``producer.type=sync``, each record waits for its acknowledgement. ``include`` and ``exclude``: topics
+    that the file of a consumer names (``mirror.topics.whitelist``).
+    """
+
+    values: Mapping[str, str]
+    remarks: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    secrets: frozenset[str] = frozenset()
+    is_sync: bool = False
+    include: str = ""
+    exclude: str = ""
+
+
+def consumer_file(path: str) -> ClientFile:
+    """Read the file of ``--consumer.config``.
+
+    Raises:
+        ConfigError: it cannot be read, names ZooKeeper, or lacks addresses or the group.
+    """
+    found = _read(path)
+    values = dict(found.values)
+    include = values.pop("mirror.topics.whitelist", "")
+    exclude = values.pop("mirror.topics.blacklist", "")
+    if not values.get("group.id", "").strip():
+        raise ConfigError(
+            f"{path}: group.id is missing", remedy="name the consumer group of the mirror"
+        )
+    warnings: list[str] = []
+    if values.get("enable.auto.commit", "false").strip().lower() == "true":
+        warnings.append(
+            f"{path}: enable.auto.commit=true commits records that were not sent yet: a failure loses them; "
+            "remove it, the mirror commits what was acknowledged"
+        )
+    values.setdefault("enable.auto.commit", "false")
+    return ClientFile(
+        values, found.remarks, tuple(warnings), found.secrets, include=include, exclude=exclude
+    )
+
+
+def producer_file(path: str) -> ClientFile:
+    """Read the file of ``--producer.config``; where it is silent, nothing is lost or reordered.
+
+    Raises:
+        ConfigError: it cannot be read, names ZooKeeper, or lacks addresses.
+    """
+    found = _read(path)
+    values = dict(found.values)
+    is_sync = values.pop("producer.type", "async").strip().lower() == "sync"
+    warnings = [
+        f"{path}: {name}={values[name]}, not {default}: a failure may lose or reorder records"
+        for name, default in _PRODUCER_DEFAULTS.items()
+        if name in values and not _is_same(name, values[name], default)
+    ]
+    if values.get("retries", "").strip() == "0":
+        warnings.append(f"{path}: retries=0: a failure may lose records")
+    values = {**_PRODUCER_DEFAULTS, **values}
+    return ClientFile(values, found.remarks, tuple(warnings), found.secrets, is_sync=is_sync)
+
+
+def _is_same(name: str, given: str, default: str) -> bool:
+    known = {"-1": "all"} if name == "acks" else {}
+    text = given.strip().lower()
+    return known.get(text, text) == default
+
+
+def _read(path: str) -> ClientFile:
+    given = load(path).values
+    providers = Providers.of(given, os.environ)
+    values: dict[str, str] = {}
+    remarks: list[str] = []
+    zookeeper = [name for name in given if _ZOOKEEPER.fullmatch(name)]
+    for name in _ZOOKEEPER_ADDRESS:
+        if name in zookeeper:
+            raise ConfigError(
+                f"{path}: {name} names ZooKeeper, which clients of Kafka do not use any more",
+                remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the addresses of brokers",
+            )
+    for name, text in providers.resolve(given).items():
+        if name in zookeeper or name.lower() in _WITHOUT_EFFECT:
+            remarks.append(f"{path}: {name} has no effect any more")
+            continue
+        modern = _RENAMED.get(name.lower(), name)
+        value = _modern_value(modern, text)
+        if modern != name:
+            if modern in given:
+                remarks.append(f"{path}: {name} is ignored, {modern} is set too")
+                continue
+            remarks.append(f"{path}: {name} is taken as {modern}{_shown(value, text)}")
+        elif value != text.strip() and modern in ("auto.offset.reset", "compression.type", "acks"):
+            remarks.append(f"{path}: {name}={text} is taken as {name}={value}")
+        values[modern] = value
+    if not values.get("bootstrap.servers", "").strip():
+        raise ConfigError(
+            f"{path}: bootstrap.servers is missing",
+            remedy="add the addresses of brokers, HOST:9092,...",
+        )
+    return ClientFile(values, tuple(remarks), secrets=providers.secrets)
+
+
+def _shown(value: str, text: str) -> str:
+    return f"={value}" if value != text.strip() else ""
+
+
+def _modern_value(name: str, text: str) -> str:
+    trimmed = text.strip()
+    if name == "compression.type":
+        return _CODECS.get(trimmed, trimmed)
+    if name == "auto.offset.reset":
+        return _RESETS.get(trimmed.lower(), trimmed)
+    if name == "retries" and trimmed.lower() in ("int.maxvalue", "max integer"):
+        return _LONGEST_MS
+    return trimmed
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """Which topics are mirrored: those that ``matches`` says; ``text`` for people."""
+
+    text: str
+    matches: Callable[[str], bool]
+
+
+def topic_choice(include: str, exclude: str) -> TopicChoice:
+    """Read ``--include`` (``--whitelist``) or ``--blacklist``: commas are alternatives, blanks and quotes are removed.
+
+    Raises:
+        ConfigError: both, neither, or an expression that cannot be translated.
+    """
+    if bool(include.strip()) == bool(exclude.strip()):
+        raise ConfigError(
+            "exactly one of --whitelist (--include) and --blacklist has to be given",
+            remedy="name the topics to mirror with --whitelist, or those to leave out with --blacklist",
+        )
+    pattern = JavaPattern(_expression(include or exclude))
+    if include.strip():
+        return TopicChoice(f"topics that match {pattern.text}", pattern.matches)
+    return TopicChoice(
+        f"topics that do not match {pattern.text}", lambda name: not pattern.matches(name)
+    )
+
+
+def _expression(text: str) -> str:
+    # As org.apache.kafka.server.util.TopicFilter (IncludeList) has it.
+    return re.sub(r"^[\"']+|[\"']+$", "", text.strip().replace(",", "|").replace(" ", ""))

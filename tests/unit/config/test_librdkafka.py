@@ -1,0 +1,101 @@
+"""Java client properties as settings of librdkafka."""
+
+import pytest
+
+from mm2py.config.librdkafka import Value, consumer_settings, producer_settings
+from mm2py.errors import ConfigError
+
+SERVERS = {"bootstrap.servers": "h:1", "group.id": "g"}
+LOGIN = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p=;";',
+}
+
+
+def test_silent_properties_have_javas_defaults() -> None:
+    consumer = consumer_settings(SERVERS, scope="c").values
+    assert consumer["auto.offset.reset"] == "latest"
+    assert consumer["isolation.level"] == "read_uncommitted"
+    assert consumer["partition.assignment.strategy"] == "range"
+    producer = producer_settings(SERVERS, scope="p").values
+    assert producer["partitioner"] == "murmur2_random"
+    assert (producer["acks"], producer["enable.idempotence"]) == (-1, True)
+    assert (producer["batch.size"], producer["message.max.bytes"]) == (16_384, 1_048_576)
+    assert producer["queue.buffering.max.kbytes"] == 32_768
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "value"),
+    [
+        ("fetch.max.wait.ms", "100", "fetch.wait.max.ms", 100),
+        ("receive.buffer.bytes", "-1", "socket.receive.buffer.bytes", 0),
+        ("auto.offset.reset", "none", "auto.offset.reset", "error"),
+        (
+            "partition.assignment.strategy",
+            "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+            "partition.assignment.strategy",
+            "roundrobin",
+        ),
+        ("check.crcs", "false", "check.crcs", False),
+        ("request.timeout.ms", "400000", "socket.timeout.ms", 300_000),
+    ],
+)
+def test_a_consumers_property_has_librdkafkas_name_and_range(
+    name: str, text: str, key: str, value: Value
+) -> None:
+    assert consumer_settings({**SERVERS, name: text}, scope="c").values[key] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "value"),
+    [
+        ("max.request.size", "2000000", "message.max.bytes", 2_000_000),
+        ("buffer.memory", "1048576", "queue.buffering.max.kbytes", 1_024),
+        ("batch.size", "0", "batch.size", 1),
+        ("acks", "ALL", "acks", -1),
+        ("compression.zstd.level", "22", "compression.level", 12),
+    ],
+)
+def test_a_producers_property_has_librdkafkas_name_and_range(
+    name: str, text: str, key: str, value: Value
+) -> None:
+    assert producer_settings({**SERVERS, name: text}, scope="p").values[key] == value
+
+
+@pytest.mark.parametrize(
+    "given", [{"acks": "1"}, {"retries": "0"}, {"max.in.flight.requests.per.connection": "6"}]
+)
+def test_a_producer_is_idempotent_where_its_properties_allow_it(given: dict[str, str]) -> None:
+    assert producer_settings({**SERVERS, **given}, scope="p").values["enable.idempotence"] is False
+    with pytest.raises(ConfigError, match=r"enable\.idempotence=true"):
+        producer_settings({**SERVERS, **given, "enable.idempotence": "true"}, scope="p")
+
+
+def test_a_login_and_the_check_of_host_names_are_set() -> None:
+    values = consumer_settings(
+        {**SERVERS, **LOGIN, "ssl.endpoint.identification.algorithm": ""}, scope="c"
+    ).values
+    assert (values["security.protocol"], values["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-512")
+    assert (values["sasl.username"], values["sasl.password"]) == ("u", "p=;")
+    assert values["ssl.endpoint.identification.algorithm"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"linger.ms": "x"}, "p: linger.ms=x is not a whole number"),
+        ({"bootstrap.servers": ""}, "bootstrap.servers"),
+        ({"enable.idempotence": "yes"}, "neither true nor false"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        producer_settings({**SERVERS, **given}, scope="p")
+
+
+def test_a_property_without_counterpart_is_said_once() -> None:
+    found = consumer_settings(
+        {**SERVERS, "interceptor.classes": "x", "key.deserializer": "y"}, scope="c"
+    )
+    assert found.remarks == ("c: interceptor.classes has no effect here",)

@@ -1,0 +1,278 @@
+"""The producer that streams share: records in their order, each acknowledged or named.
+
+Flow: ``hold`` -> ``send`` of what a stream has polled -> librdkafka -> ``flush`` before a commit. What failed is sent again here:
+librdkafka fails a whole batch where one record of it is too large for the topic, so the records of a failed batch go again, each
+alone, and only the one that fails alone is refused.
+
+Invariants, tests of the same names:
+
+1. After ``flush`` returned, each record that was sent is acknowledged or was refused.
+2. A record is refused only when it failed alone, for a cause that another try does not change.
+3. Of one source partition, records are acknowledged in their order, also around a refused one, as long as the producer is
+   idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``).
+4. With abort, nothing is sent and nothing counts as flushed after the first refusal.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, cast, final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.config.librdkafka import Value
+from mm2py.errors import FatalError
+
+__all__ = ["LIBRDKAFKA", "Idle", "SendFailedError", "Sender", "Sent"]
+
+log = logging.getLogger(__name__)
+
+FLUSH_S: Final = 0.5
+"""How long one wait lasts before the streams that wait show that they live."""
+RETRY_S: Final = 1.0
+FULL_S: Final = 0.1
+SAID_EVERY_S: Final = 30.0
+
+Idle = Callable[[], None]
+"""Called while a stream waits for the target; keeps its place in the group. Raises where the stream has to end."""
+
+_TRANSIENT: Final = frozenset(
+    (
+        "_ALL_BROKERS_DOWN",
+        "_TIMED_OUT",
+        "_TRANSPORT",
+        "_UNKNOWN_PARTITION",
+        "_UNKNOWN_TOPIC",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "UNKNOWN_TOPIC_OR_PART",
+    )
+)
+"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms`` says: for ever."""
+
+
+def _not_expected(record: logging.LogRecord) -> bool:
+    # That it stops at a gap is what we ask for, see invariant 3; the property is called experimental at each start.
+    return not re.search("Gap-less ordering|enable.gapless.guarantee", record.getMessage())
+
+
+LIBRDKAFKA: Final = logging.getLogger("librdkafka")
+"""What the library says, in our log."""
+LIBRDKAFKA.addFilter(_not_expected)
+
+
+class SendFailedError(FatalError):
+    """A record was refused, and the mirror ends because of it (``--abort.on.send.failure``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record under way, and the one of the source that it came from."""
+
+    source: Message
+    record: OutgoingRecord
+
+
+@dataclass(slots=True)
+class _Failure:
+    sent: Sent
+    error: KafkaError
+
+
+@final
+class Sender:
+    """One producer; every method is called by the stream that holds it.
+
+    Args:
+        values: of librdkafka.
+        abort: end at the first refusal, else drop the record and count it.
+        is_sync: wait for each record's acknowledgement.
+    """
+
+    def __init__(self, values: Mapping[str, Value], *, abort: bool, is_sync: bool = False) -> None:
+        self._values: dict[str, object] = {
+            **values,
+            "delivery.report.only.error": True,
+            "error_cb": _ignored,  # each record that is concerned fails with it
+            "logger": LIBRDKAFKA,
+        }
+        self._abort, self._is_sync = abort, is_sync
+        self._gate = threading.Lock()
+        self._failures: list[_Failure] = []
+        self._refusal: SendFailedError | None = None
+        self._producer = self._gapless()
+        self.dropped = 0
+
+    @contextmanager
+    def hold(self, idle: Idle) -> Generator[None]:
+        """Hold the producer while the block runs; other streams wait, and stay alive meanwhile."""
+        while not self._gate.acquire(timeout=FLUSH_S):
+            idle()
+        try:
+            yield
+        finally:
+            self._gate.release()
+
+    def send(self, sent: Sent, idle: Idle) -> None:
+        """Hand a record over.
+
+        Raises:
+            SendFailedError: see ``flush``.
+        """
+        self._check()
+        if self._failures:
+            self._recover(idle)
+        self._produce(self._producer, sent, idle)
+        if self._is_sync:
+            self.flush(idle)
+
+    def serve(self, idle: Idle) -> None:
+        """Look at what has failed since; raises as ``flush``."""
+        self._check()
+        _poll(self._producer, 0)
+        if self._failures:
+            self._recover(idle)
+
+    def flush(self, idle: Idle) -> None:
+        """Wait until everything that was sent is acknowledged or refused.
+
+        Raises:
+            SendFailedError: a record was refused, and ``abort`` is set.
+        """
+        self._check()
+        self._wait(self._producer, idle)
+        while self._failures:
+            self._recover(idle)
+
+    def close(self) -> None:
+        """End it; what is not acknowledged is dropped by librdkafka, and read again by the next start."""
+        self._producer.purge()
+
+    # ---- inside
+
+    def _check(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _gapless(self) -> Producer:
+        idempotent = bool(self._values.get("enable.idempotence"))
+        return Producer({**self._values, "enable.gapless.guarantee": idempotent})
+
+    def _produce(self, producer: Producer, sent: Sent, idle: Idle) -> None:
+        record = sent.record
+        headers = cast("list[tuple[str, str | bytes | None]]", record.headers) or None
+        while True:
+            try:
+                producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    on_delivery=partial(self._failed, sent),
+                    timestamp=record.timestamp_ms or 0,
+                    headers=headers,
+                    partition=-1 if record.partition is None else record.partition,
+                )
+            except BufferError:
+                if not _poll(producer, FULL_S):
+                    idle()
+            except KafkaException as error:
+                self._failed(sent, _cause(error), sent.source)
+                return
+            else:
+                return
+
+    def _failed(self, sent: Sent, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._failures.append(_Failure(sent, error))
+
+    def _wait(self, producer: Producer, idle: Idle) -> None:
+        # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
+        idle_s = time.monotonic() + FLUSH_S
+        while len(producer):
+            _poll(producer, FULL_S)
+            if time.monotonic() >= idle_s:
+                idle_s = time.monotonic() + FLUSH_S
+                idle()
+
+    def _recover(self, idle: Idle) -> None:
+        """Send again what failed, each record alone, in the order of the source."""
+        self._wait(self._producer, idle)
+        producer = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
+        said_s = -SAID_EVERY_S
+        while self._failures:
+            self._send_alone(producer, idle)
+            if self._failures:
+                if time.monotonic() - said_s > SAID_EVERY_S:
+                    said_s = time.monotonic()
+                    log.warning(
+                        "the target does not take records yet, tried again records=%d cause=%s",
+                        len(self._failures), self._failures[0].error.str(),
+                    )  # fmt: skip
+                self._pause(idle)
+        self._producer = self._gapless()
+
+    def _send_alone(self, producer: Producer, idle: Idle) -> None:
+        failures, self._failures = sorted(self._failures, key=_place), []
+        try:
+            for failure in failures:
+                self._produce(producer, failure.sent, idle)
+            self._wait(producer, idle)
+        except BaseException:
+            self._failures = failures  # which of them have arrived is not known
+            raise
+        failures, self._failures = self._failures, []
+        for failure in failures:
+            if failure.error.name() in _TRANSIENT:
+                self._failures.append(failure)
+            else:
+                self._refuse(failure)
+
+    def _pause(self, idle: Idle) -> None:
+        until = time.monotonic() + RETRY_S
+        while time.monotonic() < until:
+            time.sleep(FULL_S)
+            idle()
+
+    def _refuse(self, failure: _Failure) -> None:
+        source, error = failure.sent.source, failure.error
+        text = f"{source.topic()}-{source.partition()} offset {source.offset()} was not taken by the target: {error.name()}: {error.str()}"
+        if self._abort:
+            self._refusal = SendFailedError(
+                text,
+                remedy="correct the target, or drop such records with --abort.on.send.failure false",
+            )
+            raise self._refusal
+        self.dropped += 1
+        log.error("record dropped record=%s", text)
+
+
+def _ignored(_error: KafkaError) -> None:
+    pass
+
+
+def _poll(producer: Producer, timeout_s: float) -> int:
+    """Serve callbacks; a producer that has stopped at a gap says so once, and then fails its records."""
+    try:
+        return producer.poll(timeout_s)
+    except KafkaException as error:
+        if not _cause(error).fatal():
+            raise
+        return 1
+
+
+def _place(failure: _Failure) -> tuple[str, int, int]:
+    source = failure.sent.source
+    return source.topic() or "", source.partition() or 0, source.offset() or 0
+
+
+def _cause(error: KafkaException) -> KafkaError:
+    cause: object = error.args[0]
+    assert isinstance(cause, KafkaError)
+    return cause
