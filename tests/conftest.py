@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from tests.property.effort import load_profile, seed_of
+from tests.property.effort import is_fuzz, load_profile, seed_of
 
 load_profile()
 
@@ -23,10 +23,18 @@ _SLOWEST = re.compile(r"^\| (test_\w+\.py) \| (\d+) \|", re.MULTILINE)
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest files of CONTRIBUTING.md first, so that no process is left with one of them at the end."""
+    """Put the slowest files of CONTRIBUTING.md first, so that no process is left with one of them at the end.
+
+    ``make fuzz`` has no time limits.
+    """
     table = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
     seconds = {name: int(number) for name, number in _SLOWEST.findall(table)}
     items.sort(key=lambda item: -seconds.get(item.path.name, 0))
+    if is_fuzz():
+        for item in items:  # their times are for the examples of make test
+            item.own_markers[:] = [it for it in item.own_markers if it.name != "timeout"]
+            for parent in item.listchain():
+                parent.own_markers[:] = [it for it in parent.own_markers if it.name != "timeout"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from hypothesis import settings
 
-__all__ = ["examples", "load_profile", "seed_of"]
+__all__ = ["examples", "is_fuzz", "load_profile", "seed_of"]
 
 _FUZZ: Final = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
@@ -27,6 +27,11 @@ def examples(usual: int, *, share: float = 1.0) -> int:
         share: the part of ``FUZZ_EXAMPLES`` that a property gets whose examples take long.
     """
     return max(usual, int(_FUZZ * share)) if _FUZZ else usual
+
+
+def is_fuzz() -> bool:
+    """Whether fresh examples are run, as many as were asked for."""
+    return bool(_FUZZ)
 
 
 def seed_of(test: str) -> int:

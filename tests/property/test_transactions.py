@@ -7,12 +7,13 @@ import pytest
 
 from mm2py.errors import ProducerFencedError
 from mm2py.testing.waiting import eventually
-from tests.property.effort import examples
+from tests.property.effort import examples, is_fuzz
 from tests.property.transaction_model import Attempt, World
 
 pytestmark = pytest.mark.timeout(120)
 
-END_S = 60.0
+END_S = 600.0 if is_fuzz() else 60.0
+"""``make fuzz`` runs for hours beside other work."""
 
 
 @pytest.mark.fuzz
