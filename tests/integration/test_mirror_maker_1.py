@@ -1,6 +1,7 @@
 """``mirror-maker-py`` between two real clusters: content, order, kills, shared work, refused records."""
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
+from mm2py.embedded.region import ForeignRegion, KafkaAddress
 from mm2py.storage.table import partition_of
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_maker_1 import (
@@ -232,6 +233,18 @@ def test_a_blacklist_mirrors_the_others_but_no_internal_topic(
         mirror.wait_for_log(f"topics=1 {topic}")
         assert mirror.stop() == 0
     assert ends(files.target, left_out) == {}
+
+
+def test_a_cluster_that_does_not_answer_is_waited_for_until_a_stop(
+    files: Files, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        away = ForeignRegion("away", f"127.0.0.1:{taken.getsockname()[1]}")
+        files = write_files(tmp_path, files.source, away, files.group)
+        with start(files, "--whitelist", "any") as mirror:
+            mirror.wait_for_log("the target does not answer yet, tried again")
+            assert mirror.stop() == 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ threads -> a stop signal, or the first stream that fails, ends all of them -> la
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -69,23 +70,45 @@ class Mirror:
         Raises:
             Mm2pyError: a cluster refuses us, or a record was refused and ``abort`` is set.
         """
+        asked = asyncio.create_task(stop.wait())
+        beginning = asyncio.create_task(self._begin())
+        background: list[asyncio.Task[None]] = [beginning]
         try:
-            await self._answers(self._plan.producer, "target")
-            await self._source.connect()
-            await self._look_up()
-            for stream in self._streams:
-                stream.start()
-            background = [asyncio.create_task(it) for it in (self._follow_topics(), self._tell())]
-            asked = asyncio.create_task(stop.wait())
-            await asyncio.wait({asked, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asked, beginning}, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.asked:
+                beginning.result()
+                background += map(asyncio.create_task, (self._follow_topics(), self._tell()))
+                await asyncio.wait({asked, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.asked:
+                log.info("stopping: what was read is written and committed")
+        finally:
             for task in (*background, asked):
                 task.cancel()
             await asyncio.gather(*background, asked, return_exceptions=True)
-            if stop.asked:
-                log.info("stopping: what was read is written and committed")
-            return await self._end()
-        finally:
             await self._source.close()
+        return await self._end()
+
+    async def _begin(self) -> None:
+        """Wait for both clusters, and start the streams on the topics that there are."""
+        target = Cluster(self._plan.producer.connection, alias="target", clock=self._clock)
+        try:
+            await self._until_answered(target.connect, "target")
+        finally:
+            await target.close()
+        await self._until_answered(self._source.connect, "source")
+        await self._until_answered(self._look_up, "source")
+        for stream in self._streams:
+            stream.start()
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[None]], name: str) -> None:
+        while True:
+            try:
+                await ask()
+            except RetriableError as error:
+                log.warning("the %s does not answer yet, tried again cause=%s", name, error)
+                await self._clock.sleep(LOOK_S)
+            else:
+                return
 
     def _stream(self, number: int) -> Stream:
         plan = self._plan
@@ -107,13 +130,6 @@ class Mirror:
     def _ended(self, cause: BaseException | None) -> None:
         if cause is not None and not self._failed.done():
             self._failed.set_exception(cause)
-
-    async def _answers(self, settings: Settings, name: str) -> None:
-        cluster = Cluster(settings.connection, alias=name, clock=self._clock)
-        try:
-            await cluster.connect()
-        finally:
-            await cluster.close()
 
     async def _follow_topics(self) -> None:
         while True:

@@ -165,6 +165,9 @@ class Stream:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end; return whether it came."""
+        if self._thread.ident is None:  # never started
+            self._consumer.close()
+            return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
