@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mm2py.mirror.backfills import Order
+from mm2py.spark import session
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_workers import backfill_children
 from mm2py_workers.backfill_children import BackfillChildren
 from tests.integration.mirror_process import write_file
 
@@ -60,5 +60,5 @@ async def test_a_missing_extra_or_java_is_named(
     def nothing(name: str) -> None:
         del name
 
-    monkeypatch.setattr(backfill_children, "find_spec", nothing)
+    monkeypatch.setattr(session, "find_spec", nothing)
     assert "pip install 'mm2py[spark]'" in await children.missing("")
