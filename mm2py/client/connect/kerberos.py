@@ -47,8 +47,8 @@ def use_java_krb5_conf() -> None:
     ``KRB5_CONFIG`` wins where it is set. The library reads it when it is first used.
     """
     path = system_property("java.security.krb5.conf", os.environ)
-    if path:
-        os.environ.setdefault("KRB5_CONFIG", path)
+    if path and not os.environ.get("KRB5_CONFIG"):
+        os.environ["KRB5_CONFIG"] = path
 
 
 @final
