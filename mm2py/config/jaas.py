@@ -18,6 +18,7 @@ __all__ = [
     "LOGIN_FILE",
     "LoginKind",
     "LoginModule",
+    "file_secrets",
     "jaas_secrets",
     "login_of_file",
     "parse_jaas",
@@ -160,9 +161,21 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
 def jaas_secrets(text: str) -> frozenset[str]:
     """Return the passwords and client secrets inside a JAAS text, for masking; none if it is not one."""
     try:
-        options = parse_jaas(text).options
+        return _secrets(parse_jaas(text))
     except ConfigError:
         return frozenset()
+
+
+def file_secrets(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return those inside the JAAS file that ``KAFKA_OPTS`` names; none if it cannot be read."""
+    try:
+        return _secrets(login_of_file(environ))
+    except ConfigError:
+        return frozenset()
+
+
+def _secrets(login: LoginModule | None) -> frozenset[str]:
+    options = {} if login is None else login.options
     return frozenset(v for key, v in options.items() if _SECRET_OPTIONS.search(key) and v)
 
 
