@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException, Producer
 
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.config.clients import connection_settings
+from mm2py.embedded.java import find_java
 from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConnectionFailedError
 from mm2py.protocol.buffers import BufferPool
@@ -70,6 +71,9 @@ def keytab(kdc: Kdc) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosRegion]:
+    modules = subprocess.run([find_java().executable, "--list-modules"], capture_output=True)
+    if b"jdk.security.auth" not in modules.stdout:
+        pytest.skip("this Java has no Kerberos: install openjdk-17-jre-headless")
     with KerberosRegion(kdc, tmp_path_factory.mktemp("kerberos")) as region:
         yield region
 
