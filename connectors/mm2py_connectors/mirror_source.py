@@ -18,6 +18,7 @@ from mm2py.api.context import (
     TaskContext,
 )
 from mm2py.api.task import BatchSourceTask
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
@@ -30,6 +31,7 @@ from mm2py.mirror.producer_ids import (
     TARGET_CLUSTER_ID,
     Suppression,
 )
+from mm2py.mirror.start_positions import StartPositions
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import TopicPartition
 from mm2py_connectors.acl_sync import AclSync
@@ -109,7 +111,7 @@ class MirrorSourceConnector(Connector):
             replication_factor=self._config.replication_factor,
         )
         self._deal = PartitionDeal()
-        # Where auto.offset.reset is latest: partitions that the first start of the flow found.
+        # Where partitions begin at latest: those that the first start of the flow found.
         self._early: frozenset[TopicPartition] | None = None
         # A connector that came here from another worker knows rates of this one alone: weighing its first deal
         # by them would restart tasks that nobody touched.
@@ -239,10 +241,11 @@ class MirrorSourceConnector(Connector):
         props = effective_client_properties(
             self._props, "source", "consumer", role="replication-consumer"
         )
-        return props["auto.offset.reset"] == "latest"
+        starts = StartPositions.parse(self._config.start_positions, SYSTEM_CLOCK)
+        return props["auto.offset.reset"] == "latest" or starts.has_latest
 
     def _late(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
-        """Name the partitions that begin at the earliest offset though ``auto.offset.reset=latest``."""
+        """Name the partitions that begin at the earliest offset though they are to begin at ``latest``."""
         if self._early is None:
             return {}
         late = [partition for partition in partitions if partition not in self._early]

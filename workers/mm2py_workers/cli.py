@@ -315,6 +315,50 @@ def restore(  # noqa: PLR0913 - an argument per option
     end_with(run, debug=debug)
 
 
+@app.command(
+    epilog=examples(
+        "mm2py rerun mm2.properties --flow 'A->B' --topic orders --into orders-again --from '24 hours ago'",
+        "mm2py rerun mm2.properties --flow 'A->B' --topic orders --into orders-3 --partition 3 --from offset:1500 --to offset:9000",
+    )
+)
+def rerun(  # noqa: PLR0913 - an argument per option
+    file: FileArgument,
+    flow: FlowName,
+    topic: Annotated[str, typer.Option(help="topic of the source")],
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="new or empty topic of the target")],
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, a timestamp, 24 hours ago, or offset:N")
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", help="now, a timestamp, 1 hour ago, or offset:N (exclusive)")
+    ] = "now",
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="this one only; may be repeated")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Copy a range of a source topic once more, into a topic of its own; the flow's copy stays as it is."""
+
+    def run() -> int:
+        from mm2py_workers.rerun import RerunOrder, run_rerun
+
+        return run_rerun(
+            RerunOrder(
+                path=file,
+                flow=flow,
+                topic=topic,
+                into=into,
+                start=start,
+                end=end,
+                partitions=partition or (),
+            ),
+            output,
+        )
+
+    end_with(run, debug=debug)
+
+
 @app.command()
 def demo(
     seconds: Annotated[

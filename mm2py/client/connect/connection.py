@@ -130,7 +130,7 @@ class BrokerConnection:
         """
         credentials = credentials or Credentials(settings)
         context = credentials.tls_context()
-        await credentials.prepare()
+        await credentials.prepare(host)
         setup_ms = settings.socket_connection_setup_timeout_ms
         connected = False
         try:
@@ -421,7 +421,7 @@ class BrokerConnection:
     # ---- login (KIP-43, KIP-368) ----
 
     async def _log_in(self) -> None:
-        lifetime_ms = await self._credentials.log_in(self._ask, self.address)
+        lifetime_ms = await self._credentials.log_in(self._ask, self.host, self.address)
         if lifetime_ms > 0:
             # Before the session ends, as in Java's SaslClientAuthenticator; spread, so that the
             # connections of a process do not renew theirs all at once.
@@ -447,7 +447,7 @@ class BrokerConnection:
     async def _log_in_again(self) -> None:
         """Log in on the live connection: what is in flight is answered, new requests wait."""
         try:
-            await self._credentials.prepare()
+            await self._credentials.prepare(self.host)
             # The broker takes nothing else until the exchange is over.
             self._held = []
             await self._log_in()

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Final, NoReturn, cast
 
 from mm2py.api.mirror_maker_1 import MessageHandler, RebalanceListener
+from mm2py.client.connect.kerberos import use_java_krb5_conf
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import consumer_settings, producer_settings
 from mm2py.config.mirror_maker_1 import (
@@ -25,6 +26,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py_workers.connect_arguments import run_program
 from mm2py_workers.mirror_maker_1.arguments import PROGRAM, Arguments, read_arguments
 from mm2py_workers.mirror_maker_1.mirror import Mirror, Plan
+from mm2py_workers.mirror_maker_1.sender import check_kerberos
 from mm2py_workers.mirror_maker_1.stream import handled, mirrored
 from mm2py_workers.signals import StopSignal
 
@@ -55,6 +57,10 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
     topics = topic_choice(include, arguments.blacklist or ("" if include else source.exclude))
     consumer = consumer_settings(source.values, scope=arguments.consumer_config)
     producer = producer_settings(target.values, scope=arguments.producer_config)
+    logins = (consumer.connection.sasl, producer.connection.sasl)
+    if any(it is not None and it.kerberos is not None for it in logins):
+        use_java_krb5_conf()
+        check_kerberos()
     for remark in (*consumer.remarks, *producer.remarks):
         log.warning("%s", remark)
     if arguments.queue_size is not None:

@@ -27,9 +27,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.config.librdkafka import Value
-from mm2py.errors import FatalError
+from mm2py.errors import ConfigError, FatalError
 
-__all__ = ["LIBRDKAFKA", "Idle", "SendFailedError", "Sender", "Sent"]
+__all__ = ["LIBRDKAFKA", "Idle", "SendFailedError", "Sender", "Sent", "check_kerberos"]
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,21 @@ LIBRDKAFKA.addFilter(_not_expected)
 
 class SendFailedError(FatalError):
     """A record was refused, and the mirror ends because of it (``--abort.on.send.failure``)."""
+
+
+def check_kerberos() -> None:
+    """Check that the library can log in by Kerberos.
+
+    Raises:
+        ConfigError: it was built without; the wheels of confluent-kafka are.
+    """
+    try:
+        Producer({"builtin.features": "sasl_gssapi", "log_level": 0})
+    except KafkaException:
+        raise ConfigError(
+            "confluent-kafka's librdkafka was built without Kerberos (GSSAPI), as that of its wheels is",
+            remedy="build both as docs/mirror-maker-1.md shows under Kerberos, or mirror with connect-mirror-maker-py",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
