@@ -169,6 +169,11 @@ class Fence:
     by: str
     rules: tuple[Rule, ...] = ()
 
+    @property
+    def acls(self) -> frozenset[Acl]:
+        """The rules as the cluster has them."""
+        return frozenset(it.acl for it in self.rules)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:

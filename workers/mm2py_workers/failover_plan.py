@@ -4,7 +4,7 @@ Flow: ``FailoverClusters``, ``FlowControl`` -> topics with lag and drift, groups
 is gone: what the target and the worker know of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, final
 
@@ -17,8 +17,9 @@ from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.flows.fence import FencePlan
 from mm2py.flows.flow_control import FlowControl, FlowNow
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
-from mm2py.mirror.failovers import Tail, quarantine_topic
+from mm2py.mirror.failovers import Tail, failover_topic, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.protocol.acls import Acl
 from mm2py.protocol.records import decode_batches
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
@@ -293,8 +294,9 @@ class _Source:
             return
         if here is None or there is None:
             return
+        fence = await self._fence()
         wanted = remote_acls(
-            here,
+            (it for it in here if it not in fence),
             selection=clusters.selection,
             policy=clusters.policy,
             source_alias=clusters.name.source,
@@ -308,6 +310,16 @@ class _Source:
             self._found.note(
                 topic, f"{acl.principal} has no {acl.operation.name} on {acl.resource_name} there"
             )
+
+    async def _fence(self) -> Collection[Acl]:
+        """Return the rules of a failover, which are not to be copied; asks for no topic that is not there."""
+        clusters = self._clusters
+        topic = failover_topic(clusters.name.target)
+        async with clusters.source() as source:
+            if topic not in await Admin(source).describe_topics([topic]):
+                return ()
+        fence = (await clusters.source_store()).fence
+        return () if fence is None else fence.acls
 
 
 def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
