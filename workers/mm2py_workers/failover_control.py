@@ -1,12 +1,12 @@
-"""Flows as ``mm2py failover`` asks and changes them: ``/flows`` of any worker, from a thread.
+"""Flows as a failover asks and changes them: ``/flows``, of any worker from outside, of its own worker inside.
 
-Implements ``mm2py.flows.flow_control.FlowControl``.
+Flow: ``FailoverDriver`` -> ``RestFlows`` -> ``FlowsApi`` -> answers. Implements ``mm2py.flows.flow_control.FlowControl``.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import TypeVar, final
+from collections.abc import Mapping, Sequence
+from typing import Protocol, final
 
 from mm2py.errors import Mm2pyError
 from mm2py.flows.flow_control import FlowNow
@@ -15,11 +15,40 @@ from mm2py_workers.output import Row, count_of, rows_of, text_of, texts_of
 from mm2py_workers.rest_access import flow_path
 from mm2py_workers.rest_client import RestClient
 
-__all__ = ["RestFlows", "flow_now"]
+__all__ = ["FlowsApi", "RemoteApi", "RestFlows", "flow_now"]
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+
+class FlowsApi(Protocol):
+    """One worker's API; ``Mm2pyError`` where it refuses or does not answer."""
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        ...
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        ...
+
+
+@final
+class RemoteApi:
+    """Asks a worker over the network, from a thread, one request at a time."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._turn = asyncio.Lock()
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        async with self._turn:
+            return await asyncio.to_thread(self._rest.rows, path)
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        async with self._turn:
+            await asyncio.to_thread(self._rest.change, "POST", path, None, body)
 
 
 def flow_now(row: Row) -> FlowNow:
@@ -35,22 +64,21 @@ def flow_now(row: Row) -> FlowNow:
 
 @final
 class RestFlows:
-    """Asks one worker, one request at a time."""
+    """Implements ``FlowControl`` over ``/flows``."""
 
-    def __init__(self, rest: RestClient) -> None:
-        self._rest = rest
-        self._turn = asyncio.Lock()
+    def __init__(self, api: FlowsApi) -> None:
+        self._api = api
 
     async def now(self, flow: FlowName) -> FlowNow | None:
         """Return a flow as it is; None where there is none."""
-        rows = await self._ask(lambda: self._rest.rows("/flows"))
+        rows = await self._api.rows("/flows")
         found = [flow_now(row) for row in rows if text_of(row, "flow") == str(flow)]
         return found[0] if found else None
 
     async def lag(self, flow: FlowName) -> Mapping[str, int]:
         """Return the records of each topic that its tasks knew of and had not copied; none where no worker answers."""
         try:
-            rows = await self._ask(lambda: self._rest.rows(flow_path(str(flow), "lag")))
+            rows = await self._api.rows(flow_path(str(flow), "lag"))
         except Mm2pyError as error:
             log.info("lag is not known flow=%s cause=%s", flow, error)
             return {}
@@ -59,17 +87,13 @@ class RestFlows:
 
     async def stop(self, flow: FlowName) -> None:
         """Stop a flow."""
-        await self._ask(lambda: self._rest.change("POST", flow_path(str(flow), "stop")))
+        await self._api.post(flow_path(str(flow), "stop"))
 
     async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
         """Create a flow that does not copy, resume one that is stopped."""
         now = await self.now(flow)
         if now is None or not now.enabled:
             body = {"source": flow.source, "target": flow.target, "config": dict(config)}
-            await self._ask(lambda: self._rest.change("POST", "/flows", None, body))
+            await self._api.post("/flows", body)
         elif now.state in (State.STOPPED, State.PAUSED):
-            await self._ask(lambda: self._rest.change("POST", flow_path(str(flow), "resume")))
-
-    async def _ask(self, question: Callable[[], T]) -> T:
-        async with self._turn:
-            return await asyncio.to_thread(question)
+            await self._api.post(flow_path(str(flow), "resume"))

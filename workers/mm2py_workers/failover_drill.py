@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar, final
 
+from mm2py.flows.failover_views import FailoverPlan
 from mm2py.flows.flow_control import FlowControl
 from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_groups import move_groups
-from mm2py_workers.failover_plan import FailoverPlan, plan_failover
+from mm2py_workers.failover_plan import plan_failover
 from mm2py_workers.failover_sides import FailoverSides
 
 __all__ = ["Drill", "Rehearsed", "rehearse"]

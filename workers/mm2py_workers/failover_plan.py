@@ -4,8 +4,8 @@ Flow: ``FailoverClusters``, ``FlowControl`` -> topics with lag and drift, groups
 is gone: what the target and the worker know of it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
@@ -14,6 +14,7 @@ from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.failover import Progress, SourceAwayError
+from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterRow
 from mm2py.flows.fence import FencePlan
 from mm2py.flows.flow_control import FlowControl, FlowNow
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
@@ -27,87 +28,13 @@ from mm2py_connectors.config_sync import config_operations
 from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds
 from mm2py_workers.failover_sides import FailoverSides
 
-__all__ = ["FailoverPlan", "GroupRow", "TopicRow", "WriterRow", "plan_failover"]
+__all__ = ["plan_failover"]
 
 MOST_GROUPS: Final = 10_000
 RECENT_MS: Final = 10 * 60_000
 """A producer that has not written for so long is not shown as a writer."""
 
 _FIRST_BYTES: Final = 64 * 1024
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRow:
-    """One source topic; lags are null where the source is gone. ``problems``: missing copies, other configs, missing ACLs.
-
-    ``copied_to`` are source offsets below which everything is copied, by partition; ``would_lose`` counts offsets that are not copied and
-    that nothing copies.
-    """
-
-    topic: str
-    copy: str
-    partitions: int
-    lag_records: int | None
-    lag_ms: int | None
-    would_lose: int | None
-    copied_to: Mapping[int, int]
-    problems: tuple[str, ...] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """One group: its state on both sides, what it would read again or skip if it moved now, and why it is not synced."""
-
-    group: str
-    state: str
-    state_there: str
-    reads_again: int | None
-    skips: int | None
-    not_synced: str
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterRow:
-    """A producer that has written to the source lately and is no mirror's; ``age_ms`` since its last batch's time."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    age_ms: int | None
-    in_transaction: bool
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverPlan:
-    """What a failover would do.
-
-    ``would_lose`` is what ``--accept-loss`` has to name; ``state`` is the flow's, empty where no worker answers.
-    ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them.
-    """
-
-    flow: str
-    kind: str
-    at_ms: int
-    source_reachable: bool
-    state: str
-    reverse_state: str
-    would_lose: int
-    fence_rules: int
-    fence_note: str
-    quarantine: tuple[str, ...]
-    unfinished: str
-    problems: tuple[str, ...]
-    topics: tuple[TopicRow, ...] = ()
-    groups: tuple[GroupRow, ...] = ()
-    writers: tuple[WriterRow, ...] = ()
-
-    def document(self) -> dict[str, object]:
-        """Return it as JSON shows it."""
-        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, cast
 
+from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.failovers import Failover
 from mm2py_workers.output import Column, Printer, Row, say, texts_of
 
 if TYPE_CHECKING:
     from mm2py_workers.failover_drill import Drill
-    from mm2py_workers.failover_plan import FailoverPlan
 
 __all__ = ["print_drill", "print_failover", "print_plan"]
 
@@ -59,7 +59,7 @@ def _rows(items: object) -> list[Row]:
     return cast("list[Row]", [asdict(it) for it in cast("tuple[Failover, ...]", items)])
 
 
-def print_plan(printer: Printer, plan: "FailoverPlan") -> None:
+def print_plan(printer: Printer, plan: FailoverPlan) -> None:
     """Print a plan."""
     if not printer.is_table:
         printer.document(plan.document())
@@ -75,7 +75,7 @@ def print_plan(printer: Printer, plan: "FailoverPlan") -> None:
         say(problem)
 
 
-def _plan_fields(plan: "FailoverPlan") -> Iterator[tuple[str, str]]:
+def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
     yield "FLOW", plan.flow
     yield "STATE", plan.state or "(no worker answers)"
     yield "FLOW BACK", plan.reverse_state or "(none yet: it is created)"

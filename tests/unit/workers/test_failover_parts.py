@@ -1,19 +1,15 @@
 """Parts of a failover that ask nobody: where a group continues, where the flow back begins, what refuses."""
 
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
-from mm2py.mirror.failovers import FailoverKind
+from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
 from mm2py_workers.cli import app
 from mm2py_workers.failover_control import flow_now
 from mm2py_workers.failover_groups import moves_of, place_of
-from mm2py_workers.failover_plan import FailoverPlan
-from mm2py_workers.failover_runs import Action, FailoverOrder, refusals_of
 from mm2py_workers.failover_tail import holes_of
 
 ONE = TopicPartition("orders", 0)
@@ -81,40 +77,26 @@ def plan(
     )
 
 
-def order(*, accept: int = -1, unplanned: bool = False) -> FailoverOrder:
-    return FailoverOrder(
-        file=Path("mm2.properties"),
-        flow="A->B",
-        kind=FailoverKind.FAILOVER,
-        action=Action.EXECUTE,
-        dry_run=False,
-        accept_loss=accept,
-        unplanned=unplanned,
-        settle_s=1,
-        drain_s=1,
-    )
-
-
 @pytest.mark.parametrize(
-    ("found", "asked", "word"),
+    ("found", "accept", "unplanned", "word"),
     [
-        (plan(), order(), ""),
-        (plan(lost=7), order(), "--accept-loss 7"),
-        (plan(lost=7), order(accept=6), "--accept-loss 7"),
-        (plan(lost=7), order(accept=7), ""),
-        (plan(lost=7, unfinished="failover f is at DRAIN"), order(), ""),
-        (plan(state=""), order(), "no worker answers"),
-        (plan(there=False), order(accept=0), "--unplanned"),
-        (plan(there=False), order(unplanned=True), "--accept-loss 0"),
-        (plan(there=False, lost=5), order(unplanned=True, accept=4), "--accept-loss 5"),
-        (plan(there=False, lost=5), order(unplanned=True, accept=5), ""),
-        (plan(), order(unplanned=True, accept=0), "leave --unplanned out"),
+        (plan(), -1, False, ""),
+        (plan(lost=7), -1, False, "--accept-loss 7"),
+        (plan(lost=7), 6, False, "--accept-loss 7"),
+        (plan(lost=7), 7, False, ""),
+        (plan(lost=7, unfinished="failover f is at DRAIN"), -1, False, ""),
+        (plan(state=""), -1, False, "no worker answers"),
+        (plan(there=False), 0, False, "--unplanned"),
+        (plan(there=False), -1, True, "--accept-loss 0"),
+        (plan(there=False, lost=5), 4, True, "--accept-loss 5"),
+        (plan(there=False, lost=5), 5, True, ""),
+        (plan(), 0, True, "leave --unplanned out"),
     ],
 )
 def test_what_would_lose_is_refused_with_its_number(
-    found: FailoverPlan, asked: FailoverOrder, word: str
+    found: FailoverPlan, accept: int, unplanned: bool, word: str
 ) -> None:
-    text = "; ".join(refusals_of(found, asked))
+    text = "; ".join(found.refusals(accept, unplanned=unplanned))
     assert word in text
     assert bool(word) == bool(text)
 
