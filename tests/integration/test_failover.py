@@ -82,11 +82,12 @@ def move_there_and_back(
                     ("failover", there, a, b),
                     ("failback", back, b, a),
                 ):
-                    commit(here, group, topic, {0: 10, 1: 7})
+                    read_to = {p: end - 3 for p, end in ends(here, topic).items()}
+                    commit(here, group, topic, read_to)
                     drivers.execute(kind, kills=[at] if at else [])
-                    found = committed(other, group, topic, PARTITIONS)
-                    assert found[0] >= 10
-                    assert found[1] >= 7
+                    check_group(
+                        here, other, topic, read_to, committed(other, group, topic, PARTITIONS)
+                    )
                     shop.wait_acked(30)
                     assert shop.side == ("target" if kind == "failover" else "source")
             count = shop.acked
@@ -94,6 +95,15 @@ def move_there_and_back(
         assert shop.acked >= count
         assert mirror.stop() == 0
     return shop.gaps
+
+
+def check_group(
+    here: Region, other: Region, topic: str, read_to: dict[int, int], found: dict[int, int]
+) -> None:
+    """The group continues with the same record."""
+    logs = values_of(here, topic), values_of(other, topic)
+    for partition, offset in read_to.items():
+        assert logs[1][partition][found[partition]] == logs[0][partition][offset]
 
 
 def test_clients_move_there_and_back_whatever_kills_the_driver(
@@ -260,4 +270,91 @@ def lose_and_return(
             alive=mirror,
         )
         assert [it.value for it in read(b, topic)[0].records[-1:]] == [b"home"]
+        assert mirror.stop() == 0
+
+
+def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic, group = unique("orders"), unique("billing")
+    create_topic(a, topic, PARTITIONS)
+    create_topic(b, topic, PARTITIONS)
+    flow = write_flow(tmp_path, a, b, topic)
+    copy, back = flow.remote(topic), f"{flow.target_alias}.{topic}"
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        until(lambda: sum(ends(b, copy).values()) == 20, 90, "the copy", alive=mirror)
+        commit(a, group, topic, {0: 6, 1: 4})
+        base = public_url(mirror).rstrip("/") + "/flows/"
+        url = f"{base}{flow.source_alias}-%3E{flow.target_alias}/failover"
+        status, dry = ask(f"{url}?dry_run=true", "POST")
+        assert status == 200, dry
+        assert dry["plan"]["would_lose"] == 0
+        assert dry["failover"] is None
+        status, begun = ask(url, "POST")
+        assert status == 202, begun
+        done = until(
+            lambda: (it := ask(url)[1]["failover"])["step"] == "DONE" and it,
+            90,
+            lambda: f"{ask(url)}",
+            alive=mirror,
+        )
+        assert done["tail"] == []
+        assert committed(b, group, copy, PARTITIONS) == {0: 6, 1: 4}
+        # The group reads on in the copy, and clients write to the topic of their own region.
+        commit(b, group, copy, {0: 9, 1: 10})
+        write(b, topic, [Sent(0, b"new %d" % n) for n in range(5)])
+        until(lambda: ends(a, back).get(0) == 5, 90, lambda: f"{ends(a, back)}", alive=mirror)
+        commit(b, group, topic, {0: 3})
+        status, refused = ask(f"{url}/cancel", "POST")
+        assert status == 409, refused
+        status, begun = ask(f"{url}?kind=failback", "POST")
+        assert status == 202, begun
+        until(
+            lambda: ask(f"{url}?kind=failback")[1]["failover"]["step"] == "DONE",
+            90,
+            lambda: f"{ask(f'{url}?kind=failback')}",
+            alive=mirror,
+        )
+        assert committed(a, group, topic, PARTITIONS) == {0: 9, 1: 10}
+        assert committed(a, group, back, PARTITIONS)[0] == 3
+        write(a, topic, [Sent(1, b"home")])
+        until(lambda: ends(b, copy)[1] == 11, 90, lambda: f"{ends(b, copy)}", alive=mirror)
+        assert sum(ends(a, back).values()) == 5
+        assert mirror.stop() == 0
+
+
+def test_a_failover_that_is_cancelled_lets_clients_write_on(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+        allow_shop(region, topic)
+    flow = same_names(tmp_path, a, b, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        with Shop(flow, topic, PARTITIONS) as shop:
+            shop.wait_acked(20)
+            drivers.run("failover", "--execute", kill_at="DRAIN")
+            assert drivers.run("failover", "--status").code == 3
+            assert drivers.run("failover", "--cancel", "--dry-run").code == 0
+            cancelled = drivers.run("failover", "--cancel", "-o", "json")
+            assert cancelled.code == 0, cancelled.said
+            assert cancelled.document["step"] == "CANCELLED"
+            shop.wait_acked(20)
+            assert shop.side == "source"
+            assert drivers.run("failover", "--cancel").code == 3
+        count = shop.acked
+        until(lambda: sum(ends(b, topic).values()) == count, 90, "the copy", alive=mirror)
         assert mirror.stop() == 0

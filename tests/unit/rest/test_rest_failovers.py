@@ -114,7 +114,7 @@ class Paper:
 
 
 async def test_a_worker_asks_itself_as_an_operator() -> None:
-    stopped = {"flow": "A->B", "state": "STOPPED", "enabled": True, "connectors": []}
+    stopped = {"flow": "A->B", "state": "STOPPED", "enabled": True}
     app = Paper((200, [stopped]), (200, [stopped]), (200, {}), (200, []), (201, {}), (200, {}))
     flows = RestFlows(OwnApi(lambda: app))
     now = await flows.now(AB)
