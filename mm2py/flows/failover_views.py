@@ -62,6 +62,7 @@ class FailoverPlan:
     """What a failover would do.
 
     ``would_lose`` is what ``--accept-loss`` has to name; ``state`` is the flow's, empty where no worker answers.
+    ``standing`` says why clients cannot be moved from where they are, empty where they can.
     ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them.
     """
 
@@ -77,6 +78,7 @@ class FailoverPlan:
     quarantine: tuple[str, ...]
     unfinished: str
     problems: tuple[str, ...]
+    standing: str = ""
     topics: tuple[TopicRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     writers: tuple[WriterRow, ...] = ()
@@ -89,7 +91,7 @@ class FailoverPlan:
         """Return why a failover must not begin (``accept_loss`` -1: nothing is accepted); one that was begun may always go on."""
         if self.unfinished:
             return ()
-        found: list[str] = []
+        found: list[str] = [self.standing] if self.standing else []
         if not self.source_reachable and not unplanned:
             found.append("the source does not answer; if it is gone, use --unplanned")
         if self.source_reachable and unplanned:

@@ -32,7 +32,7 @@ class FailoverCommands(Protocol):
         ...
 
     async def plan(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
-        """Return what would be done; ``FailoverRefusedError`` for a failback of what was not failed over."""
+        """Return what would be done."""
         ...
 
     async def execute(
@@ -59,13 +59,9 @@ class FailoverService:
         return self._view(flow, kind, await self._commands.newest(flow, kind))
 
     async def plan(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
-        """Return what would be done, and what would refuse it; changes nothing.
-
-        Raises:
-            ConflictError: a failback of what was not failed over.
-        """
+        """Return what would be done, and what would refuse it; changes nothing."""
         kind = request.kind
-        plan = await self._planned(flow, kind)
+        plan = await self._commands.plan(flow, kind)
         refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
         newest = await self._commands.newest(flow, kind)
         view = self._view(flow, kind, newest)
@@ -86,7 +82,7 @@ class FailoverService:
         key = (flow, request.kind)
         if key in self._driven:
             raise ConflictError(f"{request.kind} of {flow} is driven by this worker already")
-        plan = await self._planned(flow, request.kind)
+        plan = await self._commands.plan(flow, request.kind)
         refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
         if refused:
             raise ConflictError("; ".join(refused))
@@ -128,12 +124,6 @@ class FailoverService:
     def driven(self) -> Mapping[tuple[FlowName, FailoverKind], asyncio.Task[None]]:
         """The drivers that run."""
         return self._driven
-
-    async def _planned(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
-        try:
-            return await self._commands.plan(flow, kind)
-        except FailoverRefusedError as error:
-            raise ConflictError(str(error)) from error
 
     async def _drive(
         self, flow: FlowName, request: FailoverRequest, begun: "asyncio.Future[Failover]"

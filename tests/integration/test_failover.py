@@ -189,6 +189,9 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
             assert refused.code == 3
             assert "--accept-loss 9" in refused.said
         ended = drivers.execute("failover", "--accept-loss", "9")
+        again = drivers.run("failover", "--execute")
+        assert again.code == 3
+        assert "moved already" in again.said
         tail = {it["partition"]: (it["start"], it["end"]) for it in ended.document["tail"]}
         assert tail == {0: (10, 15), 1: (10, 14)}
         kept = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")

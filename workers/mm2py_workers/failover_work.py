@@ -6,6 +6,7 @@ Flow: file, ``A->B``, kind -> ``opened`` -> ``FailoverWork``: plan, execute, can
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -67,14 +68,12 @@ class FailoverWork:
         return self.clusters.store.failover
 
     async def plan(self) -> FailoverPlan:
-        """Return what would be done.
-
-        Raises:
-            FailoverRefusedError: a failback of what was not failed over.
-        """
-        await self._need_failover()
+        """Return what would be done; ``RetriableError`` where the target does not answer."""
         await self._open_store(creates=False)
-        return await plan_failover(self.clusters, self.sides, self.control, str(self._kind))
+        plan = await plan_failover(self.clusters, self.sides, self.control, str(self._kind))
+        if not plan.source_reachable:
+            return plan
+        return replace(plan, standing=await self._standing())
 
     async def execute(
         self,
@@ -126,20 +125,26 @@ class FailoverWork:
         if creates or topic in await Admin(clusters.target).describe_topics([topic]):
             await clusters.store.start()
 
-    async def _need_failover(self) -> None:
-        """Refuse a way back without a way there, or from one that is not over."""
-        if self._kind is FailoverKind.FAILOVER:
-            return
+    async def _standing(self) -> str:
+        """Return why clients cannot be moved from where they stand, by the newest record of either way; empty where they can."""
+        clusters = self.clusters
+        there, back = clusters.name, FlowName(clusters.name.target, clusters.name.source)
+        mine, other = clusters.store.failover, await self._other_way()
+        if other is not None and not other.step.is_over:
+            return f"{other.kind} {other.id} of {back} is at {other.step}: run it to its end, or cancel it"
+        switched_ms = 0 if mine is None or mine.step is not Step.DONE else mine.switched_ms
+        returned_ms = 0 if other is None or other.step is not Step.DONE else other.switched_ms
+        if switched_ms > returned_ms:
+            return f"clients of {there} were moved already"
+        if self._kind is FailoverKind.FAILBACK and not returned_ms:
+            return f"clients of {back} were not failed over"
+        return ""
+
+    async def _other_way(self) -> Failover | None:
+        """Return the newest failover of the flow back; asks for no topic that is not there."""
         clusters = self.clusters
         topic = failover_topic(clusters.name.target)
         async with clusters.source() as source:
-            known = topic in await Admin(source).describe_topics([topic])
-        there = (await clusters.source_store()).failover if known else None
-        if there is None or there.step is Step.CANCELLED:
-            flow = FlowName(clusters.name.target, clusters.name.source)
-            raise FailoverRefusedError(f"clients of {flow} were not failed over")
-        if not there.step.is_over:
-            raise FailoverRefusedError(
-                f"{there.kind} {there.id} of {there.flow} is at {there.step}",
-                remedy="run mm2py failover --execute to its end first",
-            )
+            if topic not in await Admin(source).describe_topics([topic]):
+                return None
+        return (await clusters.source_store()).failover

@@ -32,7 +32,6 @@ class FakeFailovers:
 
     def __init__(self) -> None:
         self.planned = PLAN
-        self.refuses = ""
         self.record: Failover | None = None
         self.ended = asyncio.Event()
         self.requests: list[FailoverRequest] = []
@@ -42,8 +41,6 @@ class FakeFailovers:
         return self.record
 
     async def plan(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
-        if self.refuses:
-            raise FailoverRefusedError(self.refuses)
         return replace(self.planned, flow=str(flow), kind=str(kind))
 
     async def execute(

@@ -69,12 +69,12 @@ async def test_a_dry_run_shows_what_refuses_and_starts_nothing() -> None:
 
 async def test_a_failback_of_what_was_not_failed_over_is_a_conflict() -> None:
     async with stage() as (commands, service):
-        commands.refuses = "clients of A->B were not failed over"
+        why = "clients of A->B were not failed over"
+        commands.planned = replace(commands.planned, standing=why)
         request = replace(REQUEST, kind=FailoverKind.FAILBACK)
         with pytest.raises(ConflictError, match="not failed over"):
             await service.start(AB, request)
-        with pytest.raises(ConflictError, match="not failed over"):
-            await service.plan(AB, request)
+        assert (await service.plan(AB, request)).refused == (why,)
 
 
 async def test_a_cancel_ends_the_driver_first_and_a_dry_run_does_not() -> None:
