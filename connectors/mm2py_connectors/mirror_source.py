@@ -6,7 +6,7 @@ to no task. Records are moved by the task, not here.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import Connector
@@ -22,6 +22,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
+from mm2py.mirror.failovers import failover_topic
 from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
 from mm2py.mirror.policies import policy_from_config
@@ -33,14 +34,17 @@ from mm2py.mirror.producer_ids import (
 )
 from mm2py.mirror.start_positions import StartPositions
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.acls import Acl
 from mm2py.types import TopicPartition
-from mm2py_connectors.acl_sync import AclSync
+from mm2py_connectors.acl_sync import AclSync, read_fence
 from mm2py_connectors.clients import (
     AdminFactory,
     AdminSession,
+    MirrorAdmin,
     ReaderFactory,
     WriterFactory,
     open_admin,
+    open_log,
     open_reader,
     open_writer,
 )
@@ -263,6 +267,7 @@ class MirrorSourceConnector(Connector):
             acls = AclSync(
                 source.admin,
                 target.admin,
+                fence=lambda: self._fence(source.admin),
                 selection=self._flow.selection,
                 policy=self._policy,
                 source_alias=config.source_cluster_alias,
@@ -336,6 +341,16 @@ class MirrorSourceConnector(Connector):
         finally:
             self._sessions.remove(opened)
             await opened.session.close()
+
+    async def _fence(self, source: MirrorAdmin) -> Collection[Acl]:
+        """Return the rules by which a failover keeps writers from the source; none where there never was one."""
+        assert self._context is not None
+        topic = failover_topic(self._config.target_cluster_alias)
+        if topic not in await source.list_topics():
+            return ()
+        alias = self._config.source_cluster_alias
+        props = effective_client_properties(self._props, "source", "consumer", role="fence")
+        return await read_fence(open_log(props, alias, topic, self._context.clock))
 
     async def _open(self, side: Side, role: str, context: ConnectorContext) -> AdminSession:
         config = self._config

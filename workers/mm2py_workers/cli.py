@@ -13,6 +13,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from mm2py_workers.backfill_commands import backfill_app
+from mm2py_workers.failover_commands import add_failover_commands
 from mm2py_workers.flow_changes import flow_app
 from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
@@ -416,6 +417,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> N
 app.add_typer(flow_app, name="flow")
 app.add_typer(group_app, name="group")
 app.add_typer(backfill_app, name="backfill")
+add_failover_commands(app)
 app.command(
     "stream",
     epilog=examples(
