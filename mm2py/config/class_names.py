@@ -19,6 +19,7 @@ __all__ = [
     "MIRROR_CHECKPOINT_CONNECTOR",
     "MIRROR_HEARTBEAT_CONNECTOR",
     "MIRROR_SOURCE_CONNECTOR",
+    "PROVIDER_PACKAGE",
     "SIMPLE_HEADER_CONVERTER",
     "canonical_class",
     "is_foreign_java_class",
@@ -39,6 +40,7 @@ DEFAULT_GROUP_FILTER: Final = _MIRROR + "DefaultGroupFilter"
 DEFAULT_CONFIG_PROPERTY_FILTER: Final = _MIRROR + "DefaultConfigPropertyFilter"
 FORWARDING_ADMIN: Final = "org.apache.kafka.clients.admin.ForwardingAdmin"
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+PROVIDER_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 SIMPLE_HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 _BUILT_IN: Final = (

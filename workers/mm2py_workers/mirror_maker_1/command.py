@@ -19,6 +19,7 @@ from mm2py.config.mirror_maker_1 import (
     consumer_file,
     producer_file,
     topic_choice,
+    topic_lists,
 )
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError
@@ -51,10 +52,8 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
     for file in (source, target):
         mask.add(file.secrets | secrets_in(file.values))
         _announce(file)
-    include = (
-        arguments.include or arguments.whitelist or ("" if arguments.blacklist else source.include)
-    )
-    topics = topic_choice(include, arguments.blacklist or ("" if include else source.exclude))
+    include = arguments.include or arguments.whitelist
+    topics = topic_choice(*topic_lists(include, arguments.blacklist, source))
     consumer = consumer_settings(source.values, scope=arguments.consumer_config)
     producer = producer_settings(target.values, scope=arguments.producer_config)
     logins = (consumer.connection.sasl, producer.connection.sasl)
@@ -88,7 +87,10 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
         handle=mirrored if handler is None else handled(cast("MessageHandler", handler)),
         listener=cast("RebalanceListener | None", listener),
     )
-    log.info("group=%s streams=%d mirrors %s", source.values["group.id"], plan.streams, topics.text)
+    log.info(
+        "group=%s streams=%d producers=%d mirrors %s",
+        source.values["group.id"], plan.streams, min(plan.producers, plan.streams), topics.text,
+    )  # fmt: skip
     return _run(plan)
 
 
