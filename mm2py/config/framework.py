@@ -12,7 +12,9 @@ from mm2py.config.class_names import (
     canonical_class,
 )
 from mm2py.config.definitions import ConfigModel, Effect, Option
+from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, JavaValue, invalid
+from mm2py.errors import ConfigError
 
 __all__ = [
     "CONVERTERS",
@@ -25,6 +27,7 @@ __all__ = [
     "FrameworkConfig",
     "JsonConverterConfig",
     "LossPolicies",
+    "SinkFrameworkConfig",
     "SourceFrameworkConfig",
     "StringConverterConfig",
     "TaskConfig",
@@ -330,6 +333,60 @@ class LossPolicies(ConfigModel):
             java_default="other offsets", importance="MEDIUM",
         ),
     ] = "prefer"  # fmt: skip
+
+
+def _pattern(name: str, value: JavaValue) -> str:
+    if not isinstance(value, str) or not value:
+        return ""
+    try:
+        PatternList((value,))
+    except ConfigError as error:
+        return invalid(name, value, f"Invalid regex: {error.message}")
+    return ""
+
+
+class SinkFrameworkConfig(FrameworkConfig):
+    """What the worker reads of every sink connector (Java's ``SinkConnectorConfig``), besides the common keys."""
+
+    topics: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Topics that the tasks read, by their names; this or topics.regex.",
+            group="Common", order=4, width="LONG", importance="HIGH", display="Topics",
+        ),
+    ] = ()  # fmt: skip
+    topics_regex: Annotated[
+        str,
+        Option(
+            _STRING, "Java pattern; the tasks read the topics whose whole name it matches.", checks=(_pattern,),
+            group="Common", order=4, width="LONG", importance="HIGH", display="Topics regex",
+        ),
+    ] = ""  # fmt: skip
+    errors_deadletterqueue_topic_name: Annotated[
+        str,
+        Option(
+            _STRING, "Topic on the worker's cluster that keeps the records that cannot be processed, as they were read. "
+            "Unset: they are kept nowhere.",
+            group="Error Handling", order=6, width="MEDIUM", importance="MEDIUM",
+            display="Dead Letter Queue Topic Name",
+        ),
+    ] = ""  # fmt: skip
+    errors_deadletterqueue_topic_replication_factor: Annotated[
+        int,
+        Option(
+            JavaType.SHORT, "Replication factor of that topic, where it has to be created.",
+            group="Error Handling", order=7, width="MEDIUM", importance="MEDIUM",
+            display="Dead Letter Queue Topic Replication Factor",
+        ),
+    ] = 3  # fmt: skip
+    errors_deadletterqueue_context_headers_enable: Annotated[
+        bool,
+        Option(
+            _BOOLEAN, "Add headers to such a record that say where it comes from and why it failed.",
+            group="Error Handling", order=8, width="MEDIUM", importance="MEDIUM",
+            display="Enable Error Context Headers",
+        ),
+    ] = False  # fmt: skip
 
 
 class TaskFrameworkConfig(LossPolicies, SourceFrameworkConfig):

@@ -40,7 +40,7 @@ from mm2py_workers.node_parts import FlowPlan, NodeParts
 
 __all__ = ["WiredFlow", "membership_of", "wire_flow"]
 
-_SOURCE: Final = "MirrorSourceConnector"
+_COPY: Final = ("MirrorSourceConnector", "MirrorSinkConnector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,6 @@ def _overrides(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowOverride
 
 
 def _source_settings(plan: FlowPlan) -> ConnectionSettings:
-    props = effective_client_properties(
-        plan.resolve(plan.connectors.get(_SOURCE, {})), "source", "admin", role="probe"
-    )
+    copying = next((plan.connectors[it] for it in _COPY if it in plan.connectors), {})
+    props = effective_client_properties(plan.resolve(copying), "source", "admin", role="probe")
     return connection_settings(props, scope=f"cluster {plan.name.source}")

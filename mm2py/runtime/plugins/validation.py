@@ -21,7 +21,6 @@ from mm2py.config.definitions import Option, options_of, parse_config
 from mm2py.config.exactly_once import contradictions
 from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
 from mm2py.config.java_values import invalid
-from mm2py.config.later_parts import later_connector
 from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy
 from mm2py.config.providers import provider_placeholders
@@ -159,7 +158,7 @@ class ConfigValidator:
             there = ", ".join(it.java_class for it in self._plugins.factories()) or "(none)"
             raise BadRequestError(
                 "Failed to find any class that implements Connector and which name matches"
-                f" {wanted}, available connectors are: {there}{later_connector(wanted)}"
+                f" {wanted}, available connectors are: {there}"
             ) from error
 
     def _resolved(self, config: _Props) -> _Props:

@@ -25,7 +25,8 @@ from mm2py_connectors.config import CONNECTORS
 TRUTH = json.loads(
     (Path(__file__).parents[2] / "data" / "config" / "connect_definitions.json").read_text()
 )
-MODELS = {definition.name: definition.model for definition in CONNECTORS}
+MODELS = {it.name: it.model for it in CONNECTORS if it.copies != "sink"}
+"""The connectors that Java has, too."""
 
 NOT_JAVAS: Final = {
     "MirrorSourceConnector": {"use.defaults.from"},
