@@ -6,16 +6,18 @@ Flow: config texts -> ``parse_config`` -> ``mirror_sink``, ``mirror_sink_task``.
 from typing import Annotated
 
 from mm2py.config.definitions import Option
+from mm2py.config.framework import SinkFrameworkConfig
 from mm2py.config.java_values import JavaType
-from mm2py.config.mirror_options import UseDefaultsFrom
+from mm2py.config.mirror_options import TOPICS, Topics, UseDefaultsFrom
 from mm2py_connectors.mirror_topics_config import HeartbeatsReplication, MirrorTopicsConfig
 
 __all__ = ["MirrorSinkConfig", "MirrorSinkTaskConfig"]
 
 
-class MirrorSinkConfig(MirrorTopicsConfig):
+class MirrorSinkConfig(SinkFrameworkConfig, MirrorTopicsConfig):
     """Options of MirrorSinkConnector: ``topics`` are patterns, as MirrorSource's, not the names of Connect's sinks."""
 
+    topics: Topics = TOPICS
     heartbeats_replication_enabled: HeartbeatsReplication = True
     use_defaults_from: UseDefaultsFrom = "target"
 

@@ -145,7 +145,8 @@ class MirrorSinkTask(SinkTask):
                 _bytes(record.value, record),
                 cast("Headers", record.headers),
                 None if record.timestamp_ms < 0 else record.timestamp_ms,
-                record.partition,
+                # A topic that a transform has named may have other partitions: the key chooses, as Java's partitioner.
+                record.partition if topic == record.original_topic else None,
             ),
             record,
         )

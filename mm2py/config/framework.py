@@ -85,7 +85,8 @@ def _aliases(name: str, value: JavaValue) -> str:
 def _none_yet(name: str, value: JavaValue) -> str:
     if not isinstance(value, tuple) or not value:
         return ""
-    return invalid(name, value, f"{name} come with part 5; remove them, records stay unchanged")
+    text = f"{name} are applied by sink connectors; remove them, or copy the flow with MirrorSinkConnector (copy.connector=sink)"
+    return invalid(name, value, text)
 
 
 def _not_empty(name: str, value: JavaValue) -> str:
@@ -172,7 +173,7 @@ class FrameworkConfig(ConfigModel):
     transforms: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the transforms that records pass; they come with part 5.",
+            _LIST, "Aliases of the transforms that records pass; of sink connectors alone.",
             effect=Effect.LATER, checks=(_aliases, _none_yet),
             group="Transforms", order=12, width="LONG", display="Transforms",
         ),
@@ -180,7 +181,7 @@ class FrameworkConfig(ConfigModel):
     predicates: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the predicates of transforms; they come with part 5.",
+            _LIST, "Aliases of the predicates of transforms; of sink connectors alone.",
             effect=Effect.LATER, checks=(_aliases, _none_yet),
             group="Predicates", order=13, width="LONG", display="Predicates",
         ),
@@ -348,6 +349,20 @@ def _pattern(name: str, value: JavaValue) -> str:
 class SinkFrameworkConfig(FrameworkConfig):
     """What the worker reads of every sink connector (Java's ``SinkConnectorConfig``), besides the common keys."""
 
+    transforms: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Aliases of the transforms that each record passes, in this order.", checks=(_aliases,),
+            group="Transforms", order=12, width="LONG", display="Transforms",
+        ),
+    ] = ()  # fmt: skip
+    predicates: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Aliases of the predicates that transforms name.", checks=(_aliases,),
+            group="Predicates", order=13, width="LONG", display="Predicates",
+        ),
+    ] = ()  # fmt: skip
     topics: Annotated[
         tuple[str, ...],
         Option(

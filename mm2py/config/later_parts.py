@@ -21,7 +21,9 @@ def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     config = connectors.get(_SOURCE, {})
     lines: list[str] = []
     if parse_list(config.get("transforms", "")):
-        lines.append(f"transforms={config['transforms']} come with part 5: records stay unchanged")
+        lines.append(
+            f"transforms={config['transforms']} are applied with copy.connector=sink: records stay unchanged"
+        )
     if any(key.startswith("topic.creation.") for key in config):
         lines.append("topic.creation.* rules come with part 5: remote topics follow the source")
     return lines

@@ -38,6 +38,7 @@ __all__ = ["HEARTBEATS_SWITCH", "FlowConfigs", "MirrorMakerConfig", "option_name
 
 HEARTBEATS_SWITCH: Final = "emit.heartbeats.enabled"
 COPY_CONNECTOR: Final = "copy.connector"
+CONSUMER_OVERRIDE: Final = "consumer.override."
 _SINK: Final = "sink"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # An alias becomes the first part of topic names and a part of group and client ids.
@@ -227,7 +228,7 @@ class MirrorMakerConfig:
             if it.copies == _SINK:
                 # The flows of one source have connectors of one name: each needs a group of its own.
                 group = Value(f"connect-{flow}.{it.name}", rule="derived from the flow")
-                props.setdefault("consumer.override.group.id", group)
+                props.setdefault(f"{CONSUMER_OVERRIDE}group.id", group)
             found[it.name] = props
         return found
 

@@ -140,6 +140,15 @@ class ErrantRecords:
             self._failed(operation, record, error)
             return None
 
+    def transformed(
+        self,
+        class_name: str,
+        record: SinkRecord,
+        call: Callable[[SinkRecord], SinkRecord | None],
+    ) -> SinkRecord | None:
+        """Return what a transform makes of a record, None where it drops it or ``errors.tolerance`` does."""
+        return self.attempt(Operation(Stage.TRANSFORMATION, class_name), record, call)
+
     def put_failed(self, record: SinkRecord, error: Exception) -> None:
         """Take a record that the task itself could not deliver; ``FatalError`` with ``errors.tolerance=none``."""
         self._failed(Operation(Stage.TASK_PUT, "SinkTask"), record, error)

@@ -26,6 +26,7 @@ from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
@@ -160,6 +161,8 @@ class TaskAssembly:
             context_headers=framework.errors_deadletterqueue_context_headers_enable,
         )
         context = WorkerSinkContext(str(spec.id), parts.clock, errant)
+        steps = steps_of(config)
+        chain = TransformChain(steps, errant.transformed)
         connector = cast("SinkConnector", factory(config))
         return WorkerSinkTask(
             connector.open_sink_task(spec.config, context),
@@ -167,7 +170,8 @@ class TaskAssembly:
             context=context,
             settings=_sink_settings(spec, framework, parts.offset_flush_interval_ms),
             errant=errant,
-            prepare=None,
+            prepare=chain.apply if steps else None,
+            end_prepare=chain.close,
             meter=parts.meter,
             on_status=on_status,
             on_topic=lambda topic: parts.on_topic(spec.id, topic),

@@ -16,6 +16,7 @@ from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError
+from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.herder.patience import attempt
 from mm2py.runtime.tasks.errant_records import ErrantRecords
@@ -99,7 +100,7 @@ class WorkerSinkTask(SinkObserver):
 
     Args:
         context: lent to the task already.
-        errant: closed behind the task.
+        errant: closed behind the task, as what ``end_prepare`` ends.
         on_topic: hears of the first record of each topic that the task reads (Connect's active topics).
     """
 
@@ -112,6 +113,7 @@ class WorkerSinkTask(SinkObserver):
         settings: SinkSettings,
         errant: ErrantRecords,
         prepare: Prepare | None,
+        end_prepare: Callable[[], None],
         meter: FlowMeter,
         on_status: Callable[[Status], None],
         on_topic: Callable[[str], None],
@@ -131,6 +133,7 @@ class WorkerSinkTask(SinkObserver):
         errant.stopping = self._loop.stopping
         context.belong_to(self._loop)
         self._errant, self._meter, self._on_topic = errant, meter, on_topic
+        self._end_prepare = end_prepare
         self._lifecycle = Lifecycle("task", on_status)
         self._topics: set[str] = set()
         self._metered: set[TopicPartition] = set()
@@ -200,7 +203,11 @@ class WorkerSinkTask(SinkObserver):
             self._loop.run()
         except Exception as failure:  # noqa: BLE001 - the thread's edge: fails the task visibly
             error = failure
-        self._errant.close()
+        for end in (self._end_prepare, self._errant.close):
+            try:
+                end()
+            except Exception as failure:  # noqa: BLE001 - the thread's edge: the end goes on
+                log.warning("the task did not end in order cause=%s", cause_text(failure))
         self._tell(self._ended, error)
 
     def state(self, state: State) -> None:

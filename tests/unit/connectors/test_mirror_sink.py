@@ -180,6 +180,13 @@ def test_a_record_keeps_everything_but_the_name_of_its_topic() -> None:
     assert second.timestamp_ms is None
 
 
+def test_a_record_that_a_transform_has_renamed_goes_where_its_key_belongs() -> None:
+    target = Target()
+    a_task(target).put([record(T1, 7)._replace(topic="t1-2026")])
+    assert (target.sent[0].record.topic, target.sent[0].record.partition) == ("A.t1-2026", None)
+    assert target.sent[0].place == ("t1", 1, 7)
+
+
 def test_nothing_may_be_committed_while_the_target_does_not_acknowledge() -> None:
     target = Target()
     task = a_task(target)
