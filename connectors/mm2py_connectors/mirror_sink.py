@@ -15,6 +15,7 @@ from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.config.class_names import MIRROR_SINK_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
+from mm2py.mirror.offset_checks import Positions
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import AdminFactory, open_admin
 from mm2py_connectors.mirror_sink_config import MirrorSinkConfig, MirrorSinkTaskConfig
@@ -61,6 +62,11 @@ class MirrorSinkConnector(SinkConnector):
         props.setdefault("metadata.max.age.ms", str(age_ms))
         props.setdefault("partition.assignment.strategy", "RoundRobinAssignor")
         return props
+
+    @staticmethod
+    def check_offsets(_config: Mapping[str, str], _offsets: Positions) -> bool:
+        """Accept positions of the group: they are all that says where the tasks go on."""
+        return True
 
     async def start(self, context: ConnectorContext) -> None:
         """Create what is missing, then start the loops; ``RetriableError`` while a cluster is away."""
