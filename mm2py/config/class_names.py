@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "BYTE_ARRAY_CONVERTER",
+    "COPY_CONNECTORS",
     "DEFAULT_CONFIG_PROPERTY_FILTER",
     "DEFAULT_GROUP_FILTER",
     "DEFAULT_REPLICATION_POLICY",
@@ -18,6 +19,7 @@ __all__ = [
     "KAFKA_RELEASE",
     "MIRROR_CHECKPOINT_CONNECTOR",
     "MIRROR_HEARTBEAT_CONNECTOR",
+    "MIRROR_SINK_CONNECTOR",
     "MIRROR_SOURCE_CONNECTOR",
     "PROVIDER_PACKAGE",
     "SIMPLE_HEADER_CONVERTER",
@@ -31,6 +33,10 @@ KAFKA_RELEASE: Final = "4.3.1"
 """The Kafka whose plug-ins the built-in ones stand for; shown as their version."""
 
 MIRROR_SOURCE_CONNECTOR: Final = _MIRROR + "MirrorSourceConnector"
+MIRROR_SINK_CONNECTOR: Final = _MIRROR + "MirrorSinkConnector"
+"""Named by KIP-382; Apache's release has no such class."""
+COPY_CONNECTORS: Final = (MIRROR_SOURCE_CONNECTOR, MIRROR_SINK_CONNECTOR)
+"""A flow's records are copied by one of them."""
 MIRROR_CHECKPOINT_CONNECTOR: Final = _MIRROR + "MirrorCheckpointConnector"
 MIRROR_HEARTBEAT_CONNECTOR: Final = _MIRROR + "MirrorHeartbeatConnector"
 DEFAULT_REPLICATION_POLICY: Final = _MIRROR + "DefaultReplicationPolicy"
@@ -45,6 +51,7 @@ SIMPLE_HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderC
 
 _BUILT_IN: Final = (
     MIRROR_SOURCE_CONNECTOR,
+    MIRROR_SINK_CONNECTOR,
     MIRROR_CHECKPOINT_CONNECTOR,
     MIRROR_HEARTBEAT_CONNECTOR,
     DEFAULT_REPLICATION_POLICY,

@@ -24,10 +24,10 @@ from mm2py.config.mirror_maker_1 import (
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
+from mm2py_connectors.record_sender import check_kerberos
 from mm2py_workers.connect_arguments import run_program
 from mm2py_workers.mirror_maker_1.arguments import PROGRAM, Arguments, read_arguments
 from mm2py_workers.mirror_maker_1.mirror import Mirror, Plan
-from mm2py_workers.mirror_maker_1.sender import check_kerberos
 from mm2py_workers.mirror_maker_1.stream import handled, mirrored
 from mm2py_workers.signals import StopSignal
 
