@@ -186,7 +186,9 @@ class RecordSender:
 
     def _produce(self, producer: Producer, sent: Sent, idle: Idle) -> None:
         record = sent.record
-        headers = cast("list[tuple[str, str | bytes | None]]", record.headers) or None
+        # It takes lists alone, and those of a consumer are lists.
+        given = record.headers if isinstance(record.headers, list) else list(record.headers)
+        headers = cast("list[tuple[str, str | bytes | None]]", given) or None
         while True:
             try:
                 producer.produce(

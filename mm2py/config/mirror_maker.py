@@ -39,6 +39,7 @@ __all__ = ["HEARTBEATS_SWITCH", "FlowConfigs", "MirrorMakerConfig", "option_name
 HEARTBEATS_SWITCH: Final = "emit.heartbeats.enabled"
 COPY_CONNECTOR: Final = "copy.connector"
 CONSUMER_OVERRIDE: Final = "consumer.override."
+EMIT_CHECKPOINTS: Final = "emit.checkpoints.enabled"
 _SINK: Final = "sink"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # An alias becomes the first part of topic names and a part of group and client ids.
@@ -225,6 +226,10 @@ class MirrorMakerConfig:
             if it.copies not in ("", copies):
                 continue
             props = connector_config(self.raw, flow, (it.name, it.java_class), self.option_names)
+            if copies == _SINK and EMIT_CHECKPOINTS in options_of(it.model):
+                # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
+                off = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
+                props.setdefault(EMIT_CHECKPOINTS, off)
             if it.copies == _SINK:
                 # The flows of one source have connectors of one name: each needs a group of its own.
                 group = Value(f"connect-{flow}.{it.name}", rule="derived from the flow")

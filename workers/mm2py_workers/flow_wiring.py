@@ -215,6 +215,7 @@ def _overrides(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowOverride
 
 
 def _source_settings(plan: FlowPlan) -> ConnectionSettings:
-    copying = next((plan.connectors[it] for it in _COPY if it in plan.connectors), {})
+    name = next((it for it in _COPY if it in plan.connectors), "")
+    copying = plan.connectors.get(name, {})
     props = effective_client_properties(plan.resolve(copying), "source", "admin", role="probe")
     return connection_settings(props, scope=f"cluster {plan.name.source}")

@@ -6,6 +6,7 @@ The thread is a daemon: one that does not come back from its plug-in ends with t
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextvars import copy_context
@@ -199,6 +200,7 @@ class WorkerSinkTask(SinkObserver):
 
     def _run(self) -> None:
         error: Exception | None = None
+        log.info("sink task started pid=%d", os.getpid())
         try:
             self._loop.run()
         except Exception as failure:  # noqa: BLE001 - the thread's edge: fails the task visibly
