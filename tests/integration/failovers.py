@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -116,8 +116,7 @@ def failover_of(region: KafkaAddress, other_alias: str) -> Failover | None:
 class Shop:
     """Writes numbered records, one partition after the other, to one region at a time; ends with the ``with`` block.
 
-    Where a write is refused it waits until a failover says where to write. Without ``logs_in`` nothing refuses it: it stops
-    as soon as there is a failover.
+    Where a write is refused it waits until a failover says where to write.
     """
 
     def __init__(self, flow: Flow, topic: str, partitions: int) -> None:
@@ -125,18 +124,20 @@ class Shop:
         assert isinstance(flow.target, Region)
         self._sides = {"source": flow.source, "target": flow.target}
         self._flow, self._topic, self._partitions = flow, topic, partitions
-        settings = {"message.timeout.ms": 20_000, "enable.idempotence": True}
-        self._producers = {
-            side: producer(region, **settings, **login(region))
-            for side, region in self._sides.items()
-        }
         self.side = "source"
+        self._producer = self._new()
         self.acked = 0
         self.gaps: list[float] = []
         self._acked_s = time.monotonic()
         self._error: BaseException | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
+
+    def _new(self) -> Producer:
+        """Return a producer: one that was refused once remembers that for long."""
+        region = self._sides[self.side]
+        settings = {"message.timeout.ms": 20_000, "enable.idempotence": True}
+        return producer(region, **settings, **login(region))
 
     def wait_acked(self, more: int) -> None:
         """Wait until so many more records are written, wherever."""
@@ -153,15 +154,14 @@ class Shop:
             while not self._end.wait(PAUSE_S):
                 if self._write():
                     continue
-                side = self._allowed()
-                if side != self.side:
-                    self.side = side
+                self.side = self._allowed()
+                self._producer = self._new()
         except BaseException as error:  # noqa: BLE001 - shown by who waits for it
             self._error = error
 
     def _write(self) -> bool:
         """Write the next records one behind the other; False where the region refuses."""
-        client, refused = self._producers[self.side], [False]
+        client, refused = self._producer, [False]
 
         def answered(error: KafkaError | None, _message: Message) -> None:
             if error is None:
@@ -171,12 +171,15 @@ class Shop:
             refused[0] = True
 
         for _ in range(BATCH):
-            client.produce(
-                self._topic,
-                value=b"%d" % self.acked,
-                partition=self.acked % self._partitions,
-                on_delivery=answered,
-            )
+            try:
+                client.produce(
+                    self._topic,
+                    value=b"%d" % self.acked,
+                    partition=self.acked % self._partitions,
+                    on_delivery=answered,
+                )
+            except KafkaException as error:
+                answered(error.args[0], cast("Message", None))
             assert client.flush(60) == 0
             if refused[0]:
                 return False
@@ -205,8 +208,7 @@ class Shop:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(120)
-        for client in self._producers.values():
-            client.flush(10)
+        self._producer.flush(10)
         self._failed()
 
 
@@ -275,6 +277,9 @@ class Drivers:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     def execute(self, kind: str, *words: str, kills: Sequence[str] = ()) -> Ended:
         """Execute to the end; drivers before the last one are killed at steps."""

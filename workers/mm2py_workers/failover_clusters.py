@@ -101,8 +101,10 @@ class FailoverClusters:
         self._source = _cluster(self.config, "source", plan.name.source, clock)
         self.target_tables = self._tables(self.target, plan)
         self.source_tables = self._tables(self._source, back)
+        # Of their own: a table that is opened creates all topics of its kind, and a plan creates none.
+        self._store_tables = self._tables(self.target, plan), self._tables(self._source, back)
         self._read_config()
-        self.store = self._store(self.target, self.target_tables, plan, drives=True)
+        self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
         self._source_store: FailoverStore | None = None
         self._copies = CopiesReader(
             Admin(self.target), plan.name.source, plan.worker.offset_storage_topic, clock
@@ -152,8 +154,8 @@ class FailoverClusters:
         for store in (self.store, self._source_store):
             if store is not None:
                 await store.stop()
-        await self.source_tables.close()
-        await self.target_tables.close()
+        for tables in (*self._store_tables, self.source_tables, self.target_tables):
+            await tables.close()
         await self._source.close()
         await self.target.close()
 
@@ -198,7 +200,7 @@ class FailoverClusters:
         """Return the failover topic of the source: the fence on it."""
         async with self.source() as cluster:
             if self._source_store is None:
-                store = self._store(cluster, self.source_tables, self.back, drives=False)
+                store = self._store(cluster, self._store_tables[1], self.back, drives=False)
                 self._source_store = store
                 await store.start()
             await self._source_store.refresh()
