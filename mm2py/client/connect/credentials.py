@@ -81,10 +81,11 @@ class Credentials:
         sasl = self._sasl
         if sasl is None:
             return 0
-        exchange = await self._exchange(sasl, host)
         offered = await ask(sasl_handshake(sasl.mechanism))
         if offered.error_code:
             raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
+        # Not before: the answer may wait behind a Fetch, and what Kerberos sends bears the time.
+        exchange = await self._exchange(sasl, host)
         lifetime_ms = 0
         while not exchange.is_done:
             answer = await ask(sasl_authenticate(exchange.message()))
