@@ -23,13 +23,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast, final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 
-from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.config.librdkafka import Value
 from mm2py.errors import FatalError
 
-__all__ = ["LIBRDKAFKA", "Idle", "SendFailedError", "Sender", "Sent"]
+__all__ = ["LIBRDKAFKA", "Idle", "SendFailedError", "Sender", "Sent", "mirrored"]
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +84,18 @@ class Sent:
 
     source: Message
     record: OutgoingRecord
+
+
+def mirrored(message: Message) -> OutgoingRecord:
+    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
+    kind, at_ms = message.timestamp()
+    return OutgoingRecord(
+        message.topic() or "",
+        message.key(),
+        message.value(),
+        cast("Headers", message.headers() or ()),
+        None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+    )
 
 
 @dataclass(slots=True)
@@ -132,6 +150,32 @@ class Sender:
         self._produce(self._producer, sent, idle)
         if self._is_sync:
             self.flush(idle)
+
+    def forward(self, source: Message, idle: Idle) -> None:
+        """Hand over a record as it is: ``send`` of ``mirrored``, without an object for each record.
+
+        Raises:
+            SendFailedError: see ``flush``.
+        """
+        if self._refusal is None and not self._failures and not self._is_sync:
+            kind, at_ms = source.timestamp()
+            try:
+                # By position: its keywords take half a microsecond more.
+                self._producer.produce(
+                    source.topic() or "",
+                    source.value(),
+                    source.key(),
+                    -1,
+                    partial(self._not_forwarded, source),
+                    None,
+                    0 if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+                    source.headers(),
+                )
+            except (BufferError, KafkaException):
+                pass  # that is for what sends one record after the other
+            else:
+                return
+        self.send(Sent(source, mirrored(source)), idle)
 
     def serve(self, idle: Idle) -> None:
         """Look at what has failed since; raises as ``flush``."""
@@ -191,6 +235,10 @@ class Sender:
     def _failed(self, sent: Sent, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._failures.append(_Failure(sent, error))
+
+    def _not_forwarded(self, source: Message, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed(Sent(source, mirrored(source)), error, message)
 
     def _wait(self, producer: Producer, idle: Idle) -> None:
         # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
