@@ -24,13 +24,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast, final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 
-from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.config.librdkafka import Value
 from mm2py.errors import ConfigError, FatalError
 
-__all__ = ["LIBRDKAFKA", "Idle", "RecordSender", "Refused", "Sent", "check_kerberos"]
+__all__ = ["LIBRDKAFKA", "Idle", "RecordSender", "Refused", "Sent", "check_kerberos", "mirrored"]
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +103,18 @@ Refused = Callable[[Sent, str], None]
 """Takes a record that the target does not take, and the cause with its place; raises ``FatalError`` to end the sender."""
 
 
+def mirrored(message: Message) -> OutgoingRecord:
+    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
+    kind, at_ms = message.timestamp()
+    return OutgoingRecord(
+        message.topic() or "",
+        message.key(),
+        message.value(),
+        cast("Headers", message.headers() or ()),
+        None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+    )
+
+
 @dataclass(slots=True)
 class _Failure:
     sent: Sent
@@ -151,6 +169,32 @@ class RecordSender:
         self._produce(self._producer, sent, idle)
         if self._is_sync:
             self.flush(idle)
+
+    def forward(self, source: Message, idle: Idle) -> None:
+        """Hand over a record as it is: ``send`` of ``mirrored``, without an object for each record.
+
+        Raises:
+            FatalError: see ``flush``.
+        """
+        if self._refusal is None and not self._failures and not self._is_sync:
+            kind, at_ms = source.timestamp()
+            try:
+                # By position: its keywords take half a microsecond more.
+                self._producer.produce(
+                    source.topic() or "",
+                    source.value(),
+                    source.key(),
+                    -1,
+                    partial(self._not_forwarded, source),
+                    None,
+                    0 if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+                    source.headers(),
+                )
+            except (BufferError, KafkaException):
+                pass  # that is for what sends one record after the other
+            else:
+                return
+        self.send(_as_it_is(source), idle)
 
     def serve(self, idle: Idle) -> None:
         """Look at what has failed since; raises as ``flush``."""
@@ -215,6 +259,10 @@ class RecordSender:
         if error is not None:
             self._failures.append(_Failure(sent, error))
 
+    def _not_forwarded(self, source: Message, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed(_as_it_is(source), error, message)
+
     def _wait(self, producer: Producer, idle: Idle) -> None:
         # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
         idle_s = time.monotonic() + FLUSH_S
@@ -272,6 +320,11 @@ class RecordSender:
             self._refusal = refusal
             raise
         self.dropped += 1
+
+
+def _as_it_is(source: Message) -> Sent:
+    place = source.topic() or "", source.partition() or 0, source.offset() or 0
+    return Sent(place, mirrored(source))
 
 
 def _ignored(_error: KafkaError) -> None:

@@ -46,7 +46,7 @@ async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
 
     Raises:
         ConfigError: the group has members or no offsets, the flow runs, or it has other positions already.
-        RetriableError: a cluster does not answer; nothing or all is written, and the same call may be repeated.
+        RetriableError: a cluster does not answer; the same call completes what it has begun.
     """
     source = Cluster(group.connection, alias=plan.name.source, clock=SYSTEM_CLOCK)
     settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
@@ -111,7 +111,7 @@ async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartit
         await tables.prepare(topic.name)
         await store.start()
         stored = await store.entries(SOURCE)
-        if _by_content(stored) not in ({}, _by_content(values)):
+        if not _by_content(stored).items() <= _by_content(values).items():
             raise ConfigError(
                 f"{topic.name} has other positions of {plan.name} already",
                 remedy="change them over REST (PATCH /connectors/.../offsets), or name the clusters otherwise",

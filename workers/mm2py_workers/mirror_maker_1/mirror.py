@@ -43,7 +43,7 @@ class Plan:
     commit_s: float
     abort: bool
     is_sync: bool
-    handle: Handle
+    handle: Handle | None
     listener: RebalanceListener | None
 
 

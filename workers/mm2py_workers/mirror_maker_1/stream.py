@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
 from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
     KafkaException,
@@ -29,7 +28,6 @@ from confluent_kafka import (
 )
 
 from mm2py.api.mirror_maker_1 import (
-    Headers,
     MessageHandler,
     MirrorRecord,
     OutgoingRecord,
@@ -38,10 +36,10 @@ from mm2py.api.mirror_maker_1 import (
 from mm2py.config.librdkafka import Value
 from mm2py.errors import FatalError
 from mm2py.types import TopicPartition as Partition
-from mm2py_connectors.record_sender import LIBRDKAFKA, RecordSender, Sent
+from mm2py_connectors.record_sender import LIBRDKAFKA, RecordSender, Sent, mirrored
 from mm2py_workers.group_consumer import MOVED, consumer_failure
 
-__all__ = ["Handle", "Stream", "handled", "mirrored"]
+__all__ = ["Handle", "Stream", "handled"]
 
 log = logging.getLogger(__name__)
 
@@ -62,25 +60,11 @@ class Handle(Protocol):
         ...
 
 
-def mirrored(message: Message) -> Sequence[OutgoingRecord]:
-    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
-    kind, at_ms = message.timestamp()
-    return (
-        OutgoingRecord(
-            message.topic() or "",
-            message.key(),
-            message.value(),
-            cast("Headers", message.headers() or ()),
-            None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
-        ),
-    )
-
-
 def handled(handler: MessageHandler) -> Handle:
     """Return what calls a custom handler."""
 
     def handle(message: Message) -> Sequence[OutgoingRecord]:
-        (same,) = mirrored(message)
+        same = mirrored(message)
         return handler.handle(
             MirrorRecord(
                 same.topic,
@@ -103,7 +87,7 @@ class Stream:
     Args:
         values: of librdkafka, the client id among them.
         sender: shared with other streams.
-        handle: what becomes of a record.
+        handle: what becomes of a record; None: it is passed on as it is.
         listener: learns of assignments, or None.
         batch: most records of one poll (``max.poll.records``).
         commit_s: time between commits.
@@ -114,7 +98,7 @@ class Stream:
         self,
         values: Mapping[str, Value],
         sender: RecordSender,
-        handle: Handle,
+        handle: Handle | None,
         *,
         listener: RebalanceListener | None,
         batch: int,
@@ -234,18 +218,21 @@ class Stream:
         )
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
-        sender, handle, idle = self._sender, self._handle, self._idle
+        sender, handle, idle, owned = self._sender, self._handle, self._idle, self._owned
         for message in messages:
             error = message.error()
             if error is not None:
                 self._error(error)
                 continue
-            place = _place(message)
-            if place not in self._owned:
+            place = cast("_Place", (message.topic(), message.partition()))
+            if place not in owned:
                 continue  # revoked since it was polled: its new owner reads it from the last commit
-            for record in handle(message):
-                sender.send(Sent((*place, cast("int", message.offset())), record), idle)
-            if place in self._owned:  # a send may have waited, and seen a revocation
+            if handle is None:
+                sender.forward(message, idle)
+            else:
+                for record in handle(message):
+                    sender.send(Sent((*place, cast("int", message.offset())), record), idle)
+            if place in owned:  # a send may have waited, and seen a revocation
                 self._positions[place] = self._uncommitted[place] = (
                     cast("int", message.offset()) + 1
                 )
@@ -376,10 +363,6 @@ class Stream:
             self._fatal = failure
         else:
             log.debug("the source does not answer stream=%s cause=%s", self.name, error.str())
-
-
-def _place(message: Message) -> _Place:
-    return cast("_Place", (message.topic(), message.partition()))
 
 
 def _places(partitions: Sequence[TopicPartition]) -> set[_Place]:
