@@ -228,8 +228,7 @@ class MirrorMakerConfig:
             props = connector_config(self.raw, flow, (it.name, it.java_class), self.option_names)
             if copies == _SINK and EMIT_CHECKPOINTS in options_of(it.model):
                 # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
-                off = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
-                props.setdefault(EMIT_CHECKPOINTS, off)
+                props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
             if it.copies == _SINK:
                 # The flows of one source have connectors of one name: each needs a group of its own.
                 group = Value(f"connect-{flow}.{it.name}", rule="derived from the flow")
