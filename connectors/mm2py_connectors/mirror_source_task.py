@@ -28,6 +28,7 @@ from mm2py.mirror.source_offsets import (
     mirror_source_partition,
     source_offset,
 )
+from mm2py.mirror.start_positions import StartPositions
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -122,7 +123,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
         self._covered = CoveredPositions()
-        self._from_end: set[TopicPartition] = set()
+        self._to_begin: set[TopicPartition] = set()
         self._read_up: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
@@ -134,7 +135,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._ending = False
 
     async def start(self) -> None:
-        """Resume behind the stored positions; partitions without one start as auto.offset.reset says."""
+        """Resume behind the stored positions; partitions without one start as start.positions and auto.offset.reset say."""
         kept_out = self._context.kept_out
         left_out = [tp for tp in self._targets if tp in kept_out]
         partitions = [tp for tp in self._targets if tp not in kept_out]
@@ -150,7 +151,7 @@ class MirrorSourceTask(BatchSourceTask):
         opened = self._readers(props, alias, self._context.clock, events)
         try:
             await opened.session.connect()
-            self._from_end.clear()
+            self._to_begin.clear()
             self._ids.clear()
             positions = await self._resume(opened.reader, partitions, stored)
         except BaseException:
@@ -188,7 +189,7 @@ class MirrorSourceTask(BatchSourceTask):
         while self._to_drop:
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
-        if self._from_end:
+        if self._to_begin:
             self._report_begun(reader)
         now = self._context.clock.monotonic()
         due = self._look_at(reader, now) if now >= self._next_report else ()
@@ -313,7 +314,9 @@ class MirrorSourceTask(BatchSourceTask):
         props = self._client_props("source", "consumer", "replication-consumer")
         positions = self._positions(partitions, stored, props["auto.offset.reset"])
         self._covered.start(positions)
-        self._from_end.update(tp for tp, position in positions.items() if position == LATEST)
+        self._to_begin.update(
+            tp for tp, position in positions.items() if position < 0 and position != EARLIEST
+        )
         known = await self._context.incarnations()
         # Without a stored position any incarnation is read from its beginning.
         ids = {tp: known[tp] for tp, position in positions.items() if position >= 0 and tp in known}
@@ -329,13 +332,15 @@ class MirrorSourceTask(BatchSourceTask):
         reset: str,
     ) -> dict[TopicPartition, int]:
         late = frozenset(parse_partitions(self._config.task_late_partitions))
+        starts = StartPositions.parse(self._config.start_positions, self._context.clock)
         positions: dict[TopicPartition, int] = {}
         for tp, offset in zip(partitions, stored, strict=True):
             last = committed_offset(offset)
-            start = LATEST if reset == "latest" and tp not in late else EARLIEST
-            if begins_at_start(offset):
+            rule = starts.of(tp)
+            start = rule or (LATEST if reset == "latest" else EARLIEST)
+            if begins_at_start(offset) or (start == LATEST and tp in late):
                 start = EARLIEST
-            elif last < 0 and reset == "none":
+            elif last < 0 and rule is None and reset == "none":
                 error = PartitionError(
                     "no position is stored and auto.offset.reset=none",
                     topic=tp.topic,
@@ -530,11 +535,12 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.report_incarnation(source, topic_id, stored=False)
 
     def _report_begun(self, reader: SourceReader) -> None:
-        """``latest`` counts from the first start: what comes later is copied, also after a restart."""
-        for source in tuple(self._from_end):
+        """``latest`` and ages count from the first start: what comes later is copied, also after a restart."""
+        for source in tuple(self._to_begin):
             position = reader.began_at(source)
             if position >= 0:
-                self._from_end.discard(source)
+                self._to_begin.discard(source)
+                log.info("partition begins partition=%s offset=%d", source, position)
                 self._covered.began(source, position)
                 self._context.report_covered(source, position - 1)
 

@@ -44,7 +44,7 @@ _BOOLEAN, _SHORT, _INT, _LONG, _DOUBLE, _STRING, _LIST, _CLASS, _PASSWORD = (
 )
 _HIGH, _MEDIUM, _LOW = "HIGH", "MEDIUM", "LOW"
 _ALL: Final = "consumer, producer, admin"
-_N, _W, _X, _L = Effect.WITHOUT_EFFECT, Effect.WARNED, Effect.REFUSED, Effect.LATER
+_N, _W, _X = Effect.WITHOUT_EFFECT, Effect.WARNED, Effect.REFUSED
 
 
 def _bytes(kind: JavaType, doc: str, java_default: str | None, importance: str = _MEDIUM) -> Option:
@@ -210,7 +210,7 @@ _BROKERS: Final = "checked by brokers, not by clients"
 _AS_IT_COMES: Final = (
     "a token is passed on as it comes; one is fetched per client, when it is needed"
 )
-_KERBEROS: Final = "Kerberos comes with part 7"
+_RENEWAL: Final = "a ticket is renewed when a login needs it"
 _TRUST: Final = "whom to trust; without both: the system's certificates. A changed file counts from the next connection"
 _IDENTITY: Final = (
     "the certificate that brokers see of us; a changed file counts from the next connection"
@@ -277,18 +277,22 @@ class SecurityOptions(ConfigModel):
     ssl_engine_factory_class: Annotated[
         _Text, _option("Java code cannot be loaded here", _LOW, _CLASS, effect=_X)
     ] = None
-    sasl_kerberos_service_name: Annotated[_Text, _option(_KERBEROS, effect=_L)] = None
-    sasl_kerberos_kinit_cmd: Annotated[_Text, _option(_KERBEROS, _LOW, effect=_L)] = (
-        "/usr/bin/kinit"
-    )
+    sasl_kerberos_service_name: Annotated[
+        _Text,
+        _option("first part of the brokers' principal; or serviceName of the login module"),
+    ] = None
+    sasl_kerberos_kinit_cmd: Annotated[
+        _Text, _option("command that renews tickets of a cache, called with -R", _LOW)
+    ] = "/usr/bin/kinit"
     sasl_kerberos_ticket_renew_window_factor: Annotated[
-        float, _option(_KERBEROS, _LOW, _DOUBLE, effect=_L)
+        float,
+        _option(f"part of a ticket's life after which it is renewed; {_RENEWAL}", _LOW, _DOUBLE),
     ] = 0.8
     sasl_kerberos_ticket_renew_jitter: Annotated[
-        float, _option(_KERBEROS, _LOW, _DOUBLE, effect=_L)
+        float, _option("largest random part of a ticket's life that is added", _LOW, _DOUBLE)
     ] = 0.05
     sasl_kerberos_min_time_before_relogin: Annotated[
-        int, _option(_KERBEROS, _LOW, _LONG, effect=_L)
+        int, _option("least ms between two renewals, unless the ticket ends before", _LOW, _LONG)
     ] = 60_000
     sasl_login_refresh_window_factor: Annotated[
         float,
@@ -306,14 +310,15 @@ class SecurityOptions(ConfigModel):
     sasl_mechanism: Annotated[
         _Text,
         Option(
-            _STRING, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; GSSAPI comes with part 7",
+            _STRING, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, which is the default where the login module is Kerberos'",
             java_default="GSSAPI", importance=_MEDIUM,
         ),
     ] = None  # fmt: skip
     sasl_jaas_config: Annotated[
         _Text,
         _option(
-            "PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule with its options",
+            "PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule or Krb5LoginModule with its options; where it is not set, "
+            "section KafkaClient of the file that KAFKA_OPTS=-Djava.security.auth.login.config=FILE names",
             _MEDIUM, _PASSWORD,
         ),
     ] = None  # fmt: skip

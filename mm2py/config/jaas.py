@@ -1,18 +1,32 @@
-"""``sasl.jaas.config``: one login module with its options, read as Java's ``JaasConfig`` reads it.
+"""``sasl.jaas.config``: one login module with its options, read as Java's ``JaasConfig`` reads it; and JAAS files.
 
-Flow: property text -> ``parse_jaas`` -> ``LoginModule`` -> ``security``. Only the four login modules
+Flow: property text, or the file that ``KAFKA_OPTS`` names -> ``LoginModule`` -> ``security``. Only the four login modules
 of Kafka clients are known; others would be Java code to load (CVE-2023-25194) and are refused.
 """
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["LoginKind", "LoginModule", "jaas_secrets", "parse_jaas"]
+__all__ = [
+    "LOGIN_FILE",
+    "LoginKind",
+    "LoginModule",
+    "file_secrets",
+    "jaas_secrets",
+    "login_of_file",
+    "parse_jaas",
+    "system_property",
+]
+
+LOGIN_FILE: Final = "java.security.auth.login.config"
+_SECTION: Final = "KafkaClient"
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
 _FORM: Final = 'write <login module> required <option>="<value>" ...;'
@@ -66,15 +80,77 @@ def parse_jaas(text: str) -> LoginModule:
         ConfigError: not one entry of a known login module; does not name the property.
     """
     tokens = _tokens(text)
-    name, value = next(tokens, ("", None))
+    found = _entry(tokens, next(tokens, ("", None)))
+    if next(tokens, None) is not None:
+        raise ConfigError("has more than one login module", remedy="keep one entry")
+    return found
+
+
+def system_property(name: str, environ: Mapping[str, str]) -> str:
+    """Return a ``-D`` option of ``KAFKA_OPTS``, as Kafka's scripts pass it to the JVM; empty where it is not set.
+
+    Raises:
+        ConfigError: the quotes of ``KAFKA_OPTS`` do not match.
+    """
+    try:
+        words = shlex.split(environ.get("KAFKA_OPTS", ""))
+    except ValueError:
+        raise ConfigError("KAFKA_OPTS: quotes do not match", remedy="correct KAFKA_OPTS") from None
+    prefix = f"-D{name}="
+    found = [word[len(prefix) :] for word in words if word.startswith(prefix)]
+    return found[-1] if found else ""
+
+
+def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
+    """Return the login module of section ``KafkaClient`` in the JAAS file that ``KAFKA_OPTS`` names, None without a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no such section with one known login module.
+    """
+    # A second equal sign asks the JVM to read no other file beside it.
+    given = system_property(LOGIN_FILE, environ).removeprefix("=").removeprefix("file:")
+    if not given:
+        return None
+    path = Path(given)
+    try:
+        return _section(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        raise ConfigError(
+            f"the JAAS file {path} cannot be read: {reason}",
+            remedy=f"correct {LOGIN_FILE} in KAFKA_OPTS, or set sasl.jaas.config",
+        ) from None
+    except ConfigError as error:
+        raise ConfigError(f"the JAAS file {path} {error.message}", remedy=error.remedy) from None
+
+
+def _section(text: str) -> LoginModule:
+    """Read a file as ``sun.security.provider.ConfigFile`` does: ``name { entry... };``, any number of them."""
+    tokens = _tokens(text)
+    for name, _ in tokens:
+        if next(tokens, ("", None))[0] != "{":
+            raise ConfigError(f"has no {{ behind {name}", remedy=f"write {_SECTION} {{ ... }};")
+        if name == _SECTION:
+            found = _entry(tokens, next(tokens, ("", None)))
+            if next(tokens, ("", None)) != ("}", None):
+                raise ConfigError(
+                    f"has more than one login module in {_SECTION}", remedy="keep one entry"
+                )
+            return found
+        while next(tokens, ("}", None)) != ("}", None):
+            pass
+        next(tokens, None)  # the semicolon
+    raise ConfigError(f"has no section {_SECTION}", remedy=f"write {_SECTION} {{ ... }};")
+
+
+def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | None]) -> LoginModule:
+    name, value = first
     if not name:
         raise ConfigError("names no login module", remedy=_FORM)
     flag = next(tokens, ("", None))[0].lower()
     if flag not in _FLAGS:
         raise ConfigError(f"has no control flag behind {name}", remedy=_FORM)
     options = _options(tokens)
-    if next(tokens, None) is not None:
-        raise ConfigError("has more than one login module", remedy="keep one entry")
     kind = _MODULES.get(name)
     if value is None or kind is None:
         known = ", ".join(name.removeprefix(_PACKAGE) for name in _MODULES)
@@ -85,9 +161,21 @@ def parse_jaas(text: str) -> LoginModule:
 def jaas_secrets(text: str) -> frozenset[str]:
     """Return the passwords and client secrets inside a JAAS text, for masking; none if it is not one."""
     try:
-        options = parse_jaas(text).options
+        return _secrets(parse_jaas(text))
     except ConfigError:
         return frozenset()
+
+
+def file_secrets(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return those inside the JAAS file that ``KAFKA_OPTS`` names; none if it cannot be read."""
+    try:
+        return _secrets(login_of_file(environ))
+    except ConfigError:
+        return frozenset()
+
+
+def _secrets(login: LoginModule | None) -> frozenset[str]:
+    options = {} if login is None else login.options
     return frozenset(v for key, v in options.items() if _SECRET_OPTIONS.search(key) and v)
 
 

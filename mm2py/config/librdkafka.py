@@ -14,7 +14,7 @@ from typing import Final
 
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.key_material import read_identity, read_trusted
-from mm2py.config.security import OAuthSettings, SaslSettings, TlsSettings
+from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings, TlsSettings
 from mm2py.errors import ConfigError
 
 __all__ = ["Settings", "Value", "consumer_settings", "producer_settings"]
@@ -24,6 +24,7 @@ Value = str | int | float | bool
 _CLIENT_ID: Final = "client.id"
 _LONGEST_MS: Final = 2**31 - 1
 _LONGEST_SOCKET_MS: Final = 300_000
+_LONGEST_KINIT_MS: Final = 86_400_000
 _KIB: Final = 1 << 10
 _MOST_KIB: Final = 2_097_151
 _PEM_LINE: Final = 64
@@ -301,7 +302,26 @@ def _sasl(sasl: SaslSettings) -> dict[str, Value]:
     values: dict[str, Value] = {"sasl.mechanism": sasl.mechanism}
     if sasl.oauth is not None:
         return values | _tokens(sasl.oauth)
+    if sasl.kerberos is not None:
+        return values | _tickets(sasl.kerberos)
     return values | {"sasl.username": sasl.username, "sasl.password": sasl.password}
+
+
+def _tickets(kerberos: KerberosSettings) -> dict[str, Value]:
+    """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with nothing else."""
+    values: dict[str, Value] = {"sasl.kerberos.service.name": kerberos.service_name}
+    if kerberos.principal:
+        values["sasl.kerberos.principal"] = kerberos.principal
+    if not kerberos.keytab:
+        # A period of 0: never run kinit.
+        return values | {"sasl.kerberos.min.time.before.relogin": 0}
+    return values | {
+        "sasl.kerberos.keytab": kerberos.keytab,
+        "sasl.kerberos.kinit.cmd": f'{kerberos.kinit_cmd} -t "%{{sasl.kerberos.keytab}}" -k "%{{sasl.kerberos.principal}}"',
+        "sasl.kerberos.min.time.before.relogin": min(
+            max(kerberos.min_time_before_relogin_ms, 1_000), _LONGEST_KINIT_MS
+        ),
+    }
 
 
 def _tokens(oauth: OAuthSettings) -> dict[str, Value]:

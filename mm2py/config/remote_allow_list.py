@@ -208,7 +208,7 @@ def _jaas(value: str) -> Iterator[tuple[str, str]]:
         return
     for option in module.options:
         # OAuth's login module takes stores for its token endpoint as options.
-        if option.lower() == "keytab" or _denied(option):
+        if option.lower() in ("keytab", "ticketcache") or _denied(option):
             yield "has an option that would read a file or ask an address", _BY_FILE
 
 

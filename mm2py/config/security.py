@@ -5,6 +5,7 @@ are those of Java's ``DefaultSslEngineFactory`` and login modules; no store is o
 (``key_material``), nothing connects.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ from typing import Final
 
 from mm2py.config.client_options import SecurityOptions
 from mm2py.config.definitions import parse_config
-from mm2py.config.jaas import LoginKind, LoginModule, parse_jaas
+from mm2py.config.jaas import LoginKind, LoginModule, login_of_file, parse_jaas
 from mm2py.errors import ConfigError
 
 __all__ = [
     "MECHANISMS",
+    "KerberosSettings",
     "OAuthSettings",
     "SaslSettings",
     "SecurityProperties",
@@ -27,7 +29,9 @@ __all__ = [
 ]
 
 _SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
+_GSSAPI: Final = "GSSAPI"
+MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER", _GSSAPI)
+_LOGIN_KINDS: Final = {"OAUTHBEARER": LoginKind.OAUTH, _GSSAPI: LoginKind.KERBEROS}
 _STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
 _PEM: Final = "PEM"
 
@@ -106,6 +110,25 @@ class OAuthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosSettings:
+    """Where tickets come from; ``keytab`` and ``ticket_cache`` are paths, tried in Java's order: the cache first.
+
+    ``ticket_cache`` is None where none is used, empty for the default one of the user. ``principal`` may be empty for a ticket
+    cache. Renewal as in Java's ``KerberosLogin``: after ``renew_window_factor`` of a ticket's life plus a random part of up
+    to ``renew_jitter``, at most every ``min_time_before_relogin_ms``. ``kinit_cmd`` renews tickets of a cache.
+    """
+
+    service_name: str
+    principal: str = ""
+    keytab: str = ""
+    ticket_cache: str | None = None
+    kinit_cmd: str = "/usr/bin/kinit"
+    renew_window_factor: float = 0.8
+    renew_jitter: float = 0.05
+    min_time_before_relogin_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
     """How to log in."""
 
@@ -113,6 +136,7 @@ class SaslSettings:
     username: str = ""
     password: str = field(default="", repr=False)
     oauth: OAuthSettings | None = None
+    kerberos: KerberosSettings | None = None
 
 
 def tls_settings(read: SecurityProperties) -> TlsSettings:
@@ -216,50 +240,92 @@ def sasl_settings(read: SecurityProperties) -> SaslSettings:
     Raises:
         ConfigError: no or an unknown mechanism, a login module that does not fit, missing options.
     """
-    mechanism = _mechanism(read)
-    text = read.options.sasl_jaas_config
-    if not text:
+    login = _login(read)
+    mechanism = _mechanism(read, login)
+    if login is None:
         raise read.wrong(
             "sasl.jaas.config",
             "is missing",
-            "set it; a file named by java.security.auth.login.config is not read",
+            "set it, or name a JAAS file: KAFKA_OPTS=-Djava.security.auth.login.config=FILE",
         )
-    try:
-        login = parse_jaas(text)
-    except ConfigError as error:
-        raise read.wrong("sasl.jaas.config", error.message, error.remedy) from None
     _refuse_java_classes(read)
-    if login.kind is LoginKind.KERBEROS:
-        raise _kerberos(read, "sasl.jaas.config")
-    wanted = LoginKind.OAUTH if mechanism == "OAUTHBEARER" else LoginKind.PASSWORD
+    wanted = _LOGIN_KINDS.get(mechanism, LoginKind.PASSWORD)
     if login.kind is not wanted:
         raise read.wrong(
             "sasl.jaas.config",
             f"names {login.name}, which does not fit sasl.mechanism={mechanism}",
             "change sasl.mechanism or the login module",
         )
+    if wanted is LoginKind.KERBEROS:
+        return SaslSettings(mechanism=mechanism, kerberos=_kerberos(read, login))
     if wanted is LoginKind.OAUTH:
         return SaslSettings(mechanism=mechanism, oauth=_oauth(read, login))
     return _password_login(read, mechanism, login)
 
 
-def _mechanism(read: SecurityProperties) -> str:
+def _login(read: SecurityProperties) -> LoginModule | None:
+    """Return the login module of the property, else that of the JAAS file (``JaasContext.loadClientContext``)."""
+    text = read.options.sasl_jaas_config
+    try:
+        return parse_jaas(text) if text else login_of_file(os.environ)
+    except ConfigError as error:
+        if not text:
+            raise ConfigError(read.place(error.message), remedy=error.remedy) from None
+        raise read.wrong("sasl.jaas.config", error.message, error.remedy) from None
+
+
+def _mechanism(read: SecurityProperties, login: LoginModule | None) -> str:
     mechanism = read.options.sasl_mechanism
     choices = f"set it to one of {', '.join(MECHANISMS)}"
     if not mechanism:
+        if login is not None and login.kind is LoginKind.KERBEROS:
+            return _GSSAPI
         raise read.wrong("sasl.mechanism", "is missing (Java's default is GSSAPI)", choices)
-    if mechanism == "GSSAPI":
-        raise _kerberos(read, "sasl.mechanism")
     if mechanism not in MECHANISMS:
         raise read.wrong("sasl.mechanism", f"is {mechanism}, which is not known here", choices)
     return mechanism
 
 
-def _kerberos(read: SecurityProperties, name: str) -> ConfigError:
-    return read.wrong(
-        name,
-        "asks for Kerberos (GSSAPI), which comes with part 7",
-        f"until then use one of {', '.join(MECHANISMS)}",
+def _kerberos(read: SecurityProperties, login: LoginModule) -> KerberosSettings:
+    def is_on(option: str) -> bool:
+        return login.options.get(option, "").strip().lower() == "true"
+
+    where, options = "sasl.jaas.config", read.options
+    principal, keytab = login.options.get("principal", ""), ""
+    if is_on("useKeyTab"):
+        keytab = login.options.get("keyTab", "").removeprefix("FILE:").removeprefix("file:")
+        for name, given in (("keyTab", keytab), ("principal", principal)):
+            if not given:
+                raise read.wrong(
+                    where, f"has useKeyTab=true, but no {name}", f'add {name}="..." to the module'
+                )
+    elif not is_on("useTicketCache"):
+        raise read.wrong(
+            where, "names neither a keytab nor the ticket cache",
+            'add useKeyTab=true keyTab="..." principal="...", or useTicketCache=true',
+        )  # fmt: skip
+    ticket_cache = login.options.get("ticketCache", "") if is_on("useTicketCache") else None
+    service, in_module = options.sasl_kerberos_service_name, login.options.get("serviceName")
+    if service and in_module and service != in_module:
+        raise read.wrong(
+            "sasl.kerberos.service.name",
+            f"is {service}, but serviceName of the login module {in_module}",
+            "remove one of them",
+        )
+    if not service and not in_module:
+        raise read.wrong(
+            "sasl.kerberos.service.name", "is missing",
+            "set it to the first part of the brokers' principal, in most installations kafka",
+        )  # fmt: skip
+    return KerberosSettings(
+        service_name=service or in_module or "",
+        principal=principal,
+        keytab=keytab,
+        ticket_cache=ticket_cache,
+        kinit_cmd=options.sasl_kerberos_kinit_cmd or "",
+        renew_window_factor=options.sasl_kerberos_ticket_renew_window_factor,
+        renew_jitter=options.sasl_kerberos_ticket_renew_jitter,
+        min_time_before_relogin_ms=options.sasl_kerberos_min_time_before_relogin,
     )
 
 

@@ -116,7 +116,7 @@ class BackfillRequest(BaseModel):
     start: Annotated[str, Field(max_length=100)] = Field(
         default="earliest",
         alias="from",
-        description="`earliest`, a timestamp (ISO 8601, or ms since the epoch) or `offset:N`; where nothing is copied yet",
+        description="`earliest`, a timestamp (ISO 8601, or ms since the epoch), `24 hours ago` or `offset:N`; where nothing is copied yet",
     )
     end: Annotated[str, Field(max_length=100)] = Field(
         default="now", alias="to", description="`now`, a timestamp or `offset:N` (exclusive)"

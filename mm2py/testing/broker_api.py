@@ -262,6 +262,8 @@ async def _list_offsets(request: Request) -> AnswerWriter:
                 out.int16(found).int64(-1).int64(-1).int32(-1)
             else:
                 offset = found.start if timestamp == EARLIEST else found.end
+                if timestamp >= 0:
+                    offset = found.first_since(timestamp)
                 out.int16(NONE).int64(-1).int64(offset).int32(found.leader_epoch)
     return out
 

@@ -104,6 +104,17 @@ class PartitionLog:
         """Last stable offset: where an open transaction begins, else the end."""
         return self.end if self.open_transaction_at < 0 else self.open_transaction_at
 
+    def first_since(self, timestamp_ms: int) -> int:
+        """Return the base offset of the first batch with a record of that time or later, -1 for none; a real broker names the record."""
+        return next(
+            (
+                it.base_offset
+                for it in self.batches
+                if HEADER.unpack_from(it.data)[8] >= timestamp_ms
+            ),
+            -1,
+        )
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the latest epoch up to ``epoch``; (-1, -1) if it is newer."""
         if epoch > self.leader_epoch:

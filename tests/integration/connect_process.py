@@ -29,7 +29,14 @@ __all__ = [
 DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
 STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")
 
-PLUGIN: Final = Path(__file__).parents[1] / "plugins" / "counting_source.py"
+PLUGINS: Final = Path(__file__).parents[1] / "plugins"
+_ENTRIES: Final = """
+[mm2py.connectors]
+CountingSourceConnector = counting_source:CountingSourceConnector
+CollectingSinkConnector = collecting_sink:CollectingSinkConnector
+[mm2py.transforms]
+UpperCase = collecting_sink:UpperCase
+"""
 
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 # Java answers so while its group rebalances; clients ask again.
@@ -89,14 +96,14 @@ class Rest:
 
 
 def install_plugin(folder: Path) -> dict[str, str]:
-    """Install the counting connector into a folder; returns the environment that finds it."""
+    """Install the plug-ins into a folder; returns the environment that finds them."""
     site = folder / "site"
     info = site / "counting_source-1.2.3.dist-info"
     info.mkdir(parents=True)
-    shutil.copy(PLUGIN, site)
+    for plugin in PLUGINS.glob("*.py"):
+        shutil.copy(plugin, site)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-source\nVersion: 1.2.3\n")
-    entry = "CountingSourceConnector = counting_source:CountingSourceConnector"
-    (info / "entry_points.txt").write_text(f"[mm2py.connectors]\n{entry}\n")
+    (info / "entry_points.txt").write_text(_ENTRIES)
     return {"PYTHONPATH": str(site)}
 
 

@@ -24,6 +24,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.backfills import LeaseState, backfill_topic, lane_id
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.start_positions import START_POSITIONS
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
@@ -293,6 +294,7 @@ class _TaskCopy:
         if self._spec.term is None:
             # Where nothing is stored the history is what is wanted.
             config["source.consumer.auto.offset.reset"] = "earliest"
+            config[START_POSITIONS] = ""
             config[END_OFFSETS] = format_ends(ends)
         if self._spec.is_restore:
             archive = TaskArchive.parse(self._config[ARCHIVE])

@@ -20,6 +20,7 @@ from mm2py_workers.lag_command import show_lag
 from mm2py_workers.output import DebugOption, Output, OutputOption, end_with, examples
 from mm2py_workers.stream_commands import show_stream
 from mm2py_workers.topic_command import show_topics
+from mm2py_workers.translation_commands import import_app, migrate_app
 
 __all__ = ["app", "main"]
 
@@ -38,6 +39,8 @@ app: Final = typer.Typer(
 )
 config_app: Final = typer.Typer(help="What a properties file means.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(migrate_app, name="migrate")
+app.add_typer(import_app, name="import")
 
 
 class LedgerOutput(StrEnum):
@@ -117,23 +120,33 @@ def consumer_offset_checker(
     servers: Annotated[
         str,
         typer.Option("--bootstrap-server", metavar="HOST:PORT,...", help="brokers of its cluster"),
-    ],
+    ] = "",
     topic: Annotated[
         str, typer.Option("--topic", metavar="NAME,...", help="these topics only")
     ] = "",
+    broker_info: Annotated[  # noqa: FBT002 - typer's way to declare a flag
+        bool, typer.Option("--broker-info", help="list the brokers too")
+    ] = False,
     command_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="client properties, such as a login")
     ] = None,
+    zkconnect: Annotated[str, typer.Option(hidden=True)] = "",
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Print how far a consumer group has read, as MirrorMaker 1's guides show it."""
 
     def show() -> int:
-        from mm2py_workers.offset_checker import check_offsets
+        from mm2py_workers.offset_checker import OffsetsQuestion, check_offsets
 
-        return check_offsets(
-            servers, group, [it.strip() for it in topic.split(",") if it.strip()], command_config
+        question = OffsetsQuestion(
+            servers=servers,
+            group=group,
+            topics=[it.strip() for it in topic.split(",") if it.strip()],
+            config=command_config,
+            shows_brokers=broker_info,
+            zookeeper=zkconnect,
         )
+        return check_offsets(question)
 
     end_with(show, debug=debug)
 
@@ -312,6 +325,50 @@ def restore(  # noqa: PLR0913 - an argument per option
                 output=output,
             )
         )()
+
+    end_with(run, debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "mm2py rerun mm2.properties --flow 'A->B' --topic orders --into orders-again --from '24 hours ago'",
+        "mm2py rerun mm2.properties --flow 'A->B' --topic orders --into orders-3 --partition 3 --from offset:1500 --to offset:9000",
+    )
+)
+def rerun(  # noqa: PLR0913 - an argument per option
+    file: FileArgument,
+    flow: FlowName,
+    topic: Annotated[str, typer.Option(help="topic of the source")],
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="new or empty topic of the target")],
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, a timestamp, 24 hours ago, or offset:N")
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", help="now, a timestamp, 1 hour ago, or offset:N (exclusive)")
+    ] = "now",
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="this one only; may be repeated")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Copy a range of a source topic once more, into a topic of its own; the flow's copy stays as it is."""
+
+    def run() -> int:
+        from mm2py_workers.rerun import RerunOrder, run_rerun
+
+        return run_rerun(
+            RerunOrder(
+                path=file,
+                flow=flow,
+                topic=topic,
+                into=into,
+                start=start,
+                end=end,
+                partitions=partition or (),
+            ),
+            output,
+        )
 
     end_with(run, debug=debug)
 

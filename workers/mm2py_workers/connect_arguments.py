@@ -7,6 +7,7 @@ usage. One clear line on stderr per problem, a stack trace only with ``--debug``
 import argparse
 import asyncio
 import logging
+import os
 import resource
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,6 +15,7 @@ from contextlib import suppress
 from typing import Final, NoReturn, TypeVar, final
 
 from mm2py.config.broker_addresses import broker_networks
+from mm2py.config.jaas import file_secrets
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -84,7 +86,7 @@ def run_program(
     ``begin`` is called while this process has no thread and no loop: it reads the files, forks what is to be
     forked (``host_wiring.forked_starter``) and returns what the loop runs.
     """
-    mask = SecretMask()
+    mask = SecretMask(file_secrets(os.environ))
     try:
         options = parse(sys.argv[1:] if words is None else list(words))
     except UsageError as error:

@@ -3,6 +3,7 @@
 Exit codes: 0 ended in order, 1 failed, 2 usage, 3 refused: the flow's engine is not spark, or something else copies it.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -45,10 +46,11 @@ def show_stream(
     """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine = spark)."""
 
     def command() -> int:
+        from mm2py.config.jaas import file_secrets
         from mm2py_workers.stream_copy import StreamOrder
         from mm2py_workers.stream_runs import run_stream
 
-        mask = SecretMask()
+        mask = SecretMask(file_secrets(os.environ))
         configure_logging(sys.stderr, mask, debug=debug)
         order = StreamOrder(Path(file), flow, master, checkpoint, term, max_bytes)
         return run_stream(order, Printer(output), mask)

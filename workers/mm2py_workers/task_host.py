@@ -6,12 +6,14 @@ Flow: calls on the descriptor -> ``HostService`` -> tasks. Log lines go to the w
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from importlib.metadata import version
 from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.jaas import file_secrets
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.hosts.pipe import HostPipe
@@ -38,7 +40,7 @@ def run_host(descriptor: int) -> None:
 
 async def _serve(descriptor: int) -> None:
     pipe = await HostPipe.over(socket.socket(fileno=descriptor))
-    mask = SecretMask()
+    mask = SecretMask(file_secrets(os.environ))
     _log_into(pipe, mask)
     plugins, levels = Plugins(), _Levels()
 

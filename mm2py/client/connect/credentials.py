@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, final
 from mm2py.client.connect.tls import TlsContexts
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
-from mm2py.config.security import OAuthSettings, SaslSettings
+from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings
 from mm2py.errors import AuthenticationError
 from mm2py.protocol.call import Call
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.sasl import SaslExchange, sasl_authenticate, sasl_handshake
 
 if TYPE_CHECKING:
+    from mm2py.client.connect.kerberos import KerberosExchange, KerberosLogin
     from mm2py.client.connect.oauth_tokens import TokenSource
 
 __all__ = ["Credentials"]
@@ -42,6 +43,8 @@ class Credentials:
         self._contexts = None if settings.tls is None else TlsContexts(settings.tls)
         oauth = None if settings.sasl is None else settings.sasl.oauth
         self._tokens = None if oauth is None else _token_source(oauth, clock)
+        kerberos = None if settings.sasl is None else settings.sasl.kerberos
+        self._kerberos = None if kerberos is None else _kerberos_login(kerberos, clock)
         self._plain_protocol = "PLAINTEXT" if settings.tls is None else "SSL"
         self.greeted: set[str] = set()
         """Addresses that answered ApiVersions: security.protocol is right as to TLS."""
@@ -56,18 +59,21 @@ class Credentials:
         """
         return None if self._contexts is None else self._contexts.current()
 
-    async def prepare(self) -> None:
-        """Get what a login needs before the connection waits for it.
+    async def prepare(self, host: str) -> None:
+        """Get what a login at ``host`` needs before the connection waits for it.
 
         Raises:
-            AuthenticationError: the token endpoint refuses us.
+            AuthenticationError: the token endpoint or the Kerberos server refuses us.
             ConnectionFailedError: it does not answer.
+            ConfigError: Kerberos' library or keytab is missing.
         """
         if self._tokens is not None:
             await self._tokens.token()
+        if self._kerberos is not None:
+            await self._kerberos.prepare(host)
 
-    async def log_in(self, ask: _Ask, address: str) -> int:
-        """Log in on a connection and return the session's length in ms, 0 for no end.
+    async def log_in(self, ask: _Ask, host: str, address: str) -> int:
+        """Log in on a connection to ``host`` and return the session's length in ms, 0 for no end.
 
         Raises:
             AuthenticationError: the broker refused the mechanism or the login.
@@ -75,21 +81,26 @@ class Credentials:
         sasl = self._sasl
         if sasl is None:
             return 0
-        exchange = await self._exchange(sasl)
         offered = await ask(sasl_handshake(sasl.mechanism))
         if offered.error_code:
             raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
+        # Not before: the answer may wait behind a Fetch, and what Kerberos sends bears the time.
+        exchange = await self._exchange(sasl, host)
         lifetime_ms = 0
         while not exchange.is_done:
             answer = await ask(sasl_authenticate(exchange.message()))
             if answer.error_code:
+                if self._kerberos is not None:
+                    self._kerberos.refused()
                 raise _refused_login(sasl, address, answer.error_code, answer.error_message)
-            # SCRAM hashes as often as the broker wants.
+            # SCRAM hashes as often as the broker wants; Kerberos is a library that may block.
             await asyncio.to_thread(exchange.take, answer.auth_bytes)
             lifetime_ms = answer.session_lifetime_ms
         return lifetime_ms
 
-    async def _exchange(self, sasl: SaslSettings) -> SaslExchange:
+    async def _exchange(self, sasl: SaslSettings, host: str) -> "SaslExchange | KerberosExchange":
+        if self._kerberos is not None:
+            return await self._kerberos.exchange(host)
         if self._tokens is None or sasl.oauth is None:
             return SaslExchange.with_password(sasl.mechanism, sasl.username, sasl.password)
         token = await self._tokens.token()
@@ -124,10 +135,22 @@ def _token_source(oauth: OAuthSettings, clock: Clock) -> "TokenSource":
     return TokenSource(oauth, clock)
 
 
+def _kerberos_login(kerberos: KerberosSettings, clock: Clock) -> "KerberosLogin":
+    from mm2py.client.connect.kerberos import KerberosLogin
+
+    return KerberosLogin(kerberos, clock)
+
+
 def _refused_login(
     sasl: SaslSettings, address: str, code: int, message: str
 ) -> AuthenticationError:
-    if sasl.oauth is None:
+    if sasl.kerberos is not None:
+        who = f"principal {sasl.kerberos.principal}" if sasl.kerberos.principal else "the ticket"
+        remedy = (
+            f"check that the broker's keytab has the newest key of {sasl.kerberos.service_name}/{address.rpartition(':')[0]}, "
+            "sasl.kerberos.service.name, and the clocks of both machines"
+        )
+    elif sasl.oauth is None:
         who = f"user {sasl.username}"
         remedy = "check username and password in sasl.jaas.config, and the user on the broker"
     else:

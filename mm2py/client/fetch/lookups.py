@@ -5,6 +5,7 @@ Flow: cursors with a ``Lookup`` -> ListOffsets, OffsetForLeaderEpoch -> ``FetchL
 
 import asyncio
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from mm2py.client.connect.connection import BrokerConnection
@@ -18,7 +19,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.log_offsets import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from mm2py.protocol.messages import list_offsets, offset_for_leader_epoch
-from mm2py.types import EARLIEST, LATEST, TopicPartition
+from mm2py.types import EARLIEST, LATEST, TopicPartition, asked_start
 
 __all__ = ["look_up"]
 
@@ -41,35 +42,103 @@ async def look_up(
         Mm2pyError: the broker did not answer.
     """
     asked = {cursor: cursor.lookup for cursor in cursors}
-    first = {c: EARLIEST if kind is Lookup.BEGINNING else c.position for c, kind in asked.items()}
-    outside = [cursor for cursor, kind in asked.items() if kind is Lookup.ENDS]
-    compared = [c for c, kind in asked.items() if kind in (Lookup.EPOCH, Lookup.VALIDATE)]
-    for cursor in (*outside, *compared):
-        del first[cursor]
-    offsets, starts, ends, epochs = await asyncio.gather(
-        _offsets(connection, first, isolation_level),
-        _offsets(connection, dict.fromkeys(outside, EARLIEST), 0),
-        _offsets(connection, dict.fromkeys(outside, LATEST), 0),
-        _epoch_ends(connection, compared),
-    )
+    found = await _ask(connection, _Questions.of(asked), isolation_level)
     refused: list[tuple[Cursor, ServerError]] = []
     for cursor, kind in asked.items():
         if cursor.failed or cursor.lookup is not kind or cursor not in current:
             continue
-        answers = (it.get(cursor) for it in (offsets, starts, ends, epochs))
-        code = next((it.error_code for it in answers if it is not None and it.error_code), 0)
-        if code:
-            refused.append((cursor, server_error(code, f"position of {cursor.tp}")))
-        elif cursor in offsets and offsets[cursor].offset < 0:
-            refused.append((cursor, server_error(OFFSET_NOT_AVAILABLE, f"position of {cursor.tp}")))
-        elif cursor in offsets:
-            losses.offset_found(cursor, offsets[cursor].offset)
-        elif cursor in starts:
-            losses.ends_found(cursor, starts[cursor].offset, ends[cursor].offset)
-        else:
-            end = epochs[cursor]
+        code = found.error_code(cursor)
+        if not code and cursor in found.epochs:
+            end = found.epochs[cursor]
             losses.epoch_found(cursor, end.leader_epoch, end.end_offset)
+        elif not code and cursor in found.ends:
+            losses.ends_found(cursor, found.starts[cursor].offset, found.ends[cursor].offset)
+        elif not code and found.first(cursor) >= 0:
+            losses.offset_found(cursor, found.first(cursor))
+        else:
+            code = code or OFFSET_NOT_AVAILABLE
+            refused.append((cursor, server_error(code, f"position of {cursor.tp}")))
     return refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Cursors by what they ask for.
+
+    ``first``: the offset of a time (ListOffsets); ``timed``: those of them whose time the user chose; ``placed``: an offset that the
+    user chose; ``outside``: both ends of the log; ``compared``: the end of an epoch.
+    """
+
+    first: dict[Cursor, int]
+    timed: list[Cursor]
+    placed: dict[Cursor, int]
+    outside: list[Cursor]
+    compared: list[Cursor]
+
+    @classmethod
+    def of(cls, asked: Mapping[Cursor, Lookup]) -> "_Questions":
+        found = cls({}, [], {}, [], [])
+        for cursor, kind in asked.items():
+            if kind is Lookup.ENDS:
+                found.outside.append(cursor)
+            elif kind in (Lookup.EPOCH, Lookup.VALIDATE):
+                found.compared.append(cursor)
+            elif kind is Lookup.BEGINNING:
+                found.first[cursor] = EARLIEST
+            else:
+                found.begin(cursor)
+        return found
+
+    def begin(self, cursor: Cursor) -> None:
+        time, offset = asked_start(cursor.position)
+        if offset is not None:
+            self.placed[cursor] = offset
+            return
+        self.first[cursor] = cursor.position if time is None else time
+        if time is not None:
+            self.timed.append(cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """``limits``: where the log ends for readers, of cursors whose start the user chose."""
+
+    placed: Mapping[Cursor, int]
+    limits: Mapping[Cursor, ListedOffset]
+    offsets: Mapping[Cursor, ListedOffset]
+    starts: Mapping[Cursor, ListedOffset]
+    ends: Mapping[Cursor, ListedOffset]
+    epochs: Mapping[Cursor, EpochEnd]
+
+    def error_code(self, cursor: Cursor) -> int:
+        every = (self.limits, self.offsets, self.starts, self.ends, self.epochs)
+        answers = (it.get(cursor) for it in every)
+        return next((it.error_code for it in answers if it is not None and it.error_code), 0)
+
+    def first(self, cursor: Cursor) -> int:
+        """Return where the cursor begins, negative where the broker cannot tell yet."""
+        if cursor in self.placed:
+            return min(
+                max(self.placed[cursor], self.starts[cursor].offset), self.limits[cursor].offset
+            )
+        offset = self.offsets[cursor].offset
+        # No record is as young as the user wants them: what comes from now on is.
+        return self.limits[cursor].offset if offset < 0 and cursor in self.limits else offset
+
+
+async def _ask(
+    connection: BrokerConnection, questions: _Questions, isolation_level: int
+) -> _Answers:
+    placed, outside = questions.placed, questions.outside
+    # Sent in this order: what arrives behind the limits is found by its time.
+    limits, offsets, starts, ends, epochs = await asyncio.gather(
+        _offsets(connection, dict.fromkeys((*questions.timed, *placed), LATEST), isolation_level),
+        _offsets(connection, questions.first, isolation_level),
+        _offsets(connection, dict.fromkeys((*outside, *placed), EARLIEST), 0),
+        _offsets(connection, dict.fromkeys(outside, LATEST), 0),
+        _epoch_ends(connection, questions.compared),
+    )
+    return _Answers(placed, limits, offsets, starts, ends, epochs)
 
 
 async def _offsets(

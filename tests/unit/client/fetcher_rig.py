@@ -64,9 +64,11 @@ class Rig:
         else:
             self.read_again.append(tp)
 
-    def fill(self, tp: TopicPartition, numbers: range, *, pad: int = 0) -> None:
+    def fill(
+        self, tp: TopicPartition, numbers: range, *, pad: int = 0, timestamp_ms: int = 1_000
+    ) -> None:
         """Append one batch with these numbers as values."""
-        records = [NewRecord(None, (b"%d" % n).ljust(pad), (), 1_000) for n in numbers]
+        records = [NewRecord(None, (b"%d" % n).ljust(pad), (), timestamp_ms) for n in numbers]
         self.broker.append(tp, bytes(encode_batch(records)))
 
     async def take(self) -> None:

@@ -1,8 +1,10 @@
 """The Fetcher against a scripted broker: positions, losses and leaders told apart."""
 
+import pytest
+
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.types import EARLIEST, LATEST
+from mm2py.types import EARLIEST, LATEST, start_at_offset, start_at_time
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, eventually, fetching
 
 
@@ -26,6 +28,36 @@ async def test_latest_starts_at_the_end() -> None:
         rig.fill(FIRST, range(5, 6))
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [5]
+
+
+async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
+    async with fetching() as rig:
+        for tp in (FIRST, SECOND):
+            rig.fill(tp, range(2), timestamp_ms=1_000)
+            rig.fill(tp, range(2, 4), timestamp_ms=2_000)
+        await rig.fetcher.assign({FIRST: start_at_time(1_500), SECOND: start_at_time(2_001)})
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 4 and FIRST in rig.read)
+        assert (rig.fetcher.began_at(FIRST), rig.fetcher.began_at(SECOND)) == (2, 4)
+        rig.fill(SECOND, range(4, 5), timestamp_ms=1_000)
+        await rig.until(lambda: SECOND in rig.read)
+        assert rig.read == {FIRST: [2, 3], SECOND: [4]}
+        assert rig.gaps == []
+
+
+@pytest.mark.parametrize(("asked", "began"), [(0, 2), (1, 2), (3, 3), (4, 4), (99, 4)])
+async def test_an_offset_that_is_asked_for_is_that_or_the_nearer_end_of_the_log(
+    asked: int, began: int
+) -> None:
+    async with fetching() as rig:
+        rig.fill(FIRST, range(2))
+        rig.fill(FIRST, range(2, 4))
+        rig.broker.partition(FIRST).delete_before(2)
+        await rig.fetcher.assign({FIRST: start_at_offset(asked)})
+        await rig.until(lambda: rig.fetcher.began_at(FIRST) >= 0)
+        assert rig.fetcher.began_at(FIRST) == began
+        rig.fill(FIRST, range(4, 5))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
+        assert rig.gaps == []
 
 
 async def test_a_paused_partition_is_left_alone_until_it_is_resumed() -> None:

@@ -119,7 +119,7 @@ def test_the_table_covers_every_key_that_a_cluster_hands_on() -> None:
          "ssl.cipher.suites ssl.enabled.protocols ssl.protocol ssl.provider security.providers "
          "ssl.keymanager.algorithm ssl.secure.random.implementation", Effect.WARNED),
         ("ssl.engine.factory.class", Effect.REFUSED),
-        ("sasl.kerberos.service.name", Effect.LATER),
+        ("sasl.kerberos.service.name sasl.kerberos.kinit.cmd", Effect.HONOURED),
     ],
 )  # fmt: skip
 def test_every_property_people_use_has_its_effect(names: str, effect: Effect) -> None:

@@ -12,7 +12,13 @@ import pytest
 from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.config.definitions import Effect
-from mm2py.config.security import OAuthSettings, SaslSettings, StoreSettings, TlsSettings
+from mm2py.config.security import (
+    KerberosSettings,
+    OAuthSettings,
+    SaslSettings,
+    StoreSettings,
+    TlsSettings,
+)
 from mm2py.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +60,11 @@ PLACES: Mapping[str, Mapping[str, str]] = {
         "sasl.jaas.config": OAUTH,
         "sasl.login.callback.handler.class": HANDLER,
         "sasl.oauthbearer.token.endpoint.url": "https://127.0.0.1/token",
+    },
+    "tickets": {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;",
+        "sasl.kerberos.service.name": "kafka",
     },
 }
 """Security properties count in the place that they are made for."""
@@ -118,7 +129,7 @@ def used_attributes() -> frozenset[str]:
     return frozenset(names)
 
 
-SETTINGS = (TlsSettings, StoreSettings, SaslSettings, OAuthSettings)
+SETTINGS = (TlsSettings, StoreSettings, SaslSettings, OAuthSettings, KerberosSettings)
 FIELDS = {f"{cls.__name__}.{field.name}" for cls in SETTINGS for field in fields(cls)}
 
 

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from mm2py.config.jaas import LoginKind, jaas_secrets, parse_jaas
+from mm2py.config.jaas import LoginKind, file_secrets, jaas_secrets, parse_jaas
 from mm2py.errors import ConfigError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -63,3 +65,11 @@ def test_secrets_inside_are_known_to_the_log_mask() -> None:
     assert jaas_secrets(text) == {"p1", "p2"}
     assert jaas_secrets("no jaas") == frozenset()
     assert "p1" not in repr(parse_jaas(text))
+
+
+def test_the_secrets_of_a_jaas_file_are_known_for_masking(tmp_path: Path) -> None:
+    file = tmp_path / "jaas.conf"
+    environ = {"KAFKA_OPTS": f"-Djava.security.auth.login.config={file}"}
+    assert file_secrets({}) == file_secrets(environ) == frozenset()
+    file.write_text(f'KafkaClient {{ {PLAIN} required username="u" password="hidden"; }};')
+    assert file_secrets(environ) == {"hidden"}

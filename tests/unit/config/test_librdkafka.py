@@ -99,3 +99,22 @@ def test_a_property_without_counterpart_is_said_once() -> None:
         {**SERVERS, "interceptor.classes": "x", "key.deserializer": "y"}, scope="c"
     )
     assert found.remarks == ("c: interceptor.classes has no effect here",)
+
+
+def test_a_keytab_is_used_by_kinit_and_a_ticket_cache_as_it_is() -> None:
+    module = "com.sun.security.auth.module.Krb5LoginModule required serviceName=kafka"
+    given = {"bootstrap.servers": "h:1", "group.id": "g", "security.protocol": "SASL_PLAINTEXT"}
+    keytab = f'{module} useKeyTab=true keyTab="/k.keytab" principal="m/h@R";'
+    values = consumer_settings({**given, "sasl.jaas.config": keytab}, scope="C").values
+    assert values["sasl.mechanism"] == "GSSAPI"
+    assert {k: v for k, v in values.items() if k.startswith("sasl.kerberos.")} == {
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal": "m/h@R",
+        "sasl.kerberos.keytab": "/k.keytab",
+        "sasl.kerberos.kinit.cmd": '/usr/bin/kinit -t "%{sasl.kerberos.keytab}" -k "%{sasl.kerberos.principal}"',
+        "sasl.kerberos.min.time.before.relogin": 60_000,
+    }
+    cache = {**given, "sasl.jaas.config": f"{module} useTicketCache=true;"}
+    values = consumer_settings(cache, scope="C").values
+    assert values["sasl.kerberos.min.time.before.relogin"] == 0
+    assert "sasl.kerberos.keytab" not in values

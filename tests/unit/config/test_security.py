@@ -1,8 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from mm2py.config.clients import ConnectionSettings, connection_settings
+from mm2py.config.security import KerberosSettings
 from mm2py.errors import ConfigError
 
 SERVERS = {"bootstrap.servers": "h:1"}
@@ -11,6 +13,20 @@ SASL = {**SERVERS, "security.protocol": "SASL_PLAINTEXT"}
 PACKAGE = "org.apache.kafka.common.security"
 PLAIN = f'{PACKAGE}.plain.PlainLoginModule required username="u" password="hidden-word";'
 OAUTH = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule required"
+KRB5 = "com.sun.security.auth.module.Krb5LoginModule required"
+SECTION = """
+/* other programs */ Client { com.example.Other required a="b"; com.example.More optional; };
+KafkaClient {
+    // as the guide writes it
+    com.sun.security.auth.module.Krb5LoginModule required
+    useKeyTab=true
+    keyTab="/tmp/mirrormaker.keytab"
+    storeKey=true
+    useTicketCache=false
+    serviceName="kafka"
+    principal="mirrormaker/HOSTNAME@EXAMPLE.COM";
+};
+"""
 DATA = Path(__file__).parents[2] / "data" / "security"
 
 
@@ -97,7 +113,19 @@ def test_stores_that_java_would_refuse_are_refused(props: dict[str, str], said: 
     ("props", "said"),
     [
         ({}, "sasl.mechanism is missing"),
-        ({"sasl.mechanism": "GSSAPI"}, "part 7"),
+        ({"sasl.mechanism": "GSSAPI"}, "sasl.jaas.config is missing.*KAFKA_OPTS"),
+        ({"sasl.mechanism": "GSSAPI", "sasl.jaas.config": PLAIN}, "does not fit"),
+        ({"sasl.jaas.config": f"{KRB5};"}, "neither a keytab nor the ticket cache"),
+        ({"sasl.jaas.config": f"{KRB5} useKeyTab=true principal=m;"}, "but no keyTab"),
+        ({"sasl.jaas.config": f'{KRB5} useKeyTab=true keyTab="/k";'}, "but no principal"),
+        ({"sasl.jaas.config": f"{KRB5} useTicketCache=true;"}, "service.name is missing"),
+        (
+            {
+                "sasl.jaas.config": f"{KRB5} useTicketCache=true serviceName=kafka;",
+                "sasl.kerberos.service.name": "other",
+            },
+            "service.name is other, but serviceName of the login module kafka",
+        ),
         ({"sasl.mechanism": "plain"}, "sasl.mechanism is plain"),
         ({"sasl.mechanism": "AWS_MSK_IAM"}, "is not known here"),
         ({"sasl.mechanism": "PLAIN"}, "sasl.jaas.config is missing"),
@@ -119,13 +147,7 @@ def test_stores_that_java_would_refuse_are_refused(props: dict[str, str], said: 
             },
             "delegation token",
         ),
-        (
-            {
-                "sasl.mechanism": "PLAIN",
-                "sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;",
-            },
-            "part 7",
-        ),
+        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{KRB5};"}, "does not fit"),
     ],
 )
 def test_logins_that_are_incomplete_are_refused(props: dict[str, str], said: str) -> None:
@@ -171,3 +193,67 @@ def test_client_credentials_come_from_properties_or_the_login_module() -> None:
     oauth = sasl.oauth
     assert (oauth.client_id, oauth.client_secret, oauth.scope) == ("other", "s", "read")
     assert oauth.extensions == (("logicalCluster", "lkc"),)
+
+
+@pytest.mark.parametrize(
+    "form", ["-Xmx1g -D{0}={1}", "-D{0}=/elsewhere -D{0}=={1}", "'-D{0}=file:{1}'"]
+)
+def test_the_jaas_file_of_kafka_opts_is_read_and_kerberos_needs_no_mechanism(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kafka_mirrormaker_jaas.conf"
+    file.write_text(SECTION, encoding="utf-8")
+    monkeypatch.setenv("KAFKA_OPTS", form.format("java.security.auth.login.config", file))
+    sasl = connection_settings({**SASL, "sasl.kerberos.min.time.before.relogin": "1000"}).sasl
+    assert sasl is not None
+    assert sasl.mechanism == "GSSAPI"
+    assert sasl.kerberos == KerberosSettings(
+        service_name="kafka",
+        principal="mirrormaker/HOSTNAME@EXAMPLE.COM",
+        keytab="/tmp/mirrormaker.keytab",  # noqa: S108 - of the guide
+        min_time_before_relogin_ms=1_000,
+    )
+    login = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN}
+    own = connection_settings({**SASL, **login}).sasl
+    assert own is not None
+    assert own.username == "u"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no section KafkaClient"),
+        ("KafkaServer { a.B required; };", "has no section KafkaClient"),
+        ("KafkaClient com.x", "has no { behind KafkaClient"),
+        (f"KafkaClient {{ {KRB5}; {KRB5}; }};", "more than one login module in KafkaClient"),
+        ("KafkaClient { };", "no control flag"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_jaas_file_without_one_login_of_a_client_is_refused_by_its_name(
+    text: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "jaas.conf"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("KAFKA_OPTS", f"-Djava.security.auth.login.config={file}")
+    with pytest.raises(ConfigError, match=f"^cluster A: the JAAS file {file} .*{re.escape(said)}"):
+        connection_settings({**SASL}, scope="cluster A")
+
+
+def test_a_ticket_cache_needs_no_principal_and_may_stand_before_a_keytab() -> None:
+    jaas = (
+        f'{KRB5} useTicketCache=TRUE ticketCache="/c" useKeyTab=true keyTab="FILE:/k" principal=p;'
+    )
+    both = connection_settings(
+        {**SASL, "sasl.jaas.config": jaas, "sasl.kerberos.service.name": "s"}
+    )
+    assert both.sasl is not None
+    assert both.sasl.kerberos == KerberosSettings(
+        service_name="s", principal="p", keytab="/k", ticket_cache="/c"
+    )
+    default = connection_settings(
+        {**SASL, "sasl.jaas.config": f"{KRB5} useTicketCache=true serviceName=kafka;"}
+    )
+    assert default.sasl is not None
+    assert default.sasl.kerberos == KerberosSettings(service_name="kafka", ticket_cache="")

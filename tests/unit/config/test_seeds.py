@@ -39,7 +39,17 @@ def test_the_guide_of_hdinsight_runs_with_its_quotes_told() -> None:
     assert worker.bootstrap_servers[0] == "wn0-dest-kafka.bx.internal.cloudapp.net:9092"
 
 
-def test_the_security_lines_of_the_guide_ask_to_replace_their_placeholders() -> None:
+def test_the_security_lines_of_the_guide_ask_to_replace_their_placeholders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The guide has the JAAS file exported to KAFKA_OPTS.
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(
+        "KafkaClient { com.sun.security.auth.module.Krb5LoginModule required\n"
+        "useTicketCache=true serviceName=kafka; };",
+        encoding="ascii",
+    )
+    monkeypatch.setenv("KAFKA_OPTS", f"-Djava.security.auth.login.config={jaas}")
     with pytest.raises(
         ConfigError, match=r":29: destination\.ssl\.truststore\.password: contains a placeholder"
     ):

@@ -10,7 +10,7 @@ from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.testing.reader import FakeReader, a_batch
-from mm2py.types import EARLIEST, LATEST, TopicPartition
+from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 from mm2py_connectors.mirror_source_task import HELD_LAG_S, MirrorSourceTask
 from tests.unit.connectors.mirror_fakes import Lease, MirrorTaskContext, Region
 
@@ -109,6 +109,23 @@ async def test_a_partition_found_after_the_first_start_begins_at_its_start() -> 
     async with running(bench):
         pass
     assert bench.reader.positions == {T0: LATEST, T1: EARLIEST, DASH: LATEST}
+
+
+async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_once() -> None:
+    rules = {"start.positions": "t:0=offset:7, t=latest, 1000", "task.late.partitions": "t-1"}
+    bench = Bench(rules)
+    async with running(bench):
+        assert bench.reader.positions == {
+            T0: start_at_offset(7),
+            T1: EARLIEST,
+            DASH: start_at_time(1_000),
+        }
+        bench.reader.began = {T0: 7, DASH: 30}
+        await bench.task.poll(1000)
+        assert sorted(bench.context.covered) == [(DASH, 29), (T0, 6)]
+    again = Bench(rules, {T0: 41})
+    async with running(again):
+        assert again.reader.positions[T0] == 42
 
 
 async def test_positions_are_stored_with_their_leader_epoch_and_read_back() -> None:

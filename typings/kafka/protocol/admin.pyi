@@ -315,6 +315,19 @@ class DescribeClusterResponse(ApiMessage):
     authorized_operations: set[int] | None
     def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., error_message: str | None = ..., endpoint_type: int = ..., cluster_id: str = ..., controller_id: int = ..., brokers: list[DescribeClusterBroker] = ..., authorized_operations: set[int] | None = ..., version: int | None = ...) -> None: ...
 
+class DeleteGroupsRequest(ApiMessage):
+    groups_names: list[str]
+    def __init__(self, *, groups_names: list[str] = ..., version: int | None = ...) -> None: ...
+
+class DeleteGroupsResponse(ApiMessage):
+    class DeletableGroupResult(DataContainer):
+        group_id: str
+        error_code: int
+        def __init__(self, *, group_id: str = ..., error_code: int = ..., version: int | None = ...) -> None: ...
+    throttle_time_ms: int
+    results: list[DeletableGroupResult]
+    def __init__(self, *, throttle_time_ms: int = ..., results: list[DeletableGroupResult] = ..., version: int | None = ...) -> None: ...
+
 class DescribeGroupsRequest(ApiMessage):
     groups: list[str]
     include_authorized_operations: bool

@@ -1,0 +1,87 @@
+"""``start.positions``: where the copy of a partition begins while the flow has stored no position for it.
+
+Flow: ``orders=latest, clicks.*=24 hours ago, audit:0=offset:1500, 2026-01-31T00:00:00Z`` -> ``StartPositions`` -> a start position of
+``mm2py.types``. The first rule that matches a partition counts; one without a topic matches all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self, final
+
+from mm2py.clock import Clock
+from mm2py.config.java_regex import JavaPattern
+from mm2py.errors import ConfigError, UsageError
+from mm2py.mirror.boundaries import parse_boundary
+from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
+
+__all__ = ["START_POSITIONS", "StartPositions"]
+
+START_POSITIONS: Final = "start.positions"
+_LATEST: Final = "latest"
+_EARLIEST: Final = "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: JavaPattern | None
+    partition: int | None
+    position: int
+
+    def matches(self, tp: TopicPartition) -> bool:
+        if self.partition is not None and self.partition != tp.partition:
+            return False
+        return self.pattern is None or self.pattern.matches(tp.topic)
+
+
+@final
+class StartPositions:
+    """The rules of one flow; ages count from their reading."""
+
+    def __init__(self, rules: Sequence[_Rule]) -> None:
+        self._rules = tuple(rules)
+
+    @classmethod
+    def parse(cls, items: Sequence[str], clock: Clock) -> Self:
+        """Read the items of the property.
+
+        Raises:
+            ConfigError: an item is no rule; does not name the property.
+        """
+        return cls([_rule(item, clock) for item in items])
+
+    @property
+    def has_latest(self) -> bool:
+        """Whether some partitions begin at the end of their log."""
+        return any(rule.position == LATEST for rule in self._rules)
+
+    def of(self, tp: TopicPartition) -> int | None:
+        """Return the start position of a partition, None where no rule is about it."""
+        return next((rule.position for rule in self._rules if rule.matches(tp)), None)
+
+
+def _rule(item: str, clock: Clock) -> _Rule:
+    topic, sign, text = item.rpartition("=")
+    topic, text = topic.strip(), text.strip()
+    if sign and not topic:
+        raise ConfigError(f"item {item!r} names no topic", remedy="write topic=position")
+    # No topic has a colon in its name.
+    name, colon, number = topic.partition(":")
+    if colon and not (number.isascii() and number.isdecimal()):
+        raise ConfigError(f"item {item!r} names no partition", remedy="write topic:0=position")
+    pattern = JavaPattern(name) if sign else None
+    return _Rule(pattern, int(number) if colon else None, _position(text, clock))
+
+
+def _position(text: str, clock: Clock) -> int:
+    if text == _LATEST:
+        return LATEST
+    try:
+        boundary = parse_boundary(text, "position", _EARLIEST, clock=clock)
+    except UsageError:
+        raise ConfigError(
+            f"position {text!r} is not understood",
+            remedy="write earliest, latest, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago, or offset:N",
+        ) from None
+    if boundary.offset is not None:
+        return start_at_offset(boundary.offset)
+    return EARLIEST if boundary.timestamp is None else start_at_time(boundary.timestamp)

@@ -1,0 +1,411 @@
+"""Kerberos against a real server and a real broker: logins, what each mistake says, tickets that end, the guides' files."""
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.config.clients import connection_settings
+from mm2py.embedded.java import find_java
+from mm2py.embedded.region import KafkaAddress
+from mm2py.errors import ConnectionFailedError
+from mm2py.protocol.buffers import BufferPool
+from mm2py.protocol.messages import metadata
+from tests.certificates import PASSWORD, write_jks
+from tests.integration.conftest import CreateTopic
+from tests.integration.kerberos import (
+    KRB5,
+    NEEDS_KERBEROS,
+    REALM,
+    SESSION_MS,
+    Kdc,
+    KerberosRegion,
+    login,
+)
+from tests.integration.mirror_maker_1 import COMMAND, order_by_key, wait_for_records
+from tests.integration.mirror_process import Flow, Mirror, until, write_file, write_flow
+from tests.integration.secured import jaas
+from tests.integration.test_security_connections import admin_data_and_groups, connected
+from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]
+
+SEED: Final = Path(__file__).parents[1] / "data" / "config" / "seed_mm2_guide_ssl.properties"
+GUIDE_TOPIC: Final = "toa.evehicles-latest-dev"
+MIRROR: Final = "mirrormaker/HOSTNAME"
+LIFE_S: Final = 12
+RATE: Final = 200
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    with (
+        Kdc(tmp_path_factory.mktemp("kdc")) as server,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        for name, value in server.environ.items():
+            environment.setenv(name, value)
+        # Of the broker's JVM.
+        environment.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.krb5.conf={server.conf}")
+        server.principal(MIRROR)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def keytab(kdc: Kdc) -> Path:
+    """The keytab of the mirror; other tests leave its key alone."""
+    return kdc.keytab(MIRROR)
+
+
+@pytest.fixture(scope="module")
+def broker(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosRegion]:
+    modules = subprocess.run([find_java().executable, "--list-modules"], capture_output=True)
+    if b"jdk.security.auth" not in modules.stdout:
+        pytest.skip("this Java has no Kerberos: install openjdk-17-jre-headless")
+    with KerberosRegion(kdc, tmp_path_factory.mktemp("kerberos")) as region:
+        yield region
+
+
+def cache_login(cache: Path) -> str:
+    return jaas(KRB5, useTicketCache="true", ticketCache=str(cache), serviceName="kafka")
+
+
+@pytest.mark.parametrize("listener", ["KRB", "KRBTLS"])
+async def test_data_group_and_admin_calls_work_with_a_keytab(
+    broker: KerberosRegion, keytab: Path, listener: str
+) -> None:
+    props = broker.properties(listener, login(keytab, MIRROR))
+    if listener == "KRBTLS":
+        props |= {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": broker.authority.pem(),
+        }
+    async with connected(props) as cluster:
+        await admin_data_and_groups(cluster, props)
+
+
+async def test_a_ticket_cache_is_used_and_read_again_when_its_ticket_has_ended(
+    broker: KerberosRegion, kdc: Kdc, keytab: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    props = broker.properties("KRB", cache_login(cache))
+    props |= {"reconnect.backoff.max.ms": "200", "sasl.kerberos.min.time.before.relogin": "1"}
+    with pytest.raises(
+        ConnectionFailedError, match=rf"no ticket of any principal in .*{cache}.*kinit"
+    ):
+        async with connected(props):
+            pass
+    kdc.kinit(keytab, MIRROR, life="3s", cache=cache)
+    async with connected(props) as cluster:
+        await cluster.metadata()
+    await asyncio.to_thread(until, lambda: not _is_valid(kdc, cache), 60, "the ticket has ended")
+    with pytest.raises(
+        ConnectionFailedError, match=rf"the ticket of .* in .*{cache} has expired; .*kinit"
+    ):
+        async with connected(props):
+            pass
+    kdc.kinit(keytab, MIRROR, life="1h", cache=cache)
+    async with connected(props) as cluster:
+        await cluster.metadata()
+
+
+def _is_valid(kdc: Kdc, cache: Path) -> bool:
+    command = ["klist", "-s", "-c", str(cache)]
+    return subprocess.run(command, env={**os.environ, **kdc.environ}).returncode == 0
+
+
+def _stale(kdc: Kdc, _folder: Path) -> str:
+    kdc.principal("stale")
+    old = kdc.keytab("stale", file="stale-old.keytab")
+    kdc.keytab("stale")
+    return login(old, "stale")
+
+
+BAD: Final[dict[str, tuple[Callable[[Kdc, Path], str], str]]] = {
+    "an old key": (_stale, r"the KDC refuses the key of stale@EXAMPLE.COM in keytab .*stale-old"),
+    "no keytab": (
+        lambda _, folder: login(folder / "none.keytab", MIRROR),
+        r"keytab .*none.keytab cannot be read: No such file.*keyTab",
+    ),
+    "another principal": (
+        lambda kdc, _: login(kdc.folder / "mirrormaker-HOSTNAME.keytab", "other"),
+        r"no ticket of other@EXAMPLE.COM by keytab .*klist -k",
+    ),
+    "a service that is not there": (
+        lambda kdc, _: login(kdc.folder / "mirrormaker-HOSTNAME.keytab", MIRROR, "kafkaesque"),
+        r"the KDC knows no service kafkaesque/localhost: .*sasl.kerberos.service.name",
+    ),
+    "a service of another program": (
+        lambda kdc, _: login(kdc.folder / "mirrormaker-HOSTNAME.keytab", MIRROR, "other"),
+        r"refused the login of principal mirrormaker/HOSTNAME@EXAMPLE.COM by GSSAPI: .*\(58\); .*service.name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_mistake_is_named_at_once_with_what_to_do(
+    broker: KerberosRegion, kdc: Kdc, keytab: Path, tmp_path: Path, name: str
+) -> None:
+    assert keytab.exists()
+    if name == "a service of another program":
+        kdc.principal("other/localhost")
+    make, said = BAD[name]
+    started = time.monotonic()
+    with pytest.raises(ConnectionFailedError, match=said):
+        async with connected(broker.properties("KRB", make(kdc, tmp_path))):
+            pass
+    assert time.monotonic() - started < 9
+
+
+async def test_without_a_server_one_line_says_so_and_a_valid_ticket_still_counts(
+    broker: KerberosRegion, kdc: Kdc, keytab: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    props = broker.properties("KRBSHORT", login(keytab, MIRROR))
+    # Each login wants a new ticket.
+    props |= {
+        "sasl.kerberos.ticket.renew.window.factor": "0",
+        "sasl.kerberos.ticket.renew.jitter": "0",
+        "sasl.kerberos.min.time.before.relogin": "1",
+    }
+    connection = await opened(props)
+    try:
+        kdc.stop()
+        with pytest.raises(
+            ConnectionFailedError, match=r"no Kerberos server answers: .*krb5\.conf"
+        ):
+            async with connected(props):
+                pass
+        with caplog.at_level(logging.WARNING):
+            await in_use(connection, 2 * SESSION_MS / 1000)
+        assert not connection.closed
+        assert [it for it in caplog.messages if "ticket not renewed, the old one is valid" in it]
+    finally:
+        kdc.start()
+        await connection.close()
+
+
+async def opened(props: dict[str, str]) -> BrokerConnection:
+    settings = connection_settings({"client.id": "test", **props})
+    (host, port), *_ = settings.bootstrap_servers
+    return await BrokerConnection.open(host, port, settings, BufferPool())
+
+
+async def in_use(connection: BrokerConnection, seconds: float) -> None:
+    """Ask all the time, from four sides."""
+    end = time.monotonic() + seconds
+
+    async def ask() -> None:
+        while time.monotonic() < end:
+            await connection.call(metadata(()))
+
+    await asyncio.gather(*(ask() for _ in range(4)))
+
+
+async def test_tickets_are_renewed_and_sessions_too_under_load(
+    broker: KerberosRegion, kdc: Kdc, caplog: pytest.LogCaptureFixture
+) -> None:
+    kdc.principal("brief", life=f"{LIFE_S}s")
+    props = broker.properties("KRBSHORT", login(kdc.keytab("brief"), "brief"))
+    props["sasl.kerberos.min.time.before.relogin"] = "1000"
+    with caplog.at_level(logging.INFO):
+        connection = await opened(props)
+        try:
+            await in_use(connection, 2.2 * LIFE_S)
+            assert not connection.closed
+        finally:
+            await connection.close()
+    lives = [it for it in caplog.messages if "Kerberos ticket principal=brief" in it]
+    assert len(lives) >= 3, caplog.messages
+    assert not [it for it in caplog.messages if "not renewed" in it]
+
+
+def kerberos_flow(
+    folder: Path, broker: KerberosRegion, other: KafkaAddress, topic: str, jaas_text: str
+) -> Flow:
+    """Write a flow from the Kerberos listener to another region."""
+    flow = write_flow(folder, broker.region, other, topic)
+    lines = broker.properties("KRBSHORT", jaas_text)
+    with flow.file.open("a", encoding="latin-1") as file:
+        for key, value in {**lines, "sasl.kerberos.min.time.before.relogin": "1000"}.items():
+            file.write(f"{flow.source_alias}.{key} = {value}\n")
+    return flow
+
+
+def test_a_flow_outlives_its_tickets_under_load(
+    broker: KerberosRegion,
+    region_b: KafkaAddress,
+    kdc: Kdc,
+    tmp_path: Path,
+    unique: Unique,
+    create_topic: CreateTopic,
+) -> None:
+    topic = unique("tickets")
+    create_topic(broker.region, topic, 2)
+    kdc.principal(topic, life=f"{LIFE_S}s")
+    flow = kerberos_flow(tmp_path, broker, region_b, topic, login(kdc.keytab(topic), topic))
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(broker.region, topic, 2, rate=RATE) as load:
+            load.wait_acked(2 * RATE * LIFE_S)
+            load.stop()
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        assert not mirror.lines("connection lost|not renewed|unreachable")
+        assert len(mirror.lines(f"Kerberos ticket principal={topic}")) > 2
+
+
+def test_a_flow_waits_for_a_keytab_and_a_server_and_continues_when_they_are_repaired(
+    broker: KerberosRegion,
+    region_b: KafkaAddress,
+    kdc: Kdc,
+    tmp_path: Path,
+    unique: Unique,
+    create_topic: CreateTopic,
+) -> None:
+    topic = unique("repaired")
+    create_topic(broker.region, topic)
+    write(broker.region, topic, [Sent(0, b"one"), Sent(0, b"two")])
+    kdc.principal(topic)
+    keytab = tmp_path / "mirror.keytab"
+    shutil.copy(kdc.keytab(topic), keytab)
+    new = kdc.keytab(topic)
+    flow = kerberos_flow(tmp_path, broker, region_b, topic, login(keytab, topic))
+    with Mirror(flow.file) as mirror:
+        told = f"refuses the key of {topic}@{REALM} in keytab {keytab}"
+        mirror.wait_for_log(told)
+        until(lambda: len(mirror.lines(told)) > 1, 90, "said again", alive=mirror)
+        kdc.stop()
+        try:
+            mirror.wait_for_log("no Kerberos server answers")
+            shutil.copy(new, keytab)
+        finally:
+            kdc.start()
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        assert mirror.stop() == 0
+
+
+def jaas_file(folder: Path, keytab: Path) -> Path:
+    """The file of the HDP guide as written, but for path and host."""
+    file = folder / "kafka_mirrormaker_jaas.conf"
+    file.write_text(
+        f"""KafkaClient {{
+    com.sun.security.auth.module.Krb5LoginModule required
+    useKeyTab=true
+    keyTab="{keytab}"
+    storeKey=true
+    useTicketCache=false
+    serviceName="kafka"
+    principal="mirrormaker/HOSTNAME@EXAMPLE.COM";
+}};
+""",
+        encoding="ascii",
+    )
+    return file
+
+
+def opts(kdc: Kdc, file: Path) -> dict[str, str]:
+    options = f"-Djava.security.auth.login.config={file} -Djava.security.krb5.conf={kdc.conf}"
+    # As a user has it who configured Java alone.
+    return {"KAFKA_OPTS": options, "KRB5_CONFIG": ""}
+
+
+def test_the_file_of_the_guide_copies_with_the_jaas_file_of_the_other(
+    broker: KerberosRegion,
+    region_a: KafkaAddress,
+    kdc: Kdc,
+    keytab: Path,
+    tmp_path: Path,
+    create_topic: CreateTopic,
+) -> None:
+    text = SEED.read_text(encoding="latin-1")
+    trust = write_jks(tmp_path / "trust.jks", trusted=[broker.authority.certificate])
+    keys = write_jks(tmp_path / "keys.jks", own=broker.authority.issue("client"))
+    for found, put in (
+        (r"wn0-src-kafka\S*", region_a.bootstrap_servers),
+        (r"wn0-dest-kafka\S*", broker.region.listener_servers("KRBTLS")),
+        ("<password>", PASSWORD),
+        ("/path/to/kafka.server.truststore.jks", str(trust)),
+        ("/path/to/kafka.server.keystore.jks", str(keys)),
+        ("(?m)^replication.factor=3", "replication.factor=1"),  # one broker here
+    ):
+        text = re.sub(found, put, text)
+    file = tmp_path / "mm2.properties"
+    file.write_text(text, encoding="latin-1")
+    create_topic(region_a, GUIDE_TOPIC, 3)
+    write(region_a, GUIDE_TOPIC, (Sent(n % 3, b"%d" % n, b"%d" % (n % 7)) for n in range(300)))
+    flow = Flow(region_a, broker.region, "source", "destination", file)
+    with Mirror(file, environ=opts(kdc, jaas_file(tmp_path, keytab))) as mirror:
+        truth, copy = wait_for_copy(mirror, flow, GUIDE_TOPIC)
+        assert_equal(truth, copy)
+        assert mirror.stop() == 0
+        assert not mirror.lines("ERROR")
+
+
+def has_gssapi() -> bool:
+    try:
+        Producer({"builtin.features": "sasl_gssapi", "log_level": 0})
+    except KafkaException:
+        return False
+    return True
+
+
+def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_library_lacks(
+    broker: KerberosRegion,
+    region_b: KafkaAddress,
+    kdc: Kdc,
+    keytab: Path,
+    tmp_path: Path,
+    unique: Unique,
+    create_topic: CreateTopic,
+) -> None:
+    topic, group = unique("my-topic"), secrets.token_hex(4)
+    servers = broker.region.listener_servers("KRB")
+    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
+    write_file(
+        consumer,
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "security.protocol": "SASL_PLAINTEXT",
+            "auto.offset.reset": "earliest",
+        },
+    )
+    write_file(producer, {"bootstrap.servers": servers, "security.protocol": "SASL_PLAINTEXT"})
+    environ = {**opts(kdc, jaas_file(tmp_path, keytab)), "KRB5CCNAME": str(tmp_path / "cache")}
+    words = ("--producer.config", str(producer), "--whitelist", topic, "--new.consumer")
+    if not has_gssapi():
+        ended = subprocess.run(
+            [COMMAND, "--consumer.config", str(consumer), *words],
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ended.returncode == 1
+        (line,) = [it for it in ended.stderr.splitlines() if "GSSAPI" in it]
+        assert "built without Kerberos" in line
+        assert "docs/mirror-maker-1.md" in line
+        return
+    write_file(producer, {"bootstrap.servers": region_b.bootstrap_servers})
+    create_topic(broker.region, topic, 2)
+    create_topic(region_b, topic, 2)
+    write(broker.region, topic, [Sent(n % 2, b"%d" % n, b"k%d" % (n % 2)) for n in range(100)])
+    with Mirror(
+        consumer, *words, program=(COMMAND, "--consumer.config"), environ=environ
+    ) as mirror:
+        wait_for_records(region_b, topic, 100, mirror)
+        assert order_by_key(region_b, topic).keys() == {b"k0", b"k1"}
+        assert mirror.stop() == 0
