@@ -1,7 +1,8 @@
 """``mm2py failover``, ``failback`` and ``drill`` on real brokers: nothing lost, nothing doubled, whatever kills the driver."""
 
 import json
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from tests.integration.failovers import (
     secured_region,
     values_of,
 )
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, ends, read, write
 
@@ -41,8 +42,22 @@ def sides() -> Iterator[tuple[Region, Region]]:
         b.close()
 
 
-def same_names(folder: Path, a: Region, b: Region, topic: str) -> Flow:
-    return write_flow(folder, a, b, topic, {"replication.policy.class": IDENTITY})
+EXACTLY_ONCE: Final = {
+    f"{{{side}}}.{key}": value
+    for side in ("source", "target")
+    for key, value in (
+        ("exactly.once.source.support", "enabled"),
+        ("consumer.isolation.level", "read_committed"),
+    )
+}
+"""Of both flows."""
+
+
+def same_names(
+    folder: Path, a: Region, b: Region, topic: str, properties: Mapping[str, str] | None = None
+) -> Flow:
+    names = {"replication.policy.class": IDENTITY}
+    return write_flow(folder, a, b, topic, {**names, **(properties or {})})
 
 
 def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
@@ -64,6 +79,7 @@ def move_there_and_back(
     folder: Path,
     *,
     kills: list[tuple[str, str]],
+    properties: Mapping[str, str] | None = None,
 ) -> list[float]:
     """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
     a, b = sides
@@ -71,7 +87,7 @@ def move_there_and_back(
     for region in sides:
         create_topic(region, topic, PARTITIONS)
         allow_shop(region, topic)
-    flow = same_names(folder, a, b, topic)
+    flow = same_names(folder, a, b, topic, properties)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         drivers = Drivers(flow, mirror)
@@ -101,9 +117,13 @@ def check_group(
     here: Region, other: Region, topic: str, read_to: dict[int, int], found: dict[int, int]
 ) -> None:
     """The group continues with the same record."""
-    logs = values_of(here, topic), values_of(other, topic)
+    logs = read(here, topic), read(other, topic)
     for partition, offset in read_to.items():
-        assert logs[1][partition][found[partition]] == logs[0][partition][offset]
+        wanted, there = (
+            log[partition].records[bisect_left(log[partition].offsets, at)].value
+            for log, at in zip(logs, (offset, found[partition]), strict=True)
+        )
+        assert wanted == there
 
 
 def test_clients_move_there_and_back_whatever_kills_the_driver(
@@ -115,6 +135,58 @@ def test_clients_move_there_and_back_whatever_kills_the_driver(
     kills = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
     gaps = move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills)
     assert len(gaps) == 2 * len(kills), gaps
+
+
+def test_flows_with_exactly_once_support_move_there_and_back(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    kills = [("GROUPS", "TAIL")]
+    move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills, properties=EXACTLY_ONCE)
+
+
+def test_a_failover_whose_worker_is_killed_is_continued_by_another(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+    flow = same_names(tmp_path, a, b, topic, SHORT_SESSION)
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+
+    def url(mirror: Mirror) -> str:
+        name = f"{flow.source_alias}-%3E{flow.target_alias}"
+        return f"{public_url(mirror).rstrip('/')}/flows/{name}/failover"
+
+    with Mirror(flow.file, name="first") as first:
+        first.wait_ready()
+        until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=first)
+        status, begun = ask(url(first), "POST")
+        assert status == 202, begun
+        assert begun["driven_here"]
+        first.kill()
+    with Mirror(flow.file, name="second") as second:
+        second.wait_ready()
+        status, left = ask(url(second))
+        assert status == 200, left
+        assert not left["driven_here"]
+        assert left["failover"]["step"] != "DONE"
+
+        def done() -> bool:
+            status, found = ask(url(second), "POST")
+            assert status in (202, 409, 503), found
+            return bool(ask(url(second))[1]["failover"]["step"] == "DONE")
+
+        until(done, 120, lambda: f"{ask(url(second))}", alive=second)
+        write(b, topic, [Sent(0, b"new")])
+        until(lambda: sum(ends(a, topic).values()) == 21, 90, "the way back", alive=second)
+        assert second.stop() == 0
 
 
 def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
@@ -351,6 +423,9 @@ def test_a_failover_that_is_cancelled_lets_clients_write_on(
             shop.wait_acked(20)
             drivers.run("failover", "--execute", kill_at="DRAIN")
             assert drivers.run("failover", "--status").code == 3
+            back = drivers.run("failback", "--execute")
+            assert back.code == 3
+            assert "run it to its end, or cancel it" in back.said
             assert drivers.run("failover", "--cancel", "--dry-run").code == 0
             cancelled = drivers.run("failover", "--cancel", "-o", "json")
             assert cancelled.code == 0, cancelled.said
