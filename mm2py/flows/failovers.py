@@ -80,12 +80,14 @@ class FailoverService:
             ConflictError: a check refuses, or this worker drives it already.
         """
         key = (flow, request.kind)
+        newest = await self._commands.newest(flow, request.kind)
+        if newest is None or newest.step.is_over:  # one that was begun may always go on
+            plan = await self._commands.plan(flow, request.kind)
+            refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
+            if refused:
+                raise ConflictError("; ".join(refused))
         if key in self._driven:
             raise ConflictError(f"{request.kind} of {flow} is driven by this worker already")
-        plan = await self._commands.plan(flow, request.kind)
-        refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
-        if refused:
-            raise ConflictError("; ".join(refused))
         begun: asyncio.Future[Failover] = asyncio.get_running_loop().create_future()
         self._driven[key] = asyncio.create_task(
             self._drive(flow, request, begun), name=f"{request.kind} of {flow}"

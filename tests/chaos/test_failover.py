@@ -35,8 +35,9 @@ def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_n
         b.close()
     log.warning("clients could not write for %s s", [round(it, 1) for it in gaps])
     assert len(gaps) == 2 * ROUNDS
-    # A driver that is killed is started again by this test at once, which takes some seconds more.
+    # A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own.
     assert max(gaps[-2:]) <= GAP_S
+    assert sorted(gaps)[int(len(gaps) * 0.9)] <= GAP_S
 
 
 @pytest.mark.parametrize("number", range(LOSSES))

@@ -14,7 +14,8 @@ import typer
 from mm2py.errors import UsageError
 from mm2py.mirror.failovers import FailoverKind
 from mm2py_workers.output import Output, OutputOption, Printer, examples
-from mm2py_workers.rest_access import Access, asks_rest
+from mm2py_workers.rest_access import DEFAULT_URL, Access, asks_rest
+from mm2py_workers.worker_place import find_worker
 
 __all__ = ["add_failover_commands"]
 
@@ -141,8 +142,13 @@ def drill(
 
 
 def _of_file(access: Access, file: Path) -> Access:
-    """Return how the worker of ``file`` is reached, where nothing else was given."""
-    return access if access.url or access.file else replace(access, file=file)
+    """Return how the worker of ``file`` is reached, where nothing else was given; a plan is shown without one, too."""
+    if access.url or access.file:
+        return access
+    try:
+        return replace(access, url=find_worker(file) or DEFAULT_URL)
+    except UsageError:
+        return replace(access, url=DEFAULT_URL)
 
 
 def add_failover_commands(app: typer.Typer) -> None:

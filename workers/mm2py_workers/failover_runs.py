@@ -81,15 +81,18 @@ async def _run_order(order: FailoverOrder, access: Access, printer: Printer) -> 
 
 
 async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
-    plan = await work.plan()
-    refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned)
-    if order.dry_run:
-        print_plan(printer, plan)
-        for text in refusals:
-            say(f"refused: {text}")
-        return UNHEALTHY if refusals else OK
-    if refusals:
-        raise FailoverRefusedError("; ".join(refusals))
+    begun = await work.newest()
+    # One that was begun may always go on, and its clients wait.
+    if order.dry_run or begun is None or begun.step.is_over:
+        plan = await work.plan()
+        refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned)
+        if order.dry_run:
+            print_plan(printer, plan)
+            for text in refusals:
+                say(f"refused: {text}")
+            return UNHEALTHY if refusals else OK
+        if refusals:
+            raise FailoverRefusedError("; ".join(refusals))
     request = FailoverRequest(
         id=new_id(work.clusters.clock.now_ms()),
         kind=order.kind,

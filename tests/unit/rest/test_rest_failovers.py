@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.failover import FailoverRequest
 from mm2py.flows.failovers import FailoverService
-from mm2py.mirror.failovers import FailoverKind, Step
+from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.rest.parts import CALLER
 from mm2py.runtime.herder.errors import ConflictError
 from mm2py.testing.waiting import until
@@ -88,6 +88,14 @@ async def test_a_cancel_ends_the_driver_first_and_a_dry_run_does_not() -> None:
         assert not service.driven
         assert view.failover is not None
         assert view.failover.step is Step.CANCELLED
+
+
+async def test_one_that_was_begun_goes_on_without_another_plan() -> None:
+    async with stage() as (commands, service):
+        commands.record = Failover(id="f", flow="A->B", kind=THERE, step=Step.DRAIN, run=3)
+        commands.planned = replace(commands.planned, would_lose=9)
+        await service.start(AB, REQUEST)
+        assert len(commands.requests) == 1
 
 
 async def test_drivers_end_with_the_worker() -> None:

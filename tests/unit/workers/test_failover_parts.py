@@ -1,5 +1,7 @@
 """Parts of a failover that ask nobody: where a group continues, where the flow back begins, what refuses."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -126,3 +128,14 @@ def test_one_of_the_actions_has_to_be_chosen(command: str, words: list[str]) -> 
     ended = CliRunner().invoke(app, [command, "mm2.properties", "--flow", "A->B", *words])
     assert ended.exit_code == 2
     assert "choose one of --plan" in ended.output
+
+
+def test_a_flow_that_a_sink_connector_copies_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        "clusters = A, B\nA.bootstrap.servers = localhost:1\nB.bootstrap.servers = localhost:2\n"
+        "A->B.enabled = true\nA->B.copy.connector = sink\n"
+    )
+    ended = CliRunner().invoke(app, ["failover", str(file), "--flow", "A->B", "--plan"])
+    assert ended.exit_code == 1
+    assert "copy.connector=source" in ended.output
