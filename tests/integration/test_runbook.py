@@ -234,10 +234,33 @@ def test_pause(operator: Operator) -> None:
         operator.wait_until_equal()
 
 
-def test_failover(operator: Operator) -> None:
-    (block,) = sections()["Failover"]
-    with worker(operator):
-        operator.run(block)
+def test_failover_and_failback(tmp_path: Path, create_topic: CreateTopic) -> None:
+    look, switch = sections()["Failover"]
+    (back,) = sections()["Failback"]
+    a, b = (Region(f"runbook-move-{name}", properties=ANY_SESSION) for name in "ab")
+    try:
+        start_regions(a, b)
+        for region in (a, b):
+            create_topic(region, "orders", PARTITIONS)
+        operator = Operator(tmp_path, a, b)
+        operator.write_flow()
+        try:
+            with worker(operator):
+                operator.write("orders", 30)
+                operator.wait_until_equal()
+                operator.run(look)
+                assert (tmp_path / "drill.json").stat().st_size
+                assert "DONE" in operator.run(switch)
+                operator.write("orders", 30, b)
+                operator.wait_until_equal("orders", "B.orders")
+                operator.run(back)
+                operator.write("orders", 30)
+                operator.wait_until_equal()
+        finally:
+            operator.close()
+    finally:
+        a.close()
+        b.close()
 
 
 @pytest.mark.parametrize("lost", ["source", "target"])
