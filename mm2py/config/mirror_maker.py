@@ -134,6 +134,16 @@ class MirrorMakerConfig:
         value = self.raw.get(f"{flow}.enabled")
         return value is not None and parse_boolean_leniently(value.text, absent=False)
 
+    @property
+    def copies_by_group(self) -> bool:
+        """Whether a flow is copied by MirrorSink."""
+        return any(
+            self._copies(FlowName(source, target)) == _SINK
+            for source in self.clusters
+            for target in self.clusters
+            if source != target
+        )
+
     def heartbeats_enabled(self, flow: FlowName) -> bool:
         """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
         value = self.raw.get(f"{flow}.{HEARTBEATS_SWITCH}") or self.raw.get(HEARTBEATS_SWITCH)

@@ -6,7 +6,7 @@ group go to the task's loop from inside ``poll`` and ``close``.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, cast, final
+from typing import Final, final
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -95,12 +95,7 @@ class ConfluentConsumer(GroupConsumer):
             messages = [first]
             if self._batch > 1:
                 messages += self._consumer.consume(self._batch - 1, timeout=0)
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    records.append(_record(message))
-                else:
-                    self._noted(error)
+            self._read(messages, records)
         if self._failure is not None:
             raise self._failure
         return records
@@ -154,6 +149,30 @@ class ConfluentConsumer(GroupConsumer):
         except (KafkaException, RuntimeError) as error:
             log.warning("the consumer did not close in order cause=%s", cause_text(error))
 
+    def _read(self, messages: Sequence[Message], records: list[SinkRecord]) -> None:
+        # Written for what it costs per record: each call of the library's is one of C.
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._noted(error)
+                continue
+            topic, partition = message.topic() or "", message.partition() or 0
+            kind, at_ms = message.timestamp()
+            headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+            records.append(
+                SinkRecord(
+                    topic,
+                    partition,
+                    message.key(),
+                    message.value(),
+                    headers,
+                    at_ms if kind != TIMESTAMP_NOT_AVAILABLE else -1,
+                    message.offset() or 0,
+                    topic,
+                    partition,
+                )
+            )
+
     def _noted(self, error: KafkaError) -> None:
         failure = consumer_failure(error)
         if failure is None:
@@ -174,22 +193,6 @@ class ConfluentConsumer(GroupConsumer):
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._listener.lost(_ours(partitions))
-
-
-def _record(message: Message) -> SinkRecord:
-    topic, partition = message.topic() or "", cast("int", message.partition())
-    kind, at_ms = message.timestamp()
-    return SinkRecord(
-        topic,
-        partition,
-        message.key(),
-        message.value(),
-        cast("Sequence[tuple[str, object]]", message.headers() or ()),
-        -1 if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
-        cast("int", message.offset()),
-        topic,
-        partition,
-    )
 
 
 def _ours(partitions: Sequence[TopicPartition]) -> list[Partition]:
