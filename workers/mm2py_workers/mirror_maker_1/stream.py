@@ -136,6 +136,7 @@ class Stream:
         self._sender, self._handle, self._listener = sender, handle, listener
         self._batch, self._commit_s, self._ended = batch, commit_s, ended
         self._consumer = Consumer({**values, "error_cb": self._error, "logger": LIBRDKAFKA})
+        self._by_ticket = values.get("sasl.mechanism") == "GSSAPI"
         self._stopping = threading.Event()
         self._topics: tuple[str, ...] = ()
         self._wanted: tuple[str, ...] = ()
@@ -382,7 +383,10 @@ class Stream:
             self._uncommitted.pop(place, None)
 
     def _error(self, error: KafkaError) -> None:
-        if error.name() in _REFUSED:
+        if error.name() in _REFUSED and self._by_ticket:
+            # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
+            log.warning("the source refuses the login, tried again stream=%s", self.name)
+        elif error.name() in _REFUSED:
             self._fatal = AuthenticationError(f"the source refused the login: {error.str()}")
         elif error.fatal() or not (error.name() in _PASSING or error.retriable()):
             self._fatal = FatalError(f"the source cannot be read: {error.name()}: {error.str()}")
