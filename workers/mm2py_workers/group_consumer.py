@@ -68,6 +68,8 @@ class ConfluentConsumer(GroupConsumer):
     ) -> None:
         self._batch, self._listener = batch, listener
         self._failure: Mm2pyError | None = None
+        self._left: set[Partition] = set()
+        """Partitions that went while the records behind the first one were asked for."""
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
         self._consumer = Consumer({**values, "error_cb": self._noted, "logger": LIBRDKAFKA})
 
@@ -92,10 +94,11 @@ class ConfluentConsumer(GroupConsumer):
         first = self._consumer.poll(timeout_s)
         records: list[SinkRecord] = []
         if first is not None:
-            messages = [first]
-            if self._batch > 1:
-                messages += self._consumer.consume(self._batch - 1, timeout=0)
-            self._read(messages, records)
+            self._left.clear()
+            more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
+            # What came back in the same call begins at the last commit: the record is among what follows.
+            is_stale = (first.topic() or "", first.partition() or 0) in self._left
+            self._read(more if is_stale else [first, *more], records)
         if self._failure is not None:
             raise self._failure
         return records
@@ -189,9 +192,11 @@ class ConfluentConsumer(GroupConsumer):
         self._listener.assigned(_ours(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._left.update(_ours(partitions))
         self._listener.revoked(_ours(partitions))
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._left.update(_ours(partitions))
         self._listener.lost(_ours(partitions))
 
 
