@@ -35,6 +35,7 @@ class MirrorSinkConnector(SinkConnector):
 
     java_class: ClassVar[str] = MIRROR_SINK_CONNECTOR
     plugin_type: ClassVar[str] = "sink"
+    takes_bytes: ClassVar[bool] = True
     plugin_version: ClassVar[str] = version("mm2py")
     config_model: ClassVar[type[ConfigModel]] = MirrorSinkConfig
 

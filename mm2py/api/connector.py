@@ -99,6 +99,9 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
         """
         ...
 
+    takes_bytes: ClassVar[bool]
+    """Of a sink: whether its tasks get bytes whatever the converters are; otherwise what those make of them."""
+
     @staticmethod
     def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
         """Of a sink: return the properties of the consumer of the cluster that its tasks read.

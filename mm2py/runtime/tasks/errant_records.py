@@ -18,6 +18,7 @@ from mm2py.clock import Clock
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.plugins.converters.converter import DataError
+from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.tasks.lifecycle import trace_of
 
 __all__ = [
@@ -148,6 +149,21 @@ class ErrantRecords:
     ) -> SinkRecord | None:
         """Return what a transform makes of a record, None where it drops it or ``errors.tolerance`` does."""
         return self.attempt(Operation(Stage.TRANSFORMATION, class_name), record, call)
+
+    def converted(self, converters: RecordConverters, record: SinkRecord) -> SinkRecord | None:
+        """Return a record with key, value and headers converted, None where ``errors.tolerance`` leaves it out."""
+        current: SinkRecord | None = record
+        for stage, converter, call in (
+            (Stage.KEY_CONVERTER, converters.key, converters.decoded_key),
+            (Stage.VALUE_CONVERTER, converters.value, converters.decoded_value),
+            (Stage.HEADER_CONVERTER, converters.header, converters.decoded_headers),
+        ):
+            if current is None:
+                return None
+            current = self.attempt(Operation(stage, type(converter).__name__), current, call)
+            if current is not None and current is not record:
+                current = current._replace(raw=record)
+        return current
 
     def put_failed(self, record: SinkRecord, error: Exception) -> None:
         """Take a record that the task itself could not deliver; ``FatalError`` with ``errors.tolerance=none``."""

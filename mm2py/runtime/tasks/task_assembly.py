@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeGuard, cast, final
 
 from mm2py.api.connector import Connector, SinkConnector
 from mm2py.api.context import EventSink
+from mm2py.api.records import SinkRecord
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import Identical
@@ -25,6 +26,7 @@ from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.catalog import plugin_type
+from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
@@ -32,7 +34,7 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
-from mm2py.runtime.tasks.sink_loop import ConsumerFactory, SinkSettings
+from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
@@ -163,6 +165,8 @@ class TaskAssembly:
         context = WorkerSinkContext(str(spec.id), parts.clock, errant)
         steps = steps_of(config)
         chain = TransformChain(steps, errant.transformed)
+        converters = parts.conversion(config).converters
+        takes_bytes = getattr(factory, "takes_bytes", False) or converters.are_bytes
         connector = cast("SinkConnector", factory(config))
         return WorkerSinkTask(
             connector.open_sink_task(spec.config, context),
@@ -170,7 +174,7 @@ class TaskAssembly:
             context=context,
             settings=_sink_settings(spec, framework, parts.offset_flush_interval_ms),
             errant=errant,
-            prepare=chain.apply if steps else None,
+            prepare=_prepare(errant, None if takes_bytes else converters, chain if steps else None),
             end_prepare=chain.close,
             meter=parts.meter,
             on_status=on_status,
@@ -248,6 +252,20 @@ class TaskAssembly:
             permit=parts.permit,
             transactions=transactions,
         )
+
+
+def _prepare(
+    errant: ErrantRecords, converters: RecordConverters | None, chain: TransformChain | None
+) -> Prepare | None:
+    """Return what is done with each record before the task gets it, None for nothing."""
+    if converters is None:
+        return None if chain is None else chain.apply
+
+    def prepare(record: SinkRecord) -> SinkRecord | None:
+        made = errant.converted(converters, record)
+        return made if made is None or chain is None else chain.apply(made)
+
+    return prepare
 
 
 def _sink_settings(spec: TaskSpec, framework: SinkFrameworkConfig, flush_ms: int) -> SinkSettings:

@@ -18,7 +18,7 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text
-from mm2py.observability.metrics import FlowMeter
+from mm2py.observability.metrics import Finding, FlowMeter
 from mm2py.runtime.herder.patience import attempt
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
@@ -137,6 +137,7 @@ class WorkerSinkTask(SinkObserver):
         self._end_prepare = end_prepare
         self._lifecycle = Lifecycle("task", on_status)
         self._topics: set[str] = set()
+        self._left_out = 0
         self._metered: set[TopicPartition] = set()
         self._events: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -241,6 +242,7 @@ class WorkerSinkTask(SinkObserver):
     def _measure(self, made: Mapping[TopicPartition, Progress]) -> None:
         now_ms = self._clock.now_ms()
         self._forget(self._metered - made.keys())
+        self._note_left_out()
         for partition, progress in made.items():
             meter = self._meter.partition(partition)
             if partition not in self._metered:
@@ -254,6 +256,18 @@ class WorkerSinkTask(SinkObserver):
             if progress.records and partition.topic not in self._topics:
                 self._topics.add(partition.topic)
                 self._on_topic(partition.topic)
+
+    def _note_left_out(self) -> None:
+        counters = self._errant.counters
+        left_out = counters.total_records_skipped
+        if left_out == self._left_out:
+            return
+        self._left_out = left_out
+        kept = counters.deadletterqueue_produce_requests
+        text = f"{left_out} records are left out since the task started (errors.tolerance=all), {kept} sent to the dead letter queue"
+        self._meter.note_finding(
+            Finding(task=self._name, what="errant records", text=text, count=left_out, harms=False)
+        )
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:

@@ -1,9 +1,10 @@
 """A sink task from its spec: put together, run on its thread, and seen by its host."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTaskContext
 from mm2py.clock import SystemClock
 from mm2py.config.framework import SinkFrameworkConfig
@@ -186,3 +187,22 @@ async def test_a_sink_needs_a_process_of_its_own() -> None:
     status = stage.host.status(TASK)
     assert status is not None
     assert "set task.host.processes to at least 1" in str(status.cause)
+
+
+async def test_records_that_are_left_out_are_counted_where_the_flow_is_shown() -> None:
+    task = RecordingTask()
+    stage = Stage(task)
+
+    def put(records: Sequence[SinkRecord]) -> None:
+        for record in records:
+            stage.contexts[0].report(record, FatalError("too large"))
+
+    task.put = put  # type: ignore[method-assign]
+    await stage.start(**{"errors.tolerance": "all"})
+    await eventually(lambda: stage.group.committed == {T0: 10})
+    await eventually(lambda: [it.count for it in stage.meter.findings] == [10])
+    (finding,) = stage.meter.findings
+    assert "10 records are left out" in finding.text
+    assert not finding.harms
+    await stage.host.stop_task(TASK, 5.0)
+    assert stage.meter.findings == ()

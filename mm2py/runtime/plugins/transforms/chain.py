@@ -157,12 +157,13 @@ class TransformChain:
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return what becomes of a record, None where it is dropped or left out."""
         current: SinkRecord | None = record
+        read = record.raw or record
         for step in self._steps:
             if current is None:
                 return None
             current = self._attempt(step.name, current, step.apply)
-            if current is not None and current is not record and current.raw is not record:
-                current = current._replace(raw=record)
+            if current is not None and current is not record and current.raw is not read:
+                current = current._replace(raw=read)
         return current
 
     def close(self) -> None:
