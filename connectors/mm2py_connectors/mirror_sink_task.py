@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
-from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
+from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.config.client_properties import effective_client_properties, with_prefix
@@ -31,6 +31,7 @@ PUT_S: Final = 5.0
 FLUSH_S: Final = 5.0
 """How long ``pre_commit`` waits for acknowledgements (Java's ``offset.flush.timeout.ms``); at the end of it nothing is committed."""
 
+_BYTES: Final = (bytes, type(None))
 _INT_MAX: Final = str((1 << 31) - 1)
 
 
@@ -96,12 +97,25 @@ class MirrorSinkTask(SinkTask):
         if not records:
             sender.serve(idle)
             return
-        handed, last = self._handed, None
+        handed, last, remote = self._handed, None, self._remote
         try:
             for record in records:
                 if handed and record.offset <= handed.get(_place(record), -1):
                     continue  # before the target ran out of room
-                sender.send(self._outgoing(record), idle)
+                topic, partition, key, value, headers, at_ms, offset, read_from, number, _ = record
+                named = remote.get(topic) or self._named(topic)
+                if not (isinstance(value, _BYTES) and isinstance(key, _BYTES)):
+                    raise _no_bytes(record)
+                # A topic that a transform has named may have other partitions: the key chooses, as Java's partitioner.
+                out = OutgoingRecord(
+                    named,
+                    key,
+                    value,
+                    headers,  # type: ignore[arg-type] # they are bytes, as key and value
+                    at_ms if at_ms >= 0 else None,
+                    partition if topic == read_from else None,
+                )
+                sender.send(Sent((read_from, number, offset), out, record), idle)
                 last = record
         except RetriableError:
             if last is not None:
@@ -132,24 +146,9 @@ class MirrorSinkTask(SinkTask):
         assert self._sender is not None
         return self._sender
 
-    def _outgoing(self, record: SinkRecord) -> Sent:
-        topic = record.topic
-        remote = self._remote.get(topic)
-        if remote is None:
-            remote = self._remote[topic] = self._policy.remote_topic(self._alias, topic)
-        return Sent(
-            (record.original_topic, record.original_partition, record.offset),
-            OutgoingRecord(
-                remote,
-                _bytes(record.key, record),
-                _bytes(record.value, record),
-                cast("Headers", record.headers),
-                None if record.timestamp_ms < 0 else record.timestamp_ms,
-                # A topic that a transform has named may have other partitions: the key chooses, as Java's partitioner.
-                record.partition if topic == record.original_topic else None,
-            ),
-            record,
-        )
+    def _named(self, topic: str) -> str:
+        remote = self._remote[topic] = self._policy.remote_topic(self._alias, topic)
+        return remote
 
     def _note_handed(self, records: Sequence[SinkRecord], last: SinkRecord) -> None:
         for record in records:
@@ -167,12 +166,10 @@ def _place(record: SinkRecord) -> TopicPartition:
     return TopicPartition(record.original_topic, record.original_partition)
 
 
-def _bytes(value: object, record: SinkRecord) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    raise FatalError(
-        f"{_place(record)} offset {record.offset}: MirrorSink copies bytes, a converter made {type(value).__name__} of them",
-        remedy="set key.converter and value.converter to org.apache.kafka.connect.converters.ByteArrayConverter",
+def _no_bytes(record: SinkRecord) -> FatalError:
+    return FatalError(
+        f"{_place(record)} offset {record.offset}: MirrorSink copies bytes, and key or value are of another type",
+        remedy="let transforms keep bytes, or set key.converter and value.converter to ByteArrayConverter",
     )
 
 

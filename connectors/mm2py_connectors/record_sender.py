@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast, final
+from typing import Final, NamedTuple, cast, final
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -90,8 +90,7 @@ def check_kerberos() -> None:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """A record under way, and the topic, partition and offset that it came from; ``origin`` is whose it is."""
 
     place: tuple[str, int, int]
@@ -229,20 +228,20 @@ class RecordSender:
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
     def _produce(self, producer: Producer, sent: Sent, idle: Idle) -> None:
-        record = sent.record
-        # It takes lists alone, and those of a consumer are lists.
-        given = record.headers if isinstance(record.headers, list) else list(record.headers)
-        headers = cast("list[tuple[str, str | bytes | None]]", given) or None
+        topic, key, value, headers, timestamp_ms, partition = sent.record
         while True:
             try:
                 producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
+                    topic,
+                    value,
+                    key,
                     on_delivery=partial(self._failed, sent),
-                    timestamp=record.timestamp_ms or 0,
-                    headers=headers,
-                    partition=-1 if record.partition is None else record.partition,
+                    timestamp=timestamp_ms or 0,
+                    # It takes lists alone, and nothing in place of an empty one.
+                    headers=cast("list[tuple[str, str | bytes | None]]", list(headers))
+                    if headers
+                    else None,
+                    partition=-1 if partition is None else partition,
                 )
             except BufferError:
                 if not _poll(producer, FULL_S):

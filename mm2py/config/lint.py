@@ -185,6 +185,8 @@ def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
                 Finding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
             )
             continue
+        if entry.effect is Effect.WITHOUT_EFFECT and config.copies_by_group:
+            continue  # a group's clients are librdkafka's, which knows what the mirror's own does not need
         found += [
             Finding(severity, value.line, key, message) for severity, message in _say(entry, text)
         ]

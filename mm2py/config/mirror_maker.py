@@ -134,6 +134,16 @@ class MirrorMakerConfig:
         value = self.raw.get(f"{flow}.enabled")
         return value is not None and parse_boolean_leniently(value.text, absent=False)
 
+    @property
+    def copies_by_group(self) -> bool:
+        """Whether a flow is copied by MirrorSink."""
+        return any(
+            self._copies(FlowName(source, target)) == _SINK
+            for source in self.clusters
+            for target in self.clusters
+            if source != target
+        )
+
     def heartbeats_enabled(self, flow: FlowName) -> bool:
         """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
         value = self.raw.get(f"{flow}.{HEARTBEATS_SWITCH}") or self.raw.get(HEARTBEATS_SWITCH)
@@ -228,8 +238,7 @@ class MirrorMakerConfig:
             props = connector_config(self.raw, flow, (it.name, it.java_class), self.option_names)
             if copies == _SINK and EMIT_CHECKPOINTS in options_of(it.model):
                 # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
-                off = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
-                props.setdefault(EMIT_CHECKPOINTS, off)
+                props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
             if it.copies == _SINK:
                 # The flows of one source have connectors of one name: each needs a group of its own.
                 group = Value(f"connect-{flow}.{it.name}", rule="derived from the flow")

@@ -120,9 +120,12 @@ class Kdc:
         self._admin("ktadd", "-k", str(path), *(() if new_key else ("-norandkey",)), *names)
         return path
 
-    def kinit(self, keytab: Path, principal: str, *, life: str, cache: Path) -> None:
+    def kinit(
+        self, keytab: Path, principal: str, *, life: str, cache: Path, renewable: str = ""
+    ) -> None:
         """Fill a ticket cache as a user does."""
-        self._run("kinit", "-l", life, "-c", str(cache), "-k", "-t", str(keytab), principal)
+        more = ("-r", renewable) if renewable else ()
+        self._run("kinit", "-l", life, *more, "-c", str(cache), "-k", "-t", str(keytab), principal)
 
     def start(self) -> None:
         """Start, and wait until it answers."""

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
+from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.connect_process import (
     DISTRIBUTED,
     Rest,
@@ -333,14 +333,14 @@ def answered(rest: Rest, method: str, path: str, body: object = None) -> object:
 def test_a_third_partys_sink_and_transform_run_on_a_connect_worker(
     region_a: KafkaAddress, topic: str, unique: Unique, tmp_path: Path
 ) -> None:
-    write(region_a, topic, [Sent(number % PARTITIONS, b"n%d" % number) for number in range(300)])
+    values = [b"\xff" if number == 7 else b"n%d" % number for number in range(300)]
+    write(region_a, topic, [Sent(number % PARTITIONS, it) for number, it in enumerate(values)])
     name, dead, lines = unique("collect"), unique("dead"), tmp_path / "lines"
     config = {
-        "connector.class": "com.example.CollectingSinkConnector",
+        "connector.class": "com.example.LineSinkConnector",
         "topics.regex": topic[:-1] + ".",
         "tasks.max": "2",
         "file": str(lines),
-        "poison": "N7",
         "transforms": "up",
         "transforms.up.type": "com.example.UpperCase",
         "errors.tolerance": "all",
@@ -369,4 +369,62 @@ def test_a_third_partys_sink_and_transform_run_on_a_connect_worker(
     ]
     assert sorted(it[3] for it in found) == sorted(f"N{n}" for n in range(300) if n != 7)
     (letter,) = read(region_a, dead)[0].records
-    assert letter.value == b"n7", "as it was read"
+    assert letter.value == b"\xff", "as it was read"
+
+
+def test_a_target_that_is_away_makes_the_group_wait_and_nothing_is_lost(
+    region_a: KafkaAddress, new_region: NewRegion, topic: str, tmp_path: Path
+) -> None:
+    own = new_region("target")
+    flow = a_flow(tmp_path, region_a, own, topic, {"offset.flush.interval.ms": "500"})
+    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Mirror(flow.file) as mirror:
+        wait_ready(mirror)
+        wait_for_progress(mirror, flow, topic)
+        own.freeze()
+        try:
+            load.wait_acked(6 * RATE)
+            before = committed(flow.source, group_of(flow), topic)
+        finally:
+            own.thaw()
+        load.wait_acked(RATE)
+        load.stop()
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_resumed(truth, copy, rewinds=2)
+        wait_committed(mirror, flow, topic)
+        after = committed(flow.source, group_of(flow), topic)
+        assert all(after[partition] >= offset for partition, offset in before.items())
+        mirror.stop()
+
+
+def test_a_flow_goes_from_source_to_sink_and_back_and_only_one_of_them_copies(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    flow = a_flow(tmp_path, region_a, region_b, topic)
+    by_sink = flow.file.read_text()
+    flow.file.write_text(by_sink.replace("copy.connector = sink", "copy.connector = source"))
+    write(flow.source, topic, [Sent(number % PARTITIONS, b"%d" % number) for number in range(60)])
+    with Mirror(flow.file, name="source") as mirror:
+        wait_for_copy(mirror, flow, topic)
+        assert mirror.stop() == 0
+    # The group begins where it is: set it to where the other one has ended, as the guide says.
+    group = Consumer(
+        {"bootstrap.servers": flow.source.bootstrap_servers, "group.id": group_of(flow)}
+    )
+    group.commit(
+        offsets=[TopicPartition(topic, p, 10) for p in range(PARTITIONS)], asynchronous=False
+    )
+    group.close()
+    flow.file.write_text(by_sink)
+    with Mirror(flow.file, name="sink") as mirror:
+        mirror.wait_for_log("connector removed, another one copies the flow now")
+        wait_ready(mirror)
+        write(
+            flow.source, topic, [Sent(number % PARTITIONS, b"s%d" % number) for number in range(60)]
+        )
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        rest = Rest(rest_of(mirror).url + f"{flow.source_alias}/{flow.target_alias}/")
+        names = cast("list[str]", rest.ok("GET", "connectors"))
+        assert "MirrorSinkConnector" in names
+        assert "MirrorSourceConnector" not in names
+        assert mirror.stop() == 0

@@ -231,6 +231,31 @@ async def test_tickets_are_renewed_and_sessions_too_under_load(
     assert not [it for it in caplog.messages if "not renewed" in it]
 
 
+async def test_the_ticket_of_a_cache_is_renewed_by_kinit_under_load(
+    broker: KerberosRegion,
+    kdc: Kdc,
+    keytab: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cache = tmp_path / "cache"
+    kdc.kinit(keytab, MIRROR, life="16s", cache=cache, renewable="1h")
+    props = broker.properties("KRBSHORT", cache_login(cache))
+    props |= {
+        "sasl.kerberos.min.time.before.relogin": "1",
+        "sasl.kerberos.ticket.renew.window.factor": "0.5",
+    }
+    with caplog.at_level(logging.INFO):
+        connection = await opened(props)
+        try:
+            await in_use(connection, 24)
+            assert not connection.closed
+        finally:
+            await connection.close()
+    assert len([it for it in caplog.messages if "Kerberos ticket principal=-" in it]) >= 2
+    assert not [it for it in caplog.messages if "kinit does not renew" in it]
+
+
 def kerberos_flow(
     folder: Path, broker: KerberosRegion, other: KafkaAddress, topic: str, jaas_text: str
 ) -> Flow:

@@ -4,7 +4,6 @@ Installed for a test by entry points in a folder on PYTHONPATH (``tests/integrat
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from mm2py.api.mirror_maker_1 import MirrorRecord, OutgoingRecord
@@ -27,7 +26,7 @@ class Marker:
             record.topic, record.key, record.value, record.headers, record.timestamp_ms
         )
         place = b"%d-%d" % (record.partition, record.offset)
-        return same, replace(same, topic=self._second_topic, key=place, partition=0)
+        return same, same._replace(topic=self._second_topic, key=place, partition=0)
 
 
 class Notes:

@@ -6,7 +6,7 @@ group go to the task's loop from inside ``poll`` and ``close``.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, cast, final
+from typing import Final, final
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -68,6 +68,8 @@ class ConfluentConsumer(GroupConsumer):
     ) -> None:
         self._batch, self._listener = batch, listener
         self._failure: Mm2pyError | None = None
+        self._left: set[Partition] = set()
+        """Partitions that went while the records behind the first one were asked for."""
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
         self._consumer = Consumer({**values, "error_cb": self._noted, "logger": LIBRDKAFKA})
 
@@ -92,15 +94,11 @@ class ConfluentConsumer(GroupConsumer):
         first = self._consumer.poll(timeout_s)
         records: list[SinkRecord] = []
         if first is not None:
-            messages = [first]
-            if self._batch > 1:
-                messages += self._consumer.consume(self._batch - 1, timeout=0)
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    records.append(_record(message))
-                else:
-                    self._noted(error)
+            self._left.clear()
+            more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
+            # What came back in the same call begins at the last commit: the record is among what follows.
+            is_stale = (first.topic() or "", first.partition() or 0) in self._left
+            self._read(more if is_stale else [first, *more], records)
         if self._failure is not None:
             raise self._failure
         return records
@@ -154,6 +152,30 @@ class ConfluentConsumer(GroupConsumer):
         except (KafkaException, RuntimeError) as error:
             log.warning("the consumer did not close in order cause=%s", cause_text(error))
 
+    def _read(self, messages: Sequence[Message], records: list[SinkRecord]) -> None:
+        # Written for what it costs per record: each call of the library's is one of C.
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._noted(error)
+                continue
+            topic, partition = message.topic() or "", message.partition() or 0
+            kind, at_ms = message.timestamp()
+            headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+            records.append(
+                SinkRecord(
+                    topic,
+                    partition,
+                    message.key(),
+                    message.value(),
+                    headers,
+                    at_ms if kind != TIMESTAMP_NOT_AVAILABLE else -1,
+                    message.offset() or 0,
+                    topic,
+                    partition,
+                )
+            )
+
     def _noted(self, error: KafkaError) -> None:
         failure = consumer_failure(error)
         if failure is None:
@@ -170,26 +192,12 @@ class ConfluentConsumer(GroupConsumer):
         self._listener.assigned(_ours(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._left.update(_ours(partitions))
         self._listener.revoked(_ours(partitions))
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._left.update(_ours(partitions))
         self._listener.lost(_ours(partitions))
-
-
-def _record(message: Message) -> SinkRecord:
-    topic, partition = message.topic() or "", cast("int", message.partition())
-    kind, at_ms = message.timestamp()
-    return SinkRecord(
-        topic,
-        partition,
-        message.key(),
-        message.value(),
-        cast("Sequence[tuple[str, object]]", message.headers() or ()),
-        -1 if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
-        cast("int", message.offset()),
-        topic,
-        partition,
-    )
 
 
 def _ours(partitions: Sequence[TopicPartition]) -> list[Partition]:

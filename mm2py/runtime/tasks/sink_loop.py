@@ -146,6 +146,17 @@ class _Count:
     size_bytes: int = 0
     newest_ms: int = -1
 
+    def add(self, record: SinkRecord) -> None:
+        """Count a record as it was read."""
+        self.records += 1
+        key, value, at_ms = record.key, record.value, record.timestamp_ms
+        if isinstance(value, bytes):
+            self.size_bytes += len(value)
+        if isinstance(key, bytes):
+            self.size_bytes += len(key)
+        if at_ms > self.newest_ms:
+            self.newest_ms = at_ms
+
 
 @final
 class SinkLoop:
@@ -310,32 +321,30 @@ class SinkLoop:
             self._subscribed = wanted
 
     def _take(self, polled: Sequence[SinkRecord]) -> None:
-        owned, ends, prepare, batch = self._owned, self._ends, self._prepare, self._batch
+        # Records of one partition come in stretches; what is per stretch costs nothing per record.
+        topic, number, end = "", -1, -1
+        place, count = TopicPartition(topic, number), _Count()
+        is_owned, prepare, batch = False, self._prepare, self._batch
         for record in polled:
-            place = TopicPartition(record.original_topic, record.original_partition)
-            if place not in owned:
-                continue  # revoked since it was polled: its new owner reads it from the last commit
-            if place not in self._first:
-                self._first[place] = record.offset
-            if prepare is None:
-                batch.append(record)
-            else:
-                made = prepare(record)
-                if made is not None:
-                    batch.append(made)
-            ends[place] = record.offset + 1
-            self._counted(place, record)
-
-    def _counted(self, place: TopicPartition, record: SinkRecord) -> None:
-        count = self._counts.get(place)
-        if count is None:
-            count = self._counts[place] = _Count()
-        count.records += 1
-        for part in (record.key, record.value):
-            if isinstance(part, bytes):
-                count.size_bytes += len(part)
-        if record.timestamp_ms > count.newest_ms:
-            count.newest_ms = record.timestamp_ms
+            if record.original_partition != number or record.original_topic != topic:
+                if is_owned:
+                    self._ends[place] = end
+                topic, number = record.original_topic, record.original_partition
+                place = TopicPartition(topic, number)
+                # Else revoked since it was polled: its new owner reads it from the last commit.
+                is_owned = place in self._owned
+                if is_owned:
+                    self._first.setdefault(place, record.offset)
+                    count = self._counts.setdefault(place, _Count())
+            if not is_owned:
+                continue
+            end = record.offset + 1
+            count.add(record)
+            made = record if prepare is None else prepare(record)
+            if made is not None:
+                batch.append(made)
+        if is_owned:
+            self._ends[place] = end
 
     def _put(self) -> None:
         batch = self._batch

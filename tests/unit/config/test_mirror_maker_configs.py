@@ -284,6 +284,8 @@ def test_the_copy_of_a_flow_is_chosen_for_all_or_for_one(key: str) -> None:
     assert sink["connector.class"] == "org.apache.kafka.connect.mirror.MirrorSinkConnector"
     assert sink["consumer.override.group.id"] == "connect-a->b.MirrorSinkConnector"
     assert sink["source.cluster.bootstrap.servers"]
+    assert sink["enabled"] == "true"
+    assert connectors["MirrorCheckpointConnector"]["enabled"] == "false"
     back = config.connector_configs(FlowName(ClusterAlias("b"), ClusterAlias("a")))
     assert ("MirrorSinkConnector" in back) is (key == "copy.connector")
 

@@ -34,7 +34,7 @@ from mm2py.api.mirror_maker_1 import (
     RebalanceListener,
 )
 from mm2py.config.librdkafka import Value
-from mm2py.errors import FatalError
+from mm2py.errors import AuthenticationError, FatalError
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, RecordSender, Sent, mirrored
 from mm2py_workers.group_consumer import MOVED, consumer_failure
@@ -109,6 +109,7 @@ class Stream:
         self._sender, self._handle, self._listener = sender, handle, listener
         self._batch, self._commit_s, self._ended = batch, commit_s, ended
         self._consumer = Consumer({**values, "error_cb": self._error, "logger": LIBRDKAFKA})
+        self._by_ticket = values.get("sasl.mechanism") == "GSSAPI"
         self._stopping = threading.Event()
         self._topics: tuple[str, ...] = ()
         self._wanted: tuple[str, ...] = ()
@@ -359,7 +360,10 @@ class Stream:
 
     def _error(self, error: KafkaError) -> None:
         failure = consumer_failure(error)
-        if failure is not None:
+        if isinstance(failure, AuthenticationError) and self._by_ticket:
+            # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
+            log.warning("the source refuses the login, tried again stream=%s", self.name)
+        elif failure is not None:
             self._fatal = failure
         else:
             log.debug("the source does not answer stream=%s cause=%s", self.name, error.str())
