@@ -360,7 +360,7 @@ class FailoverDriver:
         except RetriableError as error:
             if not failover.unplanned:
                 raise
-            # The worker waits for the source, which is away, too; TAIL stops the flow before it looks.
+            # No worker answers; TAIL stops the flow again before it looks.
             log.warning("flow is not stopped yet flow=%s cause=%s", self._name, error)
         groups = await self._insist(self._sides.move_groups)
         return replace(failover, step=Step.TAIL, groups=tuple(groups))

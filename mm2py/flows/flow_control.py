@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from mm2py.types import FlowName, State
 
-__all__ = ["FlowControl", "FlowNow"]
+__all__ = ["WAITING", "FlowControl", "FlowNow"]
+
+WAITING: Final = "WAITING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +24,19 @@ class FlowNow:
     @property
     def is_stopped(self) -> bool:
         """Whether nothing of it copies, now or later."""
+        if self.is_waiting:
+            return False
         return not self.enabled or (self.state == State.STOPPED and not self.tasks)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its workers wait for a cluster: what it is to do is not known to them yet."""
+        return self.state == WAITING
 
     @property
     def is_wanted(self) -> bool:
         """Whether it copies, or will as soon as it can."""
-        return self.enabled and self.state not in (State.STOPPED, State.PAUSED)
+        return self.enabled and self.state not in (State.STOPPED, State.PAUSED, WAITING)
 
 
 class FlowControl(Protocol):

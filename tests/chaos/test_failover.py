@@ -47,7 +47,15 @@ def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(
     a, b = secured_region(f"lost-a{number}"), secured_region(f"lost-b{number}")
     try:
         start_regions(a, b)
-        lose_and_return(a, b, unique("orders"), create_topic, tmp_path, tail=1 + 13 * number)
+        lose_and_return(
+            a,
+            b,
+            unique("orders"),
+            create_topic,
+            tmp_path,
+            tail=2 + 13 * number,
+            restarts=bool(number % 2),
+        )
     finally:
         a.close()
         b.close()

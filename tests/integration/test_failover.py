@@ -3,6 +3,7 @@
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from tests.integration.failovers import (
 )
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
-from tests.integration.traffic import Sent, ends, read, write
+from tests.integration.traffic import Sent, committed_positions, ends, read, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -281,36 +282,54 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
         assert mirror.stop() == 0
 
 
+@pytest.mark.parametrize("worker", ["lives", "restarts"])
 def test_a_lost_region_s_tail_is_listed_exactly_and_kept(
-    unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    unique: Unique, create_topic: CreateTopic, tmp_path: Path, worker: str
 ) -> None:
     a, b = secured_region("lost-a"), secured_region("lost-b")
     try:
         start_regions(a, b)
-        lose_and_return(a, b, unique("orders"), create_topic, tmp_path, tail=7)
+        restarts = worker == "restarts"
+        lose_and_return(a, b, unique("orders"), create_topic, tmp_path, tail=7, restarts=restarts)
     finally:
         a.close()
         b.close()
 
 
 def lose_and_return(
-    a: Region, b: Region, topic: str, create_topic: CreateTopic, folder: Path, *, tail: int
+    a: Region,
+    b: Region,
+    topic: str,
+    create_topic: CreateTopic,
+    folder: Path,
+    *,
+    tail: int,
+    restarts: bool = False,
 ) -> None:
-    """Lose A with records that were not copied, write to B, bring A back, and fail back."""
+    """Lose A with records that were not copied (and the worker, whose next process finds no A), write to B, bring A back, fail back."""
     for region in (a, b):
         create_topic(region, topic, PARTITIONS)
     flow = same_names(folder, a, b, topic)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
-    with Mirror(flow.file) as mirror:
+    with ExitStack() as stack:
+        mirror = stack.enter_context(Mirror(flow.file))
         mirror.wait_ready()
         drivers = Drivers(flow, mirror)
         until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=mirror)
-        url = f"{public_url(mirror).rstrip('/')}/flows/{drivers.name.replace('>', '%3E')}"
-        status, answer = ask(f"{url}/pause", "POST")
-        assert status == 200, answer
-        until(lambda: ask(url)[1]["state"] == "PAUSED", 60, "the pause", alive=mirror)
+        positions = committed_positions
+        until(lambda: positions(flow, topic) == {0: 9, 1: 9}, 90, "the commit", alive=mirror)
+        if restarts:
+            mirror.kill()
+        else:
+            url = f"{public_url(mirror).rstrip('/')}/flows/{drivers.name.replace('>', '%3E')}"
+            status, answer = ask(f"{url}/pause", "POST")
+            assert status == 200, answer
+            until(lambda: ask(url)[1]["state"] == "PAUSED", 60, "the pause", alive=mirror)
         write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20, 20 + tail)])
         a.kill()
+        if restarts:
+            mirror = stack.enter_context(Mirror(flow.file))
+            drivers = Drivers(flow, mirror)
         refused = drivers.run("failover", "--execute")
         assert refused.code == 3
         assert "--unplanned" in refused.said

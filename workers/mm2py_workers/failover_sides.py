@@ -8,7 +8,7 @@ from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.config.client_properties import effective_client_properties
-from mm2py.errors import FatalError, RetriableError, ServerError
+from mm2py.errors import FatalError, Mm2pyError, RetriableError, ServerError
 from mm2py.flows.failover import FailoverRefusedError, Progress
 from mm2py.flows.fence import FencePlan, fence_of, principal_of
 from mm2py.flows.flow_control import FlowControl
@@ -20,6 +20,7 @@ from mm2py.types import LATEST, FlowName, State, TopicPartition
 from mm2py_workers.bulk_flow import SOURCE, store_positions
 from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_groups import move_groups
+from mm2py_workers.failover_stop import stop_without_workers
 from mm2py_workers.failover_tail import quarantine, reverse_starts
 
 __all__ = ["FailoverSides"]
@@ -178,8 +179,20 @@ class FailoverSides:
     # ---- the flows
 
     async def stop_flow(self) -> None:
-        """Stop the flow; returns when nothing of it copies."""
-        await self._stop(self._clusters.name)
+        """Stop the flow; returns when nothing of it copies.
+
+        Workers that wait for a source that is gone take no change: then the record is written that they find when they begin.
+        """
+        clusters = self._clusters
+        try:
+            now = await self._control.now(clusters.name)
+        except Mm2pyError:
+            await stop_without_workers(clusters.target, clusters.plan, self._clock)
+            raise
+        if now is not None and now.is_waiting:
+            await stop_without_workers(clusters.target, clusters.plan, self._clock)
+        else:
+            await self._stop(clusters.name)
 
     async def _stop(self, flow: FlowName) -> None:
         now = await self._control.now(flow)
@@ -204,6 +217,8 @@ class FailoverSides:
         """Let the flow back copy."""
         clusters, back = self._clusters, self._back
         now = await self._control.now(back)
+        if now is not None and now.is_waiting:
+            raise RetriableError(f"the workers of flow {back} wait for a cluster")
         if now is None or not now.is_wanted:
             if now is not None and now.enabled:
                 await self._stop(back)

@@ -119,6 +119,9 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not now.is_wanted
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
+    waiting = flow_now({"state": "WAITING", "enabled": False})
+    assert not waiting.is_stopped
+    assert not waiting.is_wanted
     assert flow_now({"state": "DEGRADED", "enabled": True}).is_wanted
 
 
