@@ -1,11 +1,11 @@
-"""What Kafka's own class makes of JAAS texts, beside what we make of them."""
+"""What Kafka's own class makes of JAAS texts, and the JVM's of JAAS files, beside what we make of them."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from mm2py.config.jaas import parse_jaas
+from mm2py.config.jaas import LoginModule, login_of_file, parse_jaas
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
 
@@ -30,9 +30,12 @@ WHOLE = [
 
 def ours(text: str) -> str:
     try:
-        found = parse_jaas(text)
+        return in_hex(parse_jaas(text))
     except ConfigError:
         return "-"
+
+
+def in_hex(found: LoginModule) -> str:
     words = [found.name, *(word for pair in sorted(found.options.items()) for word in pair)]
     return " ".join(f"x{word.encode().hex()}" for word in words)
 
@@ -54,3 +57,50 @@ def test_texts_mean_what_they_mean_to_kafka(tmp_path: Path) -> None:
     ]
     assert not different, f"{len(different)}: {different[:12]}"
     assert sum(answer != "-" for answer in answers) > 200
+
+
+KRB5 = "com.sun.security.auth.module.Krb5LoginModule"
+FILES = [
+    f"""KafkaClient {{
+    {KRB5} required
+    useKeyTab=true
+    keyTab="/tmp/mirrormaker.keytab"
+    storeKey=true
+    useTicketCache=false
+    serviceName="kafka"
+    principal="mirrormaker/HOSTNAME@EXAMPLE.COM";
+}};
+""",
+    f'Client {{ a.B required x="y"; c.D optional; }};\nKafkaClient {{ {KRB5} sufficient; }};',
+    f"KafkaClient {{ {KRB5} REQUIRED debug=true client=TRUE; }}; Other {{ a.B required; }};",
+    f'// c\n/* d */ KafkaClient {{ {MODULE} required username="a b" password="x=;,#}}"; }};',
+    f'KafkaClient {{ {MODULE} required username="a\\"b" password="\\n\\101"; }};',
+    f"KafkaClient {{ {KRB5} required; {KRB5} required; }};",
+    f"KafkaClient {{ {KRB5} required }};",
+    f"KafkaClient {{ {KRB5} maybe; }};",
+    f"KafkaClient {{ {KRB5} required; ",
+    f"KafkaClient {{ {KRB5} required keyTab=/tmp/x; }};",
+    f"KafkaClient {{ {KRB5} required keyTab=; }};",
+    f"KafkaServer {{ {KRB5} required; }};",
+    "KafkaClient { };",
+    "",
+]
+
+
+def test_files_mean_what_they_mean_to_the_jvm(tmp_path: Path) -> None:
+    compile_java([SOURCE.with_name("JaasFileTruth.java")], tmp_path)
+    lines = "".join(text.encode().hex() + "\n" for text in FILES)
+    answers = run_java("JaasFileTruth", classpath=[tmp_path], stdin=lines).check().splitlines()
+    file = tmp_path / "jaas.conf"
+
+    def of_file(text: str) -> str:
+        file.write_text(text, encoding="utf-8")
+        try:
+            found = login_of_file({"KAFKA_OPTS": f"-Djava.security.auth.login.config={file}"})
+        except ConfigError:
+            return "-"
+        assert found is not None
+        return in_hex(found)
+
+    assert [of_file(text) for text in FILES] == answers
+    assert sum(answer != "-" for answer in answers) == 5
