@@ -201,7 +201,9 @@ class BrokerConnection:
     @property
     def closed(self) -> bool:
         """Whether requests can no longer be sent."""
-        return self._closed_reason != "" or self._lost.done()
+        if self._closed_reason or self._lost.done():
+            return True
+        return self._wire is not None and self._wire.closed  # by the other side, in this turn
 
     @property
     def in_flight(self) -> int:

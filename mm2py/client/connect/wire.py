@@ -206,6 +206,11 @@ class Wire:
         self._loop.add_reader(self._fd, self._read)
 
     @property
+    def closed(self) -> bool:
+        """Whether the socket is closed; ``connection_lost`` may still be to come."""
+        return self._closed
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return sum(map(len, self._unsent))

@@ -331,6 +331,49 @@ async def test_a_connection_closed_between_the_wait_for_events_and_their_handlin
     await asyncio.to_thread(lambda: _run(loop, scenario()))
 
 
+async def test_a_connection_that_the_broker_closed_in_this_turn_may_be_reset() -> None:
+    class Behind(selectors.DefaultSelector):
+        """Resets a connection when its end was read, and before anybody is told."""
+
+        resets: BrokerConnection | None = None
+
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            events = super().select(timeout)
+            resets = self.resets
+            if resets is not None and any(peer_of(key.fd) == resets.port for key, _ in events):
+                self.resets = None
+                loop.call_soon(lambda: loop.call_soon(reset, resets))
+            return events
+
+    failures: list[OSError] = []
+    tried: list[bool] = []
+
+    def reset(connection: BrokerConnection) -> None:
+        tried.append(connection.closed)
+        try:
+            connection.reset("a permit ended")
+        except OSError as error:
+            failures.append(error)
+
+    selector = Behind()
+
+    async def scenario() -> None:
+        async with connected() as (broker, connection):
+            hold = broker.hold(METADATA)
+            asking = asyncio.create_task(connection.call(metadata(())))
+            await hold.arrived.wait()
+            selector.resets = connection
+            await broker.disconnect()
+            with pytest.raises(ConnectionFailedError, match="closed by the broker"):
+                await asking
+            hold.release()
+
+    loop = asyncio.SelectorEventLoop(selector)
+    await asyncio.to_thread(lambda: _run(loop, scenario()))
+    assert tried == [True]
+    assert not failures
+
+
 def peer_of(fd: int) -> int:
     """Return the port at the other end, 0 where there is none."""
     try:
