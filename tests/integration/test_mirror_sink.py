@@ -433,21 +433,23 @@ def test_a_flow_goes_from_source_to_sink_and_back_and_only_one_of_them_copies(
 def test_two_workers_share_the_group_and_one_that_is_stopped_hands_its_part_over(
     flow: Flow, topic: str
 ) -> None:
-    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
-        with Mirror(flow.file, name="stays") as stays:
-            with Mirror(flow.file, name="goes") as goes:
-                until(
-                    lambda: stays.lines("partitions assigned") and goes.lines("partitions assigned"),
-                    90, "both have members", alive=stays,
-                )  # fmt: skip
-                wait_for_progress(stays, flow, topic)
-                load.wait_acked(RATE)
-                assert goes.stop() == 0
-            load.wait_acked(2 * RATE)
-            load.stop()
-            truth, copy = wait_for_copy(stays, flow, topic)
-            assert assert_resumed(truth, copy, rewinds=1) == 0, (
-                "what is stopped in order doubles nothing"
-            )
-            wait_committed(stays, flow, topic)
-            assert stays.stop() == 0
+    with (
+        Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
+        Mirror(flow.file, name="stays") as stays,
+    ):
+        with Mirror(flow.file, name="goes") as goes:
+            until(
+                lambda: stays.lines("partitions assigned") and goes.lines("partitions assigned"),
+                90, "both have members", alive=stays,
+            )  # fmt: skip
+            wait_for_progress(stays, flow, topic)
+            load.wait_acked(RATE)
+            assert goes.stop() == 0
+        load.wait_acked(2 * RATE)
+        load.stop()
+        truth, copy = wait_for_copy(stays, flow, topic)
+        assert assert_resumed(truth, copy, rewinds=1) == 0, (
+            "what is stopped in order doubles nothing"
+        )
+        wait_committed(stays, flow, topic)
+        assert stays.stop() == 0
