@@ -13,10 +13,18 @@ from bench.latency import BYTES_PER_S
 from bench.many_groups import ManyGroups
 from bench.many_topics import ManyTopics
 from bench.measure import CopyCost
+from bench.mirror_maker_1 import RECORD_BYTES, STREAMS
 from bench.steady import Steady
 from bench.workloads import BatchShape, Workload
 
-__all__ = ["Figure", "Outcome", "group_figures", "many_figures", "steady_figures"]
+__all__ = [
+    "Figure",
+    "Outcome",
+    "group_figures",
+    "many_figures",
+    "mirror_maker_1_figures",
+    "steady_figures",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,20 @@ def group_figures(moves: Mapping[str, GroupMoves], many: ManyGroups | None) -> l
             Figure(f"{name}: longest delay of group sync", "s", None, delay, 1),
         ]
     return [row for row in rows if row.java is not None or row.mm2py is not None]
+
+
+def mirror_maker_1_figures(found: Mapping[str, CopyCost]) -> list[Figure]:
+    """Return the rows of MirrorMaker 1, by the tool's name; the goal of the second is to be no slower than Java's."""
+    if not found:
+        return []
+    both = (found.get("java"), found.get("mm2py"))
+    name = f"MirrorMaker 1, {RECORD_BYTES} B, {STREAMS} streams"
+    cpu = [each.cpu_us_per_record if each else None for each in both]
+    wall = [1e6 / each.records_per_s if each else None for each in both]
+    return [
+        Figure(f"{name}: CPU per record", "us", cpu[0], cpu[1], 8),
+        Figure(f"{name}: time for a million records", "s", wall[0], wall[1], wall[0]),
+    ]
 
 
 def many_figures(found: Mapping[str, ManyTopics]) -> list[Figure]:

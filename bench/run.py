@@ -20,7 +20,15 @@ from bench.flow_file import set_exactly_once
 from bench.group_moves import GroupMoves, measure_moves
 from bench.many_groups import ManyGroups, measure_groups
 from bench.many_topics import ManyTopics, create_many, measure_many
-from bench.outcomes import Outcome, group_figures, many_figures, steady_figures
+from bench.measure import CopyCost
+from bench.mirror_maker_1 import measure_mirror_maker_1
+from bench.outcomes import (
+    Outcome,
+    group_figures,
+    many_figures,
+    mirror_maker_1_figures,
+    steady_figures,
+)
 from bench.report import Results
 from bench.steady import JAVA, MM2PY, Steady, Tool, measure_steady
 from bench.steady import MEASURES as STEADY_MEASURES
@@ -31,8 +39,10 @@ from mm2py.errors import Mm2pyError
 __all__ = ["main"]
 
 MIN_FREE_BYTES: Final = 5 << 30
-MEASURES: Final = ("cpu", *STEADY_MEASURES, "groups", "topics")
-DEFAULT_MEASURES: Final = MEASURES[:-2]  # 10,000 groups and 1,000 topics take minutes
+MEASURES: Final = ("cpu", *STEADY_MEASURES, "mm1", "groups", "topics")
+DEFAULT_MEASURES: Final = MEASURES[
+    :-3
+]  # MirrorMaker 1, 10,000 groups and 1,000 topics take minutes
 _console = Console(stderr=True)
 
 
@@ -71,10 +81,16 @@ def _run(options: argparse.Namespace, load: float) -> Results:
         for tool in tools if wanted else ():
             steady[tool.name] = measure_steady(tool, clusters, folder, wanted, quick=options.quick)
             _say(f"{tool.name}: measured {', '.join(wanted)}")
+        mm1 = _mirror_maker_1(tools, clusters, folder, options)
         if "topics" in options.measures:
             many = _many(tools, clusters, folder, 100 if options.quick else 1_000)
         groups = _groups(tools, clusters, folder, options)
-    figures = [*steady_figures(steady), *group_figures(*groups), *many_figures(many)]
+    figures = [
+        *steady_figures(steady),
+        *mirror_maker_1_figures(mm1),
+        *group_figures(*groups),
+        *many_figures(many),
+    ]
     return Results(outcomes, figures, load, options.quick)
 
 
@@ -103,6 +119,21 @@ def _groups(
         return moves, None
     count = 1_000 if options.quick else 10_000
     return moves, measure_groups(MM2PY, clusters, folder, groups=count, per_s=100, seconds=20)
+
+
+def _mirror_maker_1(
+    tools: Sequence[Tool], clusters: Clusters, folder: Path, options: argparse.Namespace
+) -> dict[str, CopyCost]:
+    found: dict[str, CopyCost] = {}
+    for tool in tools if "mm1" in options.measures else ():
+        cost, warm = measure_mirror_maker_1(tool.name, clusters, folder, quick=options.quick)
+        found[tool.name] = cost
+        rounds = ", ".join(f"{us:.1f}" for us in warm)
+        _say(
+            f"MirrorMaker 1, {tool.name}: warm {rounds} us/record; {cost.cpu_us_per_record:.2f} us/record,"
+            f" {cost.records_per_s:,.0f} records/s"
+        )
+    return found
 
 
 def _many(
@@ -142,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_names(MEASURES),
         default=list(DEFAULT_MEASURES),
         metavar="A,B",
-        help=f"which of {', '.join(MEASURES)}; by default all but groups and topics",
+        help=f"which of {', '.join(MEASURES)}; by default all but mm1, groups and topics",
     )
     parser.add_argument(
         "--workloads",

@@ -1,22 +1,26 @@
 """Topic ACLs of the source, as read rights on the copies (Java's rules).
 
 Flow: all topic ACLs of the source -> ``remote_acls`` -> created on the target. Nothing is ever deleted;
-group, cluster and prefixed ACLs are not copied, and nobody gets WRITE on a copy.
+group, cluster and prefixed ACLs are not copied, and nobody gets WRITE on a copy. Rules that a failover has made to keep writers
+from the source are its own: on the target they would keep clients from where they are to write.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import final
 
 from mm2py.api.policies import ReplicationPolicy
+from mm2py.errors import ProtocolError
+from mm2py.mirror.failovers import Fence, decode_failover
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import SECURITY_DISABLED
+from mm2py.protocol.records import Record
 from mm2py_connectors.change_log import ChangeLog
-from mm2py_connectors.clients import MirrorAdmin
+from mm2py_connectors.clients import LogSession, MirrorAdmin
 
-__all__ = ["AclSync", "remote_acls"]
+__all__ = ["AclSync", "read_fence", "remote_acls"]
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +53,47 @@ def _allows(acl: Acl, operation: AclOperation) -> bool:
     return acl.permission is AclPermission.ALLOW and acl.operation is operation
 
 
+async def read_fence(opened: LogSession) -> Collection[Acl]:
+    """Return the rules that a failover has made on a cluster, from its failover topic; closes the session.
+
+    Raises:
+        Mm2pyError: the topic cannot be read now.
+    """
+    found: list[Fence] = []
+
+    def take(_partition: int, record: Record) -> None:
+        if record.value is None:
+            return
+        try:
+            it = decode_failover(record.key, bytes(record.value))
+        except ProtocolError as error:
+            log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+            return
+        if isinstance(it, Fence):
+            found.append(it)
+
+    try:
+        await opened.session.connect()
+        await opened.log.read_to_end(take)
+    finally:
+        await opened.session.close()
+    return found[-1].acls if found else ()
+
+
+async def _no_fence() -> Collection[Acl]:
+    return ()
+
+
 @final
 class AclSync:
-    """The periodic job of one flow."""
+    """The periodic job of one flow; ``fence`` returns the rules that a failover has made on the source."""
 
     def __init__(
         self,
         source: MirrorAdmin,
         target: MirrorAdmin,
         *,
+        fence: Callable[[], Awaitable[Collection[Acl]]] = _no_fence,
         selection: TopicSelection,
         policy: ReplicationPolicy,
         source_alias: str,
@@ -65,6 +101,7 @@ class AclSync:
     ) -> None:
         self._source = source
         self._target = target
+        self._fence = fence
         self._selection = selection
         self._policy = policy
         self._source_alias = source_alias
@@ -83,8 +120,10 @@ class AclSync:
         if acls is None:
             self._no_authorizer()
             return
+        # Asked behind the rules: a fence is recorded before it is made.
+        fence = await self._fence()
         wanted = remote_acls(
-            acls,
+            (it for it in acls if it not in fence),
             selection=self._selection,
             policy=self._policy,
             source_alias=self._source_alias,

@@ -8,11 +8,13 @@ from typing import Final
 from mm2py.config.class_names import (
     MIRROR_CHECKPOINT_CONNECTOR,
     MIRROR_HEARTBEAT_CONNECTOR,
+    MIRROR_SINK_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
 from mm2py.config.definitions import ConnectorDefinition
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
+from mm2py_connectors.mirror_sink_config import MirrorSinkConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 
 __all__ = ["CONNECTORS"]
@@ -23,6 +25,14 @@ CONNECTORS: Final = (
         MIRROR_SOURCE_CONNECTOR,
         MirrorSourceConfig,
         extra_names=("use.defaults.from",),
+        copies="source",
+    ),
+    ConnectorDefinition(
+        "MirrorSinkConnector",
+        MIRROR_SINK_CONNECTOR,
+        MirrorSinkConfig,
+        extra_names=("use.defaults.from",),
+        copies="sink",
     ),
     ConnectorDefinition(
         "MirrorHeartbeatConnector", MIRROR_HEARTBEAT_CONNECTOR, MirrorHeartbeatConfig
@@ -31,4 +41,4 @@ CONNECTORS: Final = (
         "MirrorCheckpointConnector", MIRROR_CHECKPOINT_CONNECTOR, MirrorCheckpointConfig
     ),
 )
-"""The three connectors that a mirror maker file configures for every flow."""
+"""The connectors that a mirror maker file configures for every flow; of those that copy one, by ``copy.connector``."""

@@ -12,7 +12,6 @@ from typing import ClassVar, Final, final
 from mm2py.api.connector import Connector
 from mm2py.api.context import (
     ConnectorContext,
-    KeptOutPartitions,
     PartitionRates,
     PublishedTasks,
     TaskContext,
@@ -22,9 +21,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
-from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
-from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
     LOOP_SUPPRESSION,
     SOURCE_CLUSTER_ID,
@@ -32,9 +29,7 @@ from mm2py.mirror.producer_ids import (
     Suppression,
 )
 from mm2py.mirror.start_positions import StartPositions
-from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import TopicPartition
-from mm2py_connectors.acl_sync import AclSync
 from mm2py_connectors.clients import (
     AdminFactory,
     AdminSession,
@@ -44,7 +39,6 @@ from mm2py_connectors.clients import (
     open_reader,
     open_writer,
 )
-from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.loop_suppression import find_suppression
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
@@ -56,8 +50,7 @@ from mm2py_connectors.partition_deal import (
     format_partitions,
     parse_partitions,
 )
-from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
-from mm2py_connectors.scheduler import Scheduler
+from mm2py_connectors.topic_upkeep import TopicUpkeep
 
 __all__ = ["MirrorSourceConnector"]
 
@@ -65,9 +58,6 @@ log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
 """Stands in task configs (``task.class``), so that a Java worker can start them."""
-
-REFRESH_HEAD_START_S: Final = 2
-"""A new topic has to be copied, not only seen, within the refresh interval that nobody set."""
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
 
@@ -94,21 +84,12 @@ class MirrorSourceConnector(Connector):
     ) -> None:
         self._props = dict(config)
         self._config = parse_config(MirrorSourceConfig, config)
-        self._admins, self._readers, self._writers = admins, readers, writers
-        self._policy = policy_from_config(config)
-        self._flow = FlowTopics(
-            selection=TopicSelection(
-                self._policy,
-                topic_filter_from_config(config),
-                source_alias=self._config.source_cluster_alias,
-                target_alias=self._config.target_cluster_alias,
-                replicate_heartbeats=self._config.heartbeats_replication_enabled,
-            ),
-            policy=self._policy,
-            property_filter=config_property_filter_from_config(config),
-            source_alias=self._config.source_cluster_alias,
-            target_alias=self._config.target_cluster_alias,
-            replication_factor=self._config.replication_factor,
+        self._readers, self._writers = readers, writers
+        self._upkeep = TopicUpkeep(
+            self._props,
+            self._config,
+            heartbeats=self._config.heartbeats_replication_enabled,
+            admins=admins,
         )
         self._deal = PartitionDeal()
         # Where partitions begin at latest: those that the first start of the flow found.
@@ -118,9 +99,6 @@ class MirrorSourceConnector(Connector):
         self._came = True
         self._dealt_anew = False
         self._collection_s = self._collects_until = 0.0
-        self._sessions: list[AdminSession] = []
-        self._scheduler: Scheduler | None = None
-        self._topics: RemoteTopics | None = None
         self._context: ConnectorContext | None = None
         # What tasks must know to suppress loops; and why loops are not suppressed, though they might be.
         self._suppression: dict[str, str] = {}
@@ -139,15 +117,10 @@ class MirrorSourceConnector(Connector):
             return
         self._context = context
         try:
-            source = await self._open("source", "replication-source-admin", context)
-            target = await self._open("target", "replication-target-admin", context)
-            topics = RemoteTopics(source.admin, target.admin, self._flow, clock=context.clock)
-            scheduler = Scheduler(
-                context.clock, timeout_ms=config.admin_timeout_ms, fail=context.fail
-            )
-            self._topics, self._scheduler = topics, scheduler
+            source, target = await self._upkeep.open(context)
+            topics = self._upkeep.topics
             if config.emit_offset_syncs_enabled:
-                await scheduler.ensure(
+                await self._upkeep.scheduler.ensure(
                     "create offset-syncs topic",
                     self._create_offset_syncs_topic,
                     OFFSET_SYNCS_RETRY_S,
@@ -159,7 +132,7 @@ class MirrorSourceConnector(Connector):
                 found = self._deal.partitions.union(topics.waiting())
                 early = _early(context)
                 self._early = found if early is None else early
-            self._start_loops(source, target, topics, scheduler)
+            self._upkeep.begin(source, target, self._refresh)
         except BaseException:
             await self.stop()
             raise
@@ -198,22 +171,15 @@ class MirrorSourceConnector(Connector):
 
     async def stop(self) -> None:
         """End the loops and close the admin clients."""
-        scheduler, self._scheduler = self._scheduler, None
-        if scheduler is not None:
-            await scheduler.close()
-        sessions, self._sessions = self._sessions, []
-        for opened in sessions:
-            await opened.session.close()
+        await self._upkeep.close()
 
     def waiting(self) -> Mapping[TopicPartition, str]:
         """Source partitions that no task has, because their copy does not exist, with the cause."""
-        return {} if self._topics is None else self._topics.waiting()
+        return self._upkeep.waiting()
 
     def problems(self) -> Mapping[str, str]:
         """Jobs whose last run failed and topics that wait for their copy, with the cause."""
-        found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
-        if self._scheduler is not None:
-            found.update(self._scheduler.problems)
+        found = dict(self._upkeep.problems())
         if self._not_suppressed:
             found["loop suppression"] = self._not_suppressed
         return found
@@ -234,7 +200,7 @@ class MirrorSourceConnector(Connector):
         log.info(
             "batches of mirrors on the source loop.suppression=%s policy=%s",
             found,
-            type(self._policy).__name__,
+            type(self._upkeep.policy).__name__,
         )
 
     def _begins_at_end(self) -> bool:
@@ -251,57 +217,11 @@ class MirrorSourceConnector(Connector):
         late = [partition for partition in partitions if partition not in self._early]
         return {LATE_PARTITIONS: format_partitions(late)} if late else {}
 
-    def _start_loops(
-        self,
-        source: AdminSession,
-        target: AdminSession,
-        topics: RemoteTopics,
-        scheduler: Scheduler,
-    ) -> None:
-        config = self._config
-        if config.sync_topic_acls_enabled:
-            acls = AclSync(
-                source.admin,
-                target.admin,
-                selection=self._flow.selection,
-                policy=self._policy,
-                source_alias=config.source_cluster_alias,
-                target_alias=config.target_cluster_alias,
-            )
-            scheduler.repeat("sync topic ACLs", acls.run, config.sync_topic_acls_interval_seconds)
-        if config.sync_topic_configs_enabled:
-            configs = ConfigSync(
-                source.admin,
-                target.admin,
-                self._flow.property_filter,
-                target_alias=config.target_cluster_alias,
-            )
-            scheduler.repeat(
-                "sync topic configs",
-                lambda: configs.run(self._not_in_backfill(topics.remote_topics)),
-                config.sync_topic_configs_interval_seconds,
-            )
-        if config.refresh_topics_enabled:
-            scheduler.repeat("refresh topics", self._refresh, self._refresh_s(), delayed=True)
-
-    def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""
-        context: object = self._context
-        kept_out = context.kept_out if isinstance(context, KeptOutPartitions) else ()
-        in_backfill = {partition.topic for partition in kept_out}
-        return {it: remote for it, remote in remote_topics.items() if it not in in_backfill}
-
-    def _refresh_s(self) -> int:
-        seconds = self._config.refresh_topics_interval_seconds
-        if "refresh.topics.interval.seconds" in self._props:
-            return seconds
-        return max(1, seconds - REFRESH_HEAD_START_S)
-
     async def _refresh(self) -> None:
-        if self._topics is None or self._context is None:
+        if self._context is None:
             return
-        if await self._topics.refresh():
-            self._dealt_anew |= self._deal.update(self._topics.ready())
+        if await self._upkeep.topics.refresh():
+            self._dealt_anew |= self._deal.update(self._upkeep.topics.ready())
         now = self._context.clock.monotonic()
         if now < self._collects_until:
             return
@@ -311,7 +231,7 @@ class MirrorSourceConnector(Connector):
         self._dealt_anew = self._came = False
         self._collects_until = now + self._collection_s
         self._collection_s = min(
-            LONGEST_COLLECTION_S, 2 * (self._collection_s or self._refresh_s())
+            LONGEST_COLLECTION_S, 2 * (self._collection_s or self._upkeep.refresh_s)
         )
         self._context.request_reconfiguration()
 
@@ -324,27 +244,17 @@ class MirrorSourceConnector(Connector):
         if not at_source:
             host, other = other, host
         side: Side = "source" if at_source else "target"
-        opened = await self._open(side, f"offset-syncs-{side}-admin", self._context)
+        opened = await self._upkeep.session(side, f"offset-syncs-{side}-admin")
         try:
             await create_compacted_topic(
                 opened.admin,
-                self._policy.offset_syncs_topic(other),
+                self._upkeep.policy.offset_syncs_topic(other),
                 replication_factor=config.offset_syncs_topic_replication_factor,
                 factor_property="offset-syncs.topic.replication.factor",
                 cluster=host,
             )
         finally:
-            self._sessions.remove(opened)
-            await opened.session.close()
-
-    async def _open(self, side: Side, role: str, context: ConnectorContext) -> AdminSession:
-        config = self._config
-        alias = config.source_cluster_alias if side == "source" else config.target_cluster_alias
-        props = effective_client_properties(self._props, side, "admin", role=role)
-        opened = self._admins(props, alias, context.clock)
-        self._sessions.append(opened)
-        await opened.session.connect()
-        return opened
+            await self._upkeep.end(opened)
 
 
 def _early(context: object) -> frozenset[TopicPartition] | None:

@@ -7,70 +7,36 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.class_names import DEFAULT_CONFIG_PROPERTY_FILTER, DEFAULT_TOPIC_FILTER
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import Option, Problem
 from mm2py.config.framework import LossPolicies
 from mm2py.config.java_values import JavaType, parse_list
-from mm2py.config.mirror_options import (
-    CONFIG_PROPERTIES_EXCLUDE,
-    TOPICS,
-    TOPICS_EXCLUDE,
-    ConfigPropertiesExclude,
-    ConfigPropertyFilterClass,
-    TopicFilterClass,
-    Topics,
-    TopicsExclude,
-    UseDefaultsFrom,
-)
+from mm2py.config.mirror_options import UseDefaultsFrom
 from mm2py.errors import ConfigError
 from mm2py.mirror.start_positions import START_POSITIONS, StartPositions
 from mm2py_connectors.mirror_connector_config import (
-    ConsumerPollTimeout,
     MetricNamesFormats,
-    MirrorConnectorConfig,
     OffsetSyncsLocation,
     replicas,
-    seconds,
     switch,
 )
+from mm2py_connectors.mirror_topics_config import HeartbeatsReplication, MirrorTopicsConfig
 
 __all__ = ["MirrorSourceConfig", "MirrorSourceTaskConfig"]
 
 _INT, _LONG, _STRING, _LIST = JavaType.INT, JavaType.LONG, JavaType.STRING, JavaType.LIST
 
 
-class MirrorSourceConfig(LossPolicies, MirrorConnectorConfig):
+class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
     """Options of MirrorSourceConnector (``MirrorSourceConfig``)."""
 
-    topics: Topics = TOPICS
-    topics_exclude: TopicsExclude = TOPICS_EXCLUDE
-    config_properties_exclude: ConfigPropertiesExclude = CONFIG_PROPERTIES_EXCLUDE
-    topic_filter_class: TopicFilterClass = DEFAULT_TOPIC_FILTER
-    config_property_filter_class: ConfigPropertyFilterClass = DEFAULT_CONFIG_PROPERTY_FILTER
-    consumer_poll_timeout_ms: ConsumerPollTimeout = 1_000
-    refresh_topics_enabled: Annotated[bool, switch("Look for new topics and partitions.")] = True
-    refresh_topics_interval_seconds: Annotated[
-        int, seconds("How often to look for new topics and partitions.", "600")
-    ] = 5
-    sync_topic_configs_enabled: Annotated[bool, switch("Copy topic configs.")] = True
-    sync_topic_configs_interval_seconds: Annotated[
-        int, seconds("How often to copy topic configs.")
-    ] = 600
-    sync_topic_acls_enabled: Annotated[
-        bool, switch("Copy topic ACLs (reading and describing).")
-    ] = True
-    sync_topic_acls_interval_seconds: Annotated[int, seconds("How often to copy topic ACLs.")] = 600
-    replication_factor: Annotated[int, replicas("new remote topics", _INT)] = 2
     offset_syncs_topic_replication_factor: Annotated[int, replicas("the offset-syncs topic")] = 3
     offset_lag_max: Annotated[
         int, Option(_LONG, "Records between two offset syncs.", low=0, unit="records")
     ] = 100
     offset_syncs_topic_location: OffsetSyncsLocation = "source"
     emit_offset_syncs_enabled: Annotated[bool, switch("Write offset syncs.")] = True
-    heartbeats_replication_enabled: Annotated[
-        bool, switch("Copy heartbeat topics whatever topics says.")
-    ] = True
+    heartbeats_replication_enabled: HeartbeatsReplication = True
     metric_names_formats: MetricNamesFormats = ("legacy",)
     use_defaults_from: UseDefaultsFrom = "target"
     flow_max_bytes_per_second: Annotated[

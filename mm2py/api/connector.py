@@ -5,14 +5,21 @@ from typing import ClassVar, Protocol
 
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.config.definitions import ConfigModel
 
-__all__ = ["Connector", "ConnectorFactory", "DescribedConnectorFactory"]
+__all__ = [
+    "AnyConnector",
+    "Connector",
+    "ConnectorFactory",
+    "DescribedConnectorFactory",
+    "SinkConnector",
+]
 
 
-class Connector(Protocol):
-    """One running connector (Java's ``SourceConnector``); built from its complete, resolved config."""
+class AnyConnector(Protocol):
+    """One running connector (Java's ``Connector``); built from its complete, resolved config."""
 
     async def start(self, context: ConnectorContext) -> None:
         """Start the monitoring loops; returns when the first round is done.
@@ -25,14 +32,30 @@ class Connector(Protocol):
         """Return one config per task, at most ``max_tasks``, without I/O; empty means no work."""
         ...
 
+    async def stop(self) -> None:
+        """End the loops and close connections; safe before ``start`` and safe twice."""
+        ...
+
+
+class Connector(AnyConnector, Protocol):
+    """A connector whose tasks bring records to the target (Java's ``SourceConnector``)."""
+
     def open_task(
         self, config: Mapping[str, str], context: TaskContext
     ) -> BatchSourceTask | SourceTask:
         """Build one task from its config; no I/O."""
         ...
 
-    async def stop(self) -> None:
-        """End the loops and close connections; safe before ``start`` and safe twice."""
+
+class SinkConnector(AnyConnector, Protocol):
+    """A connector whose tasks take what a consumer group reads (Java's ``SinkConnector``); ``plugin_type`` is ``sink``.
+
+    The tasks share the topics that the config names (``topics``, ``topics.regex``), or those that stand as ``topics``
+    in the task config.
+    """
+
+    def open_sink_task(self, config: Mapping[str, str], context: SinkTaskContext) -> SinkTask:
+        """Build one task from its config; no I/O. Called in the process that the task has for itself."""
         ...
 
 
@@ -42,7 +65,7 @@ class ConnectorFactory(Protocol):
     java_class: ClassVar[str]
     """Java's class name, which stands in configs and ``/connector-plugins``."""
 
-    def __call__(self, config: Mapping[str, str]) -> Connector:
+    def __call__(self, config: Mapping[str, str]) -> AnyConnector:
         """Build a connector from its resolved properties; ``ConfigError`` when they are wrong."""
         ...
 
@@ -73,5 +96,16 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
         """Check positions that somebody wants to store (Java's ``alterOffsets``).
 
         Returns whether they take effect for certain; ``ConfigError`` refuses them.
+        """
+        ...
+
+    takes_bytes: ClassVar[bool]
+    """Of a sink: whether its tasks get bytes whatever the converters are; otherwise what those make of them."""
+
+    @staticmethod
+    def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
+        """Of a sink: return the properties of the consumer of the cluster that its tasks read.
+
+        Without it they read the worker's own cluster, as in Connect.
         """
         ...

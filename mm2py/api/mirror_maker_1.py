@@ -6,7 +6,7 @@ of the entry point. Source: ``MirrorMakerMessageHandler`` and ``ConsumerRebalanc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mm2py.types import TopicPartition
 
@@ -28,9 +28,11 @@ class MirrorRecord:
     timestamp_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingRecord:
-    """A record for the target; without a partition Java's default partitioner chooses it by the key."""
+class OutgoingRecord(NamedTuple):
+    """A record for the target; without a partition Java's default partitioner chooses it by the key.
+
+    A tuple, because there is one per record.
+    """
 
     topic: str
     key: bytes | None

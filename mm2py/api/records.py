@@ -1,11 +1,12 @@
 """Ordinary records, for connectors that work record by record (the mirror itself moves whole batches)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mm2py.api.schema import Schema
 
-__all__ = ["SourceOffset", "SourcePartition", "SourceRecord"]
+__all__ = ["SinkRecord", "SourceOffset", "SourcePartition", "SourceRecord"]
 
 SourcePartition = Mapping[str, str | int]
 """Where a record came from, in the connector's own terms; keys in the order Java writes them."""
@@ -33,3 +34,24 @@ class SourceRecord:
     timestamp_ms: int = -1
     key_schema: Schema | None = None
     value_schema: Schema | None = None
+
+
+class SinkRecord(NamedTuple):
+    """One record on its way to a sink task (Java's ``SinkRecord``); a tuple, because there is one per record.
+
+    Key, value and header values are what the connector's converters made of the bytes; with
+    ``ByteArrayConverter`` they are the bytes themselves. ``timestamp_ms`` is -1 where the record has none.
+    ``topic`` and ``partition`` are those that transforms left; ``original_topic`` and ``original_partition`` with
+    ``offset`` are where it was read. ``raw`` is the record as it was read, None where this is it.
+    """
+
+    topic: str
+    partition: int
+    key: object
+    value: object
+    headers: Sequence[tuple[str, object]]
+    timestamp_ms: int
+    offset: int
+    original_topic: str
+    original_partition: int
+    raw: "SinkRecord | None" = None

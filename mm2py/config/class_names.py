@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "BYTE_ARRAY_CONVERTER",
+    "COPY_CONNECTORS",
     "DEFAULT_CONFIG_PROPERTY_FILTER",
     "DEFAULT_GROUP_FILTER",
     "DEFAULT_REPLICATION_POLICY",
@@ -18,7 +19,9 @@ __all__ = [
     "KAFKA_RELEASE",
     "MIRROR_CHECKPOINT_CONNECTOR",
     "MIRROR_HEARTBEAT_CONNECTOR",
+    "MIRROR_SINK_CONNECTOR",
     "MIRROR_SOURCE_CONNECTOR",
+    "PROVIDER_PACKAGE",
     "SIMPLE_HEADER_CONVERTER",
     "canonical_class",
     "is_foreign_java_class",
@@ -30,6 +33,10 @@ KAFKA_RELEASE: Final = "4.3.1"
 """The Kafka whose plug-ins the built-in ones stand for; shown as their version."""
 
 MIRROR_SOURCE_CONNECTOR: Final = _MIRROR + "MirrorSourceConnector"
+MIRROR_SINK_CONNECTOR: Final = _MIRROR + "MirrorSinkConnector"
+"""Named by KIP-382; Apache's release has no such class."""
+COPY_CONNECTORS: Final = (MIRROR_SOURCE_CONNECTOR, MIRROR_SINK_CONNECTOR)
+"""A flow's records are copied by one of them."""
 MIRROR_CHECKPOINT_CONNECTOR: Final = _MIRROR + "MirrorCheckpointConnector"
 MIRROR_HEARTBEAT_CONNECTOR: Final = _MIRROR + "MirrorHeartbeatConnector"
 DEFAULT_REPLICATION_POLICY: Final = _MIRROR + "DefaultReplicationPolicy"
@@ -39,10 +46,12 @@ DEFAULT_GROUP_FILTER: Final = _MIRROR + "DefaultGroupFilter"
 DEFAULT_CONFIG_PROPERTY_FILTER: Final = _MIRROR + "DefaultConfigPropertyFilter"
 FORWARDING_ADMIN: Final = "org.apache.kafka.clients.admin.ForwardingAdmin"
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+PROVIDER_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 SIMPLE_HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 _BUILT_IN: Final = (
     MIRROR_SOURCE_CONNECTOR,
+    MIRROR_SINK_CONNECTOR,
     MIRROR_CHECKPOINT_CONNECTOR,
     MIRROR_HEARTBEAT_CONNECTOR,
     DEFAULT_REPLICATION_POLICY,

@@ -16,6 +16,7 @@ __all__ = [
     "client_id",
     "effective_client_properties",
     "framework_producer_properties",
+    "sink_consumer_properties",
     "with_prefix",
 ]
 
@@ -90,9 +91,38 @@ def framework_producer_properties(
         "acks": "all",
         "client.id": f"connector-producer-{connector_config.get('name', '')}-{task_index}",
     }
-    if "bootstrap.servers" in worker_config:
-        props["bootstrap.servers"] = worker_config["bootstrap.servers"]
-    props |= with_prefix(worker_config, "producer.")
+    return (
+        props
+        | _worker_client(worker_config, "producer")
+        | with_prefix(connector_config, "producer.override.")
+    )
+
+
+def sink_consumer_properties(
+    worker_config: Mapping[str, str],
+    connector_config: Mapping[str, str],
+    *,
+    task_index: int = 0,
+    source: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return what the consumer of a sink task is given (``Worker.baseConsumerConfigs``).
+
+    A fixed base, then the worker's ``consumer.*``, then the connector's ``consumer.override.*``. ``source`` takes the
+    place of the worker's where the connector reads another cluster.
+    """
+    name = connector_config.get("name", "")
+    props = {
+        "group.id": f"connect-{name}",
+        "auto.offset.reset": "earliest",
+        "client.id": f"connector-consumer-{name}-{task_index}",
+    }
+    props |= _worker_client(worker_config, "consumer") if source is None else source
+    props |= with_prefix(connector_config, "consumer.override.")
+    return props | {"enable.auto.commit": "false"}
+
+
+def _worker_client(worker_config: Mapping[str, str], kind: ClientKind) -> dict[str, str]:
+    props = {key: worker_config[key] for key in ("bootstrap.servers",) if key in worker_config}
+    props |= with_prefix(worker_config, f"{kind}.")
     # A worker config key `producer.override.x` is a connector setting by its name only.
-    props = {key: value for key, value in props.items() if not key.startswith("override.")}
-    return props | with_prefix(connector_config, "producer.override.")
+    return {key: value for key, value in props.items() if not key.startswith("override.")}

@@ -12,7 +12,7 @@ from typing import Final
 from mm2py.config.class_names import canonical_class, is_foreign_java_class
 from mm2py.config.client_options import CLIENT_OPTIONS, SECURITY_OPTIONS
 from mm2py.config.definitions import ConfigModel, Effect, Option, options_of, refusal_of
-from mm2py.config.framework import FrameworkConfig, SourceFrameworkConfig
+from mm2py.config.framework import FrameworkConfig, SinkFrameworkConfig, SourceFrameworkConfig
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, JavaValue, invalid, parse_value, rendered
 from mm2py.config.secret_names import names_a_secret
@@ -101,7 +101,7 @@ def _javas(model: type[ConfigModel]) -> tuple[Option, ...]:
 COMMON_KEYS: Final = _javas(FrameworkConfig)
 """The keys that Connect reads of every connector, in Java's order."""
 
-_SOURCE_KEYS: Final = _javas(SourceFrameworkConfig)
+_KEYS: Final = {"source": _javas(SourceFrameworkConfig), "sink": _javas(SinkFrameworkConfig)}
 # As the hash set of Java's case-insensitive check has them.
 _PROTOCOLS: Final = ("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT")
 _CLIENT_KEYS: Final = (
@@ -114,7 +114,7 @@ _CLIENT_KEYS: Final = (
 
 def connector_keys(plugin_type: str) -> Sequence[Option]:
     """Return the keys that Connect reads of a connector of this type, in Java's order."""
-    return _SOURCE_KEYS if plugin_type == "source" else COMMON_KEYS
+    return _KEYS.get(plugin_type, COMMON_KEYS)
 
 
 def own_keys(model: type[ConfigModel]) -> Sequence[Option]:

@@ -158,6 +158,8 @@ class ConnectorDefinition:
     model: type[ConfigModel]
     extra_names: tuple[str, ...] = field(default=())
     """Property names read by its plug-ins; valid with a flow prefix, not at top level."""
+    copies: str = ""
+    """The value of ``copy.connector`` that chooses it, empty for a connector that every flow has."""
 
 
 ModelT = TypeVar("ModelT", bound=ConfigModel)

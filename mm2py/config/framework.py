@@ -12,7 +12,9 @@ from mm2py.config.class_names import (
     canonical_class,
 )
 from mm2py.config.definitions import ConfigModel, Effect, Option
+from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, JavaValue, invalid
+from mm2py.errors import ConfigError
 
 __all__ = [
     "CONVERTERS",
@@ -25,6 +27,7 @@ __all__ = [
     "FrameworkConfig",
     "JsonConverterConfig",
     "LossPolicies",
+    "SinkFrameworkConfig",
     "SourceFrameworkConfig",
     "StringConverterConfig",
     "TaskConfig",
@@ -82,7 +85,8 @@ def _aliases(name: str, value: JavaValue) -> str:
 def _none_yet(name: str, value: JavaValue) -> str:
     if not isinstance(value, tuple) or not value:
         return ""
-    return invalid(name, value, f"{name} come with part 5; remove them, records stay unchanged")
+    text = f"{name} are applied by sink connectors; remove them, or copy the flow with MirrorSinkConnector (copy.connector=sink)"
+    return invalid(name, value, text)
 
 
 def _not_empty(name: str, value: JavaValue) -> str:
@@ -169,7 +173,7 @@ class FrameworkConfig(ConfigModel):
     transforms: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the transforms that records pass; they come with part 5.",
+            _LIST, "Aliases of the transforms that records pass; of sink connectors alone.",
             effect=Effect.LATER, checks=(_aliases, _none_yet),
             group="Transforms", order=12, width="LONG", display="Transforms",
         ),
@@ -177,7 +181,7 @@ class FrameworkConfig(ConfigModel):
     predicates: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the predicates of transforms; they come with part 5.",
+            _LIST, "Aliases of the predicates of transforms; of sink connectors alone.",
             effect=Effect.LATER, checks=(_aliases, _none_yet),
             group="Predicates", order=13, width="LONG", display="Predicates",
         ),
@@ -330,6 +334,74 @@ class LossPolicies(ConfigModel):
             java_default="other offsets", importance="MEDIUM",
         ),
     ] = "prefer"  # fmt: skip
+
+
+def _pattern(name: str, value: JavaValue) -> str:
+    if not isinstance(value, str) or not value:
+        return ""
+    try:
+        PatternList((value,))
+    except ConfigError as error:
+        return invalid(name, value, f"Invalid regex: {error.message}")
+    return ""
+
+
+class SinkFrameworkConfig(FrameworkConfig):
+    """What the worker reads of every sink connector (Java's ``SinkConnectorConfig``), besides the common keys."""
+
+    transforms: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Aliases of the transforms that each record passes, in this order.", checks=(_aliases,),
+            group="Transforms", order=12, width="LONG", display="Transforms",
+        ),
+    ] = ()  # fmt: skip
+    predicates: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Aliases of the predicates that transforms name.", checks=(_aliases,),
+            group="Predicates", order=13, width="LONG", display="Predicates",
+        ),
+    ] = ()  # fmt: skip
+    topics: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST, "Topics that the tasks read, by their names; this or topics.regex.",
+            group="Common", order=4, width="LONG", importance="HIGH", display="Topics",
+        ),
+    ] = ()  # fmt: skip
+    topics_regex: Annotated[
+        str,
+        Option(
+            _STRING, "Java pattern; the tasks read the topics whose whole name it matches.", checks=(_pattern,),
+            group="Common", order=4, width="LONG", importance="HIGH", display="Topics regex",
+        ),
+    ] = ""  # fmt: skip
+    errors_deadletterqueue_topic_name: Annotated[
+        str,
+        Option(
+            _STRING, "Topic on the worker's cluster that keeps the records that cannot be processed, as they were read. "
+            "Unset: they are kept nowhere.",
+            group="Error Handling", order=6, width="MEDIUM", importance="MEDIUM",
+            display="Dead Letter Queue Topic Name",
+        ),
+    ] = ""  # fmt: skip
+    errors_deadletterqueue_topic_replication_factor: Annotated[
+        int,
+        Option(
+            JavaType.SHORT, "Replication factor of that topic, where it has to be created.",
+            group="Error Handling", order=7, width="MEDIUM", importance="MEDIUM",
+            display="Dead Letter Queue Topic Replication Factor",
+        ),
+    ] = 3  # fmt: skip
+    errors_deadletterqueue_context_headers_enable: Annotated[
+        bool,
+        Option(
+            _BOOLEAN, "Add headers to such a record that say where it comes from and why it failed.",
+            group="Error Handling", order=8, width="MEDIUM", importance="MEDIUM",
+            display="Enable Error Context Headers",
+        ),
+    ] = False  # fmt: skip
 
 
 class TaskFrameworkConfig(LossPolicies, SourceFrameworkConfig):

@@ -41,6 +41,7 @@ _ANCHORS: Final = {
 }
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9._-]|\\\.)+")
 _ALONE: Final = re.compile(r"(?:[A-Za-z0-9._*+?|-]|\\\.)*")
+_NAMED_GROUP: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9]*)\}")
 _LOOKS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
 # d and u change nothing for the ASCII names that Kafka has.
 _SHOWN_CHARS: Final = 200
@@ -69,6 +70,63 @@ class JavaPattern:
                 f"pattern {self.text!r} needs more than {MATCH_TIMEOUT_S} s on {name!r}",
                 remedy="write it without nested repetitions such as (a+)+",
             ) from None
+
+    def replaced(self, name: str, replacement: str) -> str | None:
+        """Return a name that matches as a whole with its first match replaced (``Matcher.replaceFirst``), else None.
+
+        Raises:
+            ConfigError: the pattern needs too long on this name, or the replacement names a group that is not there.
+        """
+        if not self.matches(name):
+            return None
+        match = self._compiled.search(name, timeout=MATCH_TIMEOUT_S)
+        assert match is not None
+        return name[: match.start()] + _expanded(match, replacement) + name[match.end() :]
+
+
+def _expanded(match: "regex.Match[str]", replacement: str) -> str:
+    """``Matcher.appendReplacement``: ``$1``, ``${name}``, and a backslash in front of what is meant as it is."""
+    parts: list[str] = []
+    at = 0
+    while at < len(replacement):
+        char = replacement[at]
+        if char == "\\":
+            if at + 1 == len(replacement):
+                raise _no_group(replacement, "ends in a backslash")
+            parts.append(replacement[at + 1])
+            at += 2
+        elif char != "$":
+            parts.append(char)
+            at += 1
+        else:
+            group, at = _group_reference(match, replacement, at + 1)
+            parts.append(match.group(group) or "")
+    return "".join(parts)
+
+
+def _group_reference(match: "regex.Match[str]", replacement: str, at: int) -> tuple[int | str, int]:
+    named = _NAMED_GROUP.match(replacement, at)
+    if named is not None:
+        if named[1] not in match.re.groupindex:
+            raise _no_group(replacement, f"names the group {named[1]}, which the pattern has not")
+        return named[1], named.end()
+    end = at
+    # As many digits as a group has; the first one counts in any case.
+    while end < len(replacement) and replacement[end] in "0123456789":
+        if end > at and int(replacement[at : end + 1]) > match.re.groups:
+            break
+        end += 1
+    if end == at:
+        raise _no_group(replacement, "has a $ without a group")
+    if int(replacement[at:end]) > match.re.groups:
+        raise _no_group(
+            replacement, f"names group {replacement[at:end]}, the pattern has {match.re.groups}"
+        )
+    return int(replacement[at:end]), end
+
+
+def _no_group(replacement: str, why: str) -> ConfigError:
+    return ConfigError(f"replacement {replacement!r} {why}", remedy="write \\$ for a dollar sign")
 
 
 class PatternList:

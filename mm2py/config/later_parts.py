@@ -5,18 +5,10 @@ from typing import Final
 
 from mm2py.config.java_values import parse_list
 
-__all__ = ["later_connector", "later_parts"]
+__all__ = ["later_parts"]
 
 _SOURCE: Final = "MirrorSourceConnector"
-_LATER: Final = ("MirrorSinkConnector",)
 _Configs = Mapping[str, Mapping[str, str]]
-
-
-def later_connector(name: str) -> str:
-    """Return what to add to the refusal of a connector that a later part brings, empty for any other."""
-    simple = name.rpartition(".")[2]
-    simple = simple if simple.endswith("Connector") else f"{simple}Connector"
-    return f". {simple} comes with a later version of mm2py" if simple in _LATER else ""
 
 
 def later_parts(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
@@ -29,7 +21,9 @@ def _transforms(worker: Mapping[str, str], connectors: _Configs) -> list[str]:
     config = connectors.get(_SOURCE, {})
     lines: list[str] = []
     if parse_list(config.get("transforms", "")):
-        lines.append(f"transforms={config['transforms']} come with part 5: records stay unchanged")
+        lines.append(
+            f"transforms={config['transforms']} are applied with copy.connector=sink: records stay unchanged"
+        )
     if any(key.startswith("topic.creation.") for key in config):
         lines.append("topic.creation.* rules come with part 5: remote topics follow the source")
     return lines

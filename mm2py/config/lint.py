@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mm2py.config.catalog import Catalog
-from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
+from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, MIRROR_SINK_CONNECTOR
 from mm2py.config.client_options import MAX_IN_FLIGHT
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import (
@@ -99,7 +99,9 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
 def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
     found = _model_findings(config, flow, WorkerConfig, flow.worker)
     for definition in config.definitions:
-        effective = flow.connectors[definition.name]
+        effective = flow.connectors.get(definition.name)
+        if effective is None:
+            continue
         found += _model_findings(config, flow, definition.model, effective)
     # What contradicts each other can be judged where each value is right by itself.
     if flow.enabled and all(it.severity is not Severity.ERROR for it in found):
@@ -183,6 +185,8 @@ def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
                 Finding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
             )
             continue
+        if entry.effect is Effect.WITHOUT_EFFECT and config.copies_by_group:
+            continue  # a group's clients are librdkafka's, which knows what the mirror's own does not need
         found += [
             Finding(severity, value.line, key, message) for severity, message in _say(entry, text)
         ]
@@ -243,8 +247,7 @@ def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
                 Finding(Severity.WARNING, value.line, key, message, "set it for the target")
             )
         for flow in writers:
-            connectors = config.flow_configs(flow).connectors
-            source = config.providers.resolve(texts(connectors.get("MirrorSourceConnector", {})))
+            source = config.providers.resolve(texts(config.flow_configs(flow).copy))
             level = effective_client_properties(source, "source", "consumer").get("isolation.level")
             if level is not None and level.strip().lower() != "read_committed":
                 message = (
@@ -274,7 +277,7 @@ def _loops(config: MirrorMakerConfig) -> list[Finding]:
                     Severity.WARNING,
                     cause.line,
                     cause.key,
-                    f"{there} and {back} both keep topic names and loop.suppression is off: a topic "
+                    f"{there} and {back} both keep topic names and do not suppress loops: a topic "
                     "that both directions copy would circle without end, as in Java",
                     "remove loop.suppression=off, give each direction other topics, or keep the default "
                     "naming",
@@ -284,13 +287,15 @@ def _loops(config: MirrorMakerConfig) -> list[Finding]:
 
 
 def _passes_all_on(config: MirrorMakerConfig, flow: FlowName) -> bool:
-    source = config.flow_configs(flow).connectors.get("MirrorSourceConnector", {})
+    source = config.flow_configs(flow).copy
+    if source["connector.class"].text == MIRROR_SINK_CONNECTOR:
+        return True
     suppression = source.get("loop.suppression")
     return suppression is not None and suppression.text.strip().lower() == "off"
 
 
 def _keeps_names(config: MirrorMakerConfig, flow: FlowName) -> Value | None:
-    source = config.flow_configs(flow).connectors.get("MirrorSourceConnector", {})
+    source = config.flow_configs(flow).copy
     policy = source.get("replication.policy.class")
     if policy is not None and policy.text == IDENTITY_REPLICATION_POLICY:
         return policy

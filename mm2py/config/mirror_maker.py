@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mm2py.config.class_names import COPY_CONNECTORS
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.clients import parse_bootstrap_servers
 from mm2py.config.definitions import ConnectorDefinition, options_of
@@ -36,6 +37,10 @@ from mm2py.types import ClusterAlias, FlowName
 __all__ = ["HEARTBEATS_SWITCH", "FlowConfigs", "MirrorMakerConfig", "option_names"]
 
 HEARTBEATS_SWITCH: Final = "emit.heartbeats.enabled"
+COPY_CONNECTOR: Final = "copy.connector"
+CONSUMER_OVERRIDE: Final = "consumer.override."
+EMIT_CHECKPOINTS: Final = "emit.checkpoints.enabled"
+_SINK: Final = "sink"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # An alias becomes the first part of topic names and a part of group and client ids.
 _ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -49,6 +54,13 @@ class FlowConfigs:
     enabled: bool
     worker: Effective
     connectors: Mapping[str, Effective]
+
+    @property
+    def copy(self) -> Effective:
+        """The config of the connector that copies records."""
+        return next(
+            it for it in self.connectors.values() if it["connector.class"].text in COPY_CONNECTORS
+        )
 
 
 def option_names(definitions: Sequence[ConnectorDefinition]) -> frozenset[str]:
@@ -121,6 +133,16 @@ class MirrorMakerConfig:
         """Whether the flow replicates topics (``A->B.enabled``)."""
         value = self.raw.get(f"{flow}.enabled")
         return value is not None and parse_boolean_leniently(value.text, absent=False)
+
+    @property
+    def copies_by_group(self) -> bool:
+        """Whether a flow is copied by MirrorSink."""
+        return any(
+            self._copies(FlowName(source, target)) == _SINK
+            for source in self.clusters
+            for target in self.clusters
+            if source != target
+        )
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:
         """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
@@ -208,10 +230,27 @@ class MirrorMakerConfig:
         return worker_config(self.raw, flow, self.providers.resolve_text)
 
     def _connectors(self, flow: FlowName) -> dict[str, Effective]:
-        return {
-            d.name: connector_config(self.raw, flow, (d.name, d.java_class), self.option_names)
-            for d in self.definitions
-        }
+        copies = self._copies(flow)
+        found: dict[str, Effective] = {}
+        for it in self.definitions:
+            if it.copies not in ("", copies):
+                continue
+            props = connector_config(self.raw, flow, (it.name, it.java_class), self.option_names)
+            if copies == _SINK and EMIT_CHECKPOINTS in options_of(it.model):
+                # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
+                props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
+            if it.copies == _SINK:
+                # The flows of one source have connectors of one name: each needs a group of its own.
+                group = Value(f"connect-{flow}.{it.name}", rule="derived from the flow")
+                props.setdefault(f"{CONSUMER_OVERRIDE}group.id", group)
+            found[it.name] = props
+        return found
+
+    def _copies(self, flow: FlowName) -> str:
+        """Return which connector copies the flow; a wrong word is refused by the option's own check."""
+        chosen = self.raw.get(f"{flow}.{COPY_CONNECTOR}") or self.raw.get(COPY_CONNECTOR)
+        is_sink = chosen is not None and chosen.text.strip().lower() == _SINK
+        return _SINK if is_sink else "source"
 
     def _text(self, key: str) -> str:
         value = self.raw.get(key)

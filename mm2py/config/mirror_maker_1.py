@@ -8,7 +8,7 @@ of Kafka 0.8 to 3.9.
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mm2py.config.java_regex import JavaPattern
@@ -16,7 +16,15 @@ from mm2py.config.properties import load
 from mm2py.config.providers import Providers
 from mm2py.errors import ConfigError
 
-__all__ = ["ClientFile", "TopicChoice", "consumer_file", "producer_file", "topic_choice"]
+__all__ = [
+    "ClientFile",
+    "TopicChoice",
+    "consumer_file",
+    "producer_file",
+    "topic_choice",
+    "topic_expression",
+    "topic_lists",
+]
 
 _CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy", "3": "lz4", "4": "zstd"}
 _RESETS: Final = {"smallest": "earliest", "largest": "latest"}
@@ -87,7 +95,8 @@ class ClientFile:
 
     ``remarks``: a line each, for people; ``warnings``: what may lose or reorder records; ``secrets``: never to be
     printed. ``is_sync``: ``producer.type=sync``, each record waits for its acknowledgement. ``include`` and ``exclude``: topics
-    that the file of a consumer names (``mirror.topics.whitelist``).
+    that the file of a consumer names (``mirror.topics.whitelist``). ``written``: what the file says under today's names,
+    placeholders kept; without the defaults that ``values`` has.
     """
 
     values: Mapping[str, str]
@@ -97,6 +106,7 @@ class ClientFile:
     is_sync: bool = False
     include: str = ""
     exclude: str = ""
+    written: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def consumer_file(path: str) -> ClientFile:
@@ -120,9 +130,7 @@ def consumer_file(path: str) -> ClientFile:
             "remove it, the mirror commits what was acknowledged"
         )
     values.setdefault("enable.auto.commit", "false")
-    return ClientFile(
-        values, found.remarks, tuple(warnings), found.secrets, include=include, exclude=exclude
-    )
+    return replace(found, values=values, warnings=tuple(warnings), include=include, exclude=exclude)
 
 
 def producer_file(path: str) -> ClientFile:
@@ -142,7 +150,7 @@ def producer_file(path: str) -> ClientFile:
     if values.get("retries", "").strip() == "0":
         warnings.append(f"{path}: retries=0: a failure may lose records")
     values = {**_PRODUCER_DEFAULTS, **values}
-    return ClientFile(values, found.remarks, tuple(warnings), found.secrets, is_sync=is_sync)
+    return replace(found, values=values, warnings=tuple(warnings), is_sync=is_sync)
 
 
 def _is_same(name: str, given: str, default: str) -> bool:
@@ -155,6 +163,7 @@ def _read(path: str) -> ClientFile:
     given = load(path).values
     providers = Providers.of(given, os.environ)
     values: dict[str, str] = {}
+    written: dict[str, str] = {}
     remarks: list[str] = []
     zookeeper = [name for name in given if _ZOOKEEPER.fullmatch(name)]
     for name in _ZOOKEEPER_ADDRESS:
@@ -177,12 +186,13 @@ def _read(path: str) -> ClientFile:
         elif value != text.strip() and modern in ("auto.offset.reset", "compression.type", "acks"):
             remarks.append(f"{path}: {name}={text} is taken as {name}={value}")
         values[modern] = value
+        written[modern] = given[name].strip() if "${" in given[name] else value
     if not values.get("bootstrap.servers", "").strip():
         raise ConfigError(
             f"{path}: bootstrap.servers is missing",
             remedy="add the addresses of brokers, HOST:9092,...",
         )
-    return ClientFile(values, tuple(remarks), secrets=providers.secrets)
+    return ClientFile(values, tuple(remarks), secrets=providers.secrets, written=written)
 
 
 def _shown(value: str, text: str) -> str:
@@ -208,6 +218,13 @@ class TopicChoice:
     matches: Callable[[str], bool]
 
 
+def topic_lists(include: str, exclude: str, consumer: ClientFile) -> tuple[str, str]:
+    """Return which topics to mirror and which to leave out; the file counts where the command line names none."""
+    if include or exclude:
+        return include, exclude
+    return consumer.include, "" if consumer.include else consumer.exclude
+
+
 def topic_choice(include: str, exclude: str) -> TopicChoice:
     """Read ``--include`` (``--whitelist``) or ``--blacklist``: commas are alternatives, blanks and quotes are removed.
 
@@ -219,7 +236,7 @@ def topic_choice(include: str, exclude: str) -> TopicChoice:
             "exactly one of --whitelist (--include) and --blacklist has to be given",
             remedy="name the topics to mirror with --whitelist, or those to leave out with --blacklist",
         )
-    pattern = JavaPattern(_expression(include or exclude))
+    pattern = JavaPattern(topic_expression(include or exclude))
     if include.strip():
         return TopicChoice(f"topics that match {pattern.text}", pattern.matches)
     return TopicChoice(
@@ -227,6 +244,6 @@ def topic_choice(include: str, exclude: str) -> TopicChoice:
     )
 
 
-def _expression(text: str) -> str:
-    # As org.apache.kafka.server.util.TopicFilter (IncludeList) has it.
+def topic_expression(text: str) -> str:
+    """Return the Java expression that a list of topics stands for (``org.apache.kafka.server.util.TopicFilter``)."""
     return re.sub(r"^[\"']+|[\"']+$", "", text.strip().replace(",", "|").replace(" ", ""))

@@ -9,8 +9,9 @@ code is loaded.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 
+from mm2py.config.class_names import PROVIDER_PACKAGE
 from mm2py.config.definitions import ConfigModel, Option, parse_config
 from mm2py.config.java_regex import JavaPattern
 from mm2py.config.java_values import JavaType, parse_list
@@ -18,8 +19,6 @@ from mm2py.config.properties import load
 from mm2py.errors import ConfigError
 
 __all__ = ["Placeholder", "ProviderConfig", "Providers", "placeholders", "provider_placeholders"]
-
-_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ def _placeholder(variable: str) -> Placeholder | None:
 def _build(
     prop: str, class_name: str, parameters: Mapping[str, str], environ: Mapping[str, str]
 ) -> _Provider:
-    bare = class_name.removeprefix(_PACKAGE)
+    bare = class_name.removeprefix(PROVIDER_PACKAGE)
     config = parse_config(ProviderConfig, parameters)
     allowed = [Path(path) for path in config.allowed_paths]
     if bare == "FileConfigProvider":
@@ -169,7 +168,7 @@ def _build(
         f"{prop}={class_name}: not a config provider of this product"
         if class_name
         else f"{prop} is missing",
-        remedy=f"use {_PACKAGE}FileConfigProvider, EnvVarConfigProvider or DirectoryConfigProvider",
+        remedy=f"use {PROVIDER_PACKAGE}FileConfigProvider, EnvVarConfigProvider or DirectoryConfigProvider",
     )
 
 

@@ -48,6 +48,7 @@ from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
 
 __all__ = [
     "FLOW",
+    "SINK",
     "SOURCE",
     "Change",
     "ChangeResult",
@@ -60,10 +61,11 @@ __all__ = [
 ]
 
 SOURCE: Final = "MirrorSourceConnector"
+SINK: Final = "MirrorSinkConnector"
+"""Names of the connectors of which one copies, as the file derives them."""
 
 FLOW: Final = ""
 """In place of a connector's name: properties of the flow, which go to the connectors that read them."""
-"""Name of the connector that copies, as the file derives it."""
 
 APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
@@ -505,12 +507,12 @@ class FlowChanges:
         return node
 
     def _creation(self, flow: FlowName, store: FlowOverridesStore, patches: Patches) -> Change:
-        if store.present and enabled(store.effective().get(SOURCE, _NO_COPY)):
+        if store.present and enabled(_copying(store.effective())):
             raise AlreadyExistsError(f"Flow {flow} exists already")
         file = self._parts.fleet.file(flow)
         now = store.picture()
         edit = created(file, self._allowed(flow, store, created(file, {})(now), patches))
-        if not enabled(edit(now).configs.get(SOURCE, _NO_COPY)):
+        if not enabled(_copying(edit(now).configs)):
             raise BadRequestError(f"enabled: flow {flow} could not be created without it")
         return Change(action="create", target=str(flow), edit=edit)
 
@@ -564,7 +566,7 @@ class FlowChanges:
         found = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
         for key, text in patches.get(FLOW, {}).items():
             readers = [name for name in self._parts.readers(key) if name in now.configs]
-            for name in readers or [SOURCE]:
+            for name in readers or [SOURCE if SOURCE in now.configs else SINK]:
                 found.setdefault(name, {}).setdefault(key, text)
         return found
 
@@ -718,3 +720,8 @@ def _restarts(
         for name, state in works
         if not only_failed or state_name(state) == State.FAILED
     ]
+
+
+def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the config of the connector that copies records, one that copies nothing where there is none."""
+    return next((configs[name] for name in (SOURCE, SINK) if name in configs), _NO_COPY)

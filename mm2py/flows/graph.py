@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.definitions import parse_config
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError, RetriableError
@@ -102,7 +102,7 @@ def source_configs(connectors: Configs) -> Sequence[Mapping[str, str]]:
     return [
         config
         for config in connectors.values()
-        if canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
+        if canonical_class(config.get("connector.class", "")) in COPY_CONNECTORS
     ]
 
 

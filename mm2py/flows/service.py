@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from mm2py.clock import Clock
 from mm2py.config.class_names import (
+    COPY_CONNECTORS,
     MIRROR_CHECKPOINT_CONNECTOR,
-    MIRROR_SOURCE_CONNECTOR,
     canonical_class,
 )
 from mm2py.errors import ConfigError
@@ -163,7 +163,8 @@ class FlowService:
             canonical_class(it.info.config.get("connector.class") or ""): it.name
             for it in work.connectors
         }
-        name = by_class.get(MIRROR_CHECKPOINT_CONNECTOR, by_class.get(MIRROR_SOURCE_CONNECTOR))
+        wanted = (MIRROR_CHECKPOINT_CONNECTOR, *COPY_CONNECTORS)
+        name = next((by_class[it] for it in wanted if it in by_class), None)
         if name is None:
             raise NotFoundError(f"Flow {flow} has no connector that copies records or checkpoints")
         return FlowOffsets(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.mirror_options import TOPICS
 from mm2py.mirror.backfills import Job
@@ -84,10 +84,8 @@ class ConnectorWork:
 
     @property
     def copies(self) -> bool:
-        """Whether it is a source connector."""
-        return canonical_class(self.info.config.get("connector.class") or "") == (
-            MIRROR_SOURCE_CONNECTOR
-        )
+        """Whether it copies records."""
+        return canonical_class(self.info.config.get("connector.class") or "") in COPY_CONNECTORS
 
     def works(self) -> Iterator[tuple[str, WorkState | None]]:
         """Return name and state of the connector and of its tasks."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, cast, final
 
+from mm2py.config.class_names import MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.errors import ConfigError, ProtocolError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.batch_stage import Origins
@@ -67,6 +68,10 @@ def suppression_of(config: Mapping[str, str]) -> Suppression:
     Raises:
         ConfigError: no such choice, or no such policy.
     """
+    if canonical_class(config.get("connector.class", "")) == MIRROR_SINK_CONNECTOR:
+        return (
+            Suppression.OFF
+        )  # its producer belongs to librdkafka, which does not tell its id before it writes
     text = config.get(LOOP_SUPPRESSION, "").strip().lower() or Suppression.AUTO
     try:
         chosen = Suppression(text)

@@ -24,14 +24,17 @@ from mm2py.protocol.configs import (
     DescribedConfigs,
 )
 from mm2py.protocol.outcomes import NamedError
-from mm2py.protocol.schema import admin_schema, required, schema_call
+from mm2py.protocol.producers import ActiveProducer, ProducersOfPartition
+from mm2py.protocol.schema import admin_schema, by_topic, required, schema_call
 from mm2py.types import TopicPartition
 
 __all__ = [
     "create_acls",
+    "delete_acls",
     "describe_acls",
     "describe_configs",
     "describe_log_dirs",
+    "describe_producers",
     "incremental_alter_configs",
 ]
 
@@ -198,11 +201,7 @@ def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
 
     UNKNOWN or ANY in a rule is refused here: it would widen what was read from the source.
     """
-    for acl in acls:
-        required(acl.resource_name, "resource name")
-        required(acl.principal, "principal")
-        if min(acl.resource_type, acl.pattern_type, acl.operation, acl.permission) < 2:
-            raise ValueError(f"an ACL with UNKNOWN or ANY cannot be created: {acl}")
+    _exact(acls)
 
     def request() -> admin_schema.CreateAclsRequest:
         return admin_schema.CreateAclsRequest(
@@ -227,3 +226,74 @@ def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
         )
 
     return schema_call(request, admin_schema.CreateAclsResponse, convert, (1, 3))
+
+
+def delete_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
+    """Delete exactly these ACLs; the answers come in the order of ``acls``, without an error for one that is not there.
+
+    UNKNOWN or ANY in a rule is refused here: it would delete others too.
+    """
+    _exact(acls)
+
+    def request() -> admin_schema.DeleteAclsRequest:
+        return admin_schema.DeleteAclsRequest(
+            filters=[
+                admin_schema.DeleteAclsRequest.DeleteAclsFilter(
+                    resource_type_filter=int(acl.resource_type),
+                    resource_name_filter=acl.resource_name,
+                    pattern_type_filter=int(acl.pattern_type),
+                    principal_filter=acl.principal,
+                    host_filter=acl.host,
+                    operation=int(acl.operation),
+                    permission_type=int(acl.permission),
+                )
+                for acl in acls
+            ]
+        )
+
+    def convert(answer: admin_schema.DeleteAclsResponse) -> tuple[NamedError, ...]:
+        return tuple(
+            NamedError(acl.resource_name, result.error_code, result.error_message or "")
+            for acl, result in zip(acls, answer.filter_results, strict=True)
+        )
+
+    return schema_call(request, admin_schema.DeleteAclsResponse, convert, (1, 3))
+
+
+def describe_producers(
+    partitions: Sequence[TopicPartition],
+) -> Call[tuple[ProducersOfPartition, ...]]:
+    """Read who has written to partitions that a broker leads (KIP-664); ask their leader."""
+    topics = by_topic((required(tp.topic, "topic"), tp.partition) for tp in partitions)
+
+    def request() -> admin_schema.DescribeProducersRequest:
+        kind = admin_schema.DescribeProducersRequest.TopicRequest
+        return admin_schema.DescribeProducersRequest(
+            topics=[kind(name=topic, partition_indexes=list(parts)) for topic, parts in topics]
+        )
+
+    def convert(
+        answer: admin_schema.DescribeProducersResponse,
+    ) -> tuple[ProducersOfPartition, ...]:
+        return tuple(
+            ProducersOfPartition(
+                TopicPartition(topic.name, part.partition_index),
+                part.error_code,
+                tuple(
+                    ActiveProducer(it.producer_id, it.last_timestamp, it.current_txn_start_offset)
+                    for it in part.active_producers
+                ),
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+        )
+
+    return schema_call(request, admin_schema.DescribeProducersResponse, convert, (0, 0))
+
+
+def _exact(acls: Sequence[Acl]) -> None:
+    for acl in acls:
+        required(acl.resource_name, "resource name")
+        required(acl.principal, "principal")
+        if min(acl.resource_type, acl.pattern_type, acl.operation, acl.permission) < 2:
+            raise ValueError(f"an ACL with UNKNOWN or ANY is none of a cluster: {acl}")

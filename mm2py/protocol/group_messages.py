@@ -33,6 +33,8 @@ from mm2py.protocol.schema import (
 from mm2py.types import TopicPartition
 
 __all__ = [
+    "delete_groups",
+    "delete_offsets",
     "describe_groups",
     "find_coordinator",
     "find_coordinators",
@@ -252,6 +254,55 @@ def describe_groups(group_ids: Sequence[str]) -> Call[tuple[DescribedGroup, ...]
         )
 
     return schema_call(request, admin_schema.DescribeGroupsResponse, convert, (0, 6))
+
+
+def delete_groups(group_ids: Sequence[str]) -> Call[dict[str, int]]:
+    """Delete groups of one coordinator, with their offsets; returns an error code for each (NON_EMPTY_GROUP)."""
+    names = [required(group, "group") for group in group_ids]
+
+    def request() -> admin_schema.DeleteGroupsRequest:
+        return admin_schema.DeleteGroupsRequest(groups_names=names)
+
+    def convert(answer: admin_schema.DeleteGroupsResponse) -> dict[str, int]:
+        return {it.group_id: it.error_code for it in answer.results}
+
+    return schema_call(request, admin_schema.DeleteGroupsResponse, convert, (0, 2))
+
+
+def delete_offsets(
+    group_id: str, partitions: Sequence[TopicPartition]
+) -> Call[tuple[int, dict[TopicPartition, int]]]:
+    """Delete committed offsets of a group (KIP-496); returns the group's error code, and one for each partition."""
+    required(group_id, "group")
+    topics = by_topic((required(it.topic, "topic"), it.partition) for it in partitions)
+
+    def request() -> consumer_schema.OffsetDeleteRequest:
+        kind = consumer_schema.OffsetDeleteRequest
+        topic = kind.OffsetDeleteRequestTopic
+        return kind(
+            group_id=group_id,
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        topic.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in topics
+            ],
+        )
+
+    def convert(
+        answer: consumer_schema.OffsetDeleteResponse,
+    ) -> tuple[int, dict[TopicPartition, int]]:
+        return answer.error_code, {
+            TopicPartition(topic.name, it.partition_index): it.error_code
+            for topic in answer.topics
+            for it in topic.partitions
+        }
+
+    return schema_call(request, consumer_schema.OffsetDeleteResponse, convert, (0, 0))
 
 
 def list_groups(states: Sequence[str] = (), types: Sequence[str] = ()) -> Call[ListedGroups]:

@@ -33,7 +33,7 @@ from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["internal_app", "public_app"]
+__all__ = ["internal_app", "own_app", "public_app"]
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,11 @@ def public_app(parts: RestParts) -> ASGIApp:
     app: ASGIApp = _application(parts, DIALECT, at_root=[metrics_route(parts)])
     gated = app if parts.gate is None else parts.gate(app)
     return ErrorEdge(RawPath(gated), parts.mask)
+
+
+def own_app(parts: RestParts) -> ASGIApp:
+    """Return what this process asks of itself: the users' API, whoever is named in the scope."""
+    return ErrorEdge(RawPath(_application(parts, DIALECT)), parts.mask)
 
 
 def internal_app(parts: RestParts) -> ASGIApp:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
-from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
@@ -25,17 +25,17 @@ from mm2py.mirror.offset_map import (
 )
 from mm2py.mirror.source_offsets import (
     committed_offset,
-    mirror_source_partition,
+    parse_source_offset_key,
     parse_source_offset_value,
-    source_offset_key,
 )
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import Record
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
-from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
+from mm2py.types import EARLIEST, LATEST, ClusterAlias, FlowName, TopicPartition
 
 __all__ = [
     "REASONS",
+    "CopiesReader",
     "FlowTopics",
     "Known",
     "Survey",
@@ -97,28 +97,75 @@ async def known_copies(
     target: Admin, flow: FlowTopics, partitions: Collection[TopicPartition], clock: Clock
 ) -> Known:
     """Read stored positions and the offset map; topics that do not exist hold nothing."""
-    map_topic = offset_map_topic(flow.flow.source)
-    there = await target.describe_topics([flow.offsets_topic, map_topic])
-    keys = {
-        source_offset_key(
-            SOURCE_CONNECTOR, mirror_source_partition(flow.flow.source, partition)
-        ): partition
-        for partition in partitions
-    }
-    positions: dict[TopicPartition, int] = {}
-    pages: dict[TopicPartition, Page] = {}
+    reader = CopiesReader(target, flow.flow.source, flow.offsets_topic, clock)
+    try:
+        found = await reader.read()
+    finally:
+        await reader.close()
+    positions = {tp: it for tp, it in found.positions.items() if tp in partitions}
+    return Known(positions, found.pages)
 
-    def take_position(_partition: int, record: Record) -> None:
-        partition = keys.get(bytes(record.key or b""))
-        if partition is None:
+
+@final
+class CopiesReader:
+    """Reads how far a flow has copied, again and again: each time only what is new.
+
+    Args:
+        target: of the flow, connected.
+        source: alias of its source.
+        offsets_topic: where its worker stores positions.
+    """
+
+    def __init__(
+        self, target: Admin, source: ClusterAlias, offsets_topic: str, clock: Clock
+    ) -> None:
+        self._target, self._source, self._clock = target, source, clock
+        self._takes: Mapping[str, RecordHandler] = {
+            offsets_topic: self._take_position,
+            offset_map_topic(source): self._take_page,
+        }
+        self._readers: dict[str, LogReader] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._pages: dict[TopicPartition, Page] = {}
+
+    async def read(self) -> Known:
+        """Read to the ends of now; topics that do not exist hold nothing.
+
+        Raises:
+            RetriableError: not now; a later call continues.
+        """
+        missing = self._takes.keys() - self._readers.keys()
+        for topic in await self._target.describe_topics(missing) if missing else ():
+            self._readers[topic] = LogReader(
+                self._target.cluster, topic, clock=self._clock, waits_for_transactions=True
+            )
+        for topic, reader in self._readers.items():
+            await reader.read_to_end(self._takes[topic])
+        return Known(dict(self._positions), dict(self._pages))
+
+    async def close(self) -> None:
+        """End a read that is under way."""
+        for reader in self._readers.values():
+            await reader.close()
+
+    def _take_position(self, _partition: int, record: Record) -> None:
+        try:
+            connector, found = parse_source_offset_key(bytes(record.key or b""))
+        except ProtocolError:
+            return  # another connector's, or another program's
+        topic, number = found.get("topic"), found.get("partition")
+        of_flow = connector == SOURCE_CONNECTOR and found.get("cluster") == self._source
+        if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
             return
         value = None if record.value is None else bytes(record.value)
         last = committed_offset(parse_source_offset_value(value))
-        positions.pop(partition, None)
+        partition = TopicPartition(topic, number)
+        self._positions.pop(partition, None)
         if last >= 0:
-            positions[partition] = last + 1
+            self._positions[partition] = last + 1
 
-    def take_page(_partition: int, record: Record) -> None:
+    def _take_page(self, _partition: int, record: Record) -> None:
+        pages = self._pages
         try:
             partition, number = decode_page_key(record.key)
             if record.value is not None:
@@ -127,16 +174,6 @@ async def known_copies(
                 del pages[partition]
         except ProtocolError as error:
             log.warning("record of the offset map is ignored cause=%s", error)
-
-    for topic, take in ((flow.offsets_topic, take_position), (map_topic, take_page)):
-        if topic not in there:
-            continue
-        reader = LogReader(target.cluster, topic, clock=clock, waits_for_transactions=True)
-        try:
-            await reader.read_to_end(take)
-        finally:
-            await reader.close()
-    return Known(positions, pages)
 
 
 @final

@@ -40,6 +40,9 @@ CLUSTER: Final = "local-cluster[2,1,512]"
 SLOW: Final = str(RECORDS * 110 // 300)
 """Bytes per second: enough time for all faults."""
 
+FAST: Final = "100000000"
+"""Without it the limit of the flow counts, which keeps its live traffic slow."""
+
 SPARK_DEFAULTS: Final = """\
 spark.network.timeout 20s
 spark.network.timeoutInterval 5s
@@ -127,7 +130,7 @@ def test_a_backfill_that_is_killed_and_frozen_five_times_has_one_exact_seam_per_
                     progress(flow, topic)
                     third.send(signal.SIGTERM)
                     assert third.wait().code == 1
-        ended = command_line(flow, "run", "--master", "local[2]")
+        ended = command_line(flow, "run", "--master", "local[2]", "--rate-limit", FAST)
         _exact(ended)
         load.stop()
         wanted = ends(source, topic)

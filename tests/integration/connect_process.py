@@ -6,6 +6,7 @@ Flow: ``write_worker`` -> ``Mirror(file, program=DISTRIBUTED)`` -> ``rest_of`` -
 import secrets
 import shutil
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ __all__ = [
 DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
 STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")
 
-PLUGIN: Final = Path(__file__).parents[1] / "plugins" / "counting_source.py"
+PLUGINS: Final = Path(__file__).parents[1] / "plugins"
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sink_package"
 
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 # Java answers so while its group rebalances; clients ask again.
@@ -89,15 +91,30 @@ class Rest:
 
 
 def install_plugin(folder: Path) -> dict[str, str]:
-    """Install the counting connector into a folder; returns the environment that finds it."""
+    """Install the plug-ins into a folder; returns the environment that finds them."""
     site = folder / "site"
     info = site / "counting_source-1.2.3.dist-info"
     info.mkdir(parents=True)
-    shutil.copy(PLUGIN, site)
+    for plugin in (*PLUGINS.glob("*.py"), *EXAMPLE.glob("*.py")):
+        shutil.copy(plugin, site)
+    points = _entry_points()
+    points["mm2py.connectors"]["CountingSourceConnector"] = (
+        "counting_source:CountingSourceConnector"
+    )
+    lines = (
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in found.items())
+        for group, found in points.items()
+    )
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-source\nVersion: 1.2.3\n")
-    entry = "CountingSourceConnector = counting_source:CountingSourceConnector"
-    (info / "entry_points.txt").write_text(f"[mm2py.connectors]\n{entry}\n")
+    (info / "entry_points.txt").write_text("".join(lines))
     return {"PYTHONPATH": str(site)}
+
+
+def _entry_points() -> dict[str, dict[str, str]]:
+    """Return those of the example package: what its installation makes known."""
+    document = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    project = cast("dict[str, dict[str, dict[str, str]]]", document["project"])
+    return {group: dict(found) for group, found in project["entry-points"].items()}
 
 
 def write_standalone(folder: Path, cluster: KafkaAddress) -> Path:

@@ -4,6 +4,7 @@ Flow: ``write_files`` -> ``start`` -> ``wait_for_records`` -> ``order_by_key`` o
 so records are compared by key, each key in its order.
 """
 
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ __all__ = [
     "COMMAND",
     "Files",
     "committed",
+    "install_plugins",
     "order_by_key",
     "start",
     "wait_for_records",
@@ -70,7 +72,9 @@ def write_files(
     return files
 
 
-def start(files: Files, *arguments: str, name: str = "mm1") -> Mirror:
+def start(
+    files: Files, *arguments: str, name: str = "mm1", environ: Mapping[str, str] | None = None
+) -> Mirror:
     """Start the command on both files."""
     return Mirror(
         files.consumer,
@@ -79,7 +83,18 @@ def start(files: Files, *arguments: str, name: str = "mm1") -> Mirror:
         *arguments,
         name=name,
         program=(COMMAND, "--consumer.config"),
+        environ=environ,
     )
+
+
+def install_plugins(folder: Path, module: Path, entry_points: str) -> dict[str, str]:
+    """Install a module as a package with entry points; return the environment that finds it."""
+    info = folder / f"{module.stem}-1.0.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(module, folder)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.stem}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    return {"PYTHONPATH": str(folder)}
 
 
 def wait_for_records(

@@ -20,12 +20,6 @@ from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.source_offsets import (
-    mirror_source_partition,
-    source_offset,
-    source_offset_key,
-    source_offset_value,
-)
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.observability.logging import level_name
 from mm2py.protocol.groups import DescribedGroup
@@ -38,9 +32,9 @@ from mm2py.types import LATEST, TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import BackfillLane, LaneConnections
-from mm2py_workers.bulk_flow import SOURCE, source_connector
-from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets
-from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
+from mm2py_workers.bulk_flow import SOURCE, source_connector, store_positions
+from mm2py_workers.hosted_flow import HostedMaps
+from mm2py_workers.internal_stores import FlowTables, store_producer
 from mm2py_workers.node_parts import FlowPlan
 
 __all__ = ["BackfillSession"]
@@ -211,23 +205,7 @@ class BackfillSession:
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
-        worker = self.plan.worker
-        offsets = HostedOffsets(
-            self._tables,
-            offset_topic(self.plan.props, worker),
-            transactional=worker.exactly_once,
-        )
-        try:
-            await offsets.set(
-                {
-                    source_offset_key(
-                        SOURCE, mirror_source_partition(self.name.source, partition)
-                    ): None if position < 0 else source_offset_value(source_offset(position - 1))
-                    for partition, position in positions.items()
-                }
-            )
-        finally:
-            await offsets.close()
+        await store_positions(self._tables, self.plan, positions)
 
     async def restored_elsewhere(self) -> Mapping[str, str]:
         """Return topics that unfinished restores of other flows write, with what to call each restore."""

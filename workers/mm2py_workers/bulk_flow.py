@@ -1,10 +1,11 @@
 """The flow that a bulk command is about, as its workers run it: the properties file, and what was changed over REST.
 
 Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``mm2py-flows.<source>.internal`` on the target -> ``source_connector`` -> a backfill;
-``flow_sides`` for what reads both clusters. Nothing is created, and nothing written.
+``flow_sides`` for what reads both clusters. Only ``store_positions`` writes.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,17 +18,25 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import RetriableError
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.source_offsets import (
+    mirror_source_partition,
+    source_offset,
+    source_offset_key,
+    source_offset_value,
+)
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.types import TopicPartition
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import flow_named
-from mm2py_workers.internal_stores import FlowTables, store_producer
+from mm2py_workers.hosted_flow import HostedOffsets
+from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import say
 from mm2py_workers.wiring import derive_plan
 
-__all__ = ["SOURCE", "flow_plan", "flow_sides", "source_connector"]
+__all__ = ["SOURCE", "flow_plan", "flow_sides", "source_connector", "store_positions"]
 
 SOURCE: Final = "MirrorSourceConnector"
 
@@ -71,6 +80,29 @@ async def source_connector(
     finally:
         await overrides.stop()
     return None if config is None else plan.resolve(config)
+
+
+async def store_positions(
+    tables: FlowTables, plan: FlowPlan, positions: Mapping[TopicPartition, int]
+) -> None:
+    """Store where the copies of source partitions begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere.
+
+    Nothing of the flow may copy them meanwhile.
+    """
+    offsets = HostedOffsets(
+        tables, offset_topic(plan.props, plan.worker), transactional=plan.worker.exactly_once
+    )
+    try:
+        await offsets.set(
+            {
+                source_offset_key(
+                    SOURCE, mirror_source_partition(plan.name.source, partition)
+                ): None if position < 0 else source_offset_value(source_offset(position - 1))
+                for partition, position in positions.items()
+            }
+        )
+    finally:
+        await offsets.close()
 
 
 def flow_sides(

@@ -13,12 +13,14 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from mm2py_workers.backfill_commands import backfill_app
+from mm2py_workers.failover_commands import add_failover_commands
 from mm2py_workers.flow_changes import flow_app
 from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
 from mm2py_workers.output import DebugOption, Output, OutputOption, end_with, examples
 from mm2py_workers.stream_commands import show_stream
 from mm2py_workers.topic_command import show_topics
+from mm2py_workers.translation_commands import import_app, migrate_app
 
 __all__ = ["app", "main"]
 
@@ -37,6 +39,8 @@ app: Final = typer.Typer(
 )
 config_app: Final = typer.Typer(help="What a properties file means.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(migrate_app, name="migrate")
+app.add_typer(import_app, name="import")
 
 
 class LedgerOutput(StrEnum):
@@ -116,23 +120,33 @@ def consumer_offset_checker(
     servers: Annotated[
         str,
         typer.Option("--bootstrap-server", metavar="HOST:PORT,...", help="brokers of its cluster"),
-    ],
+    ] = "",
     topic: Annotated[
         str, typer.Option("--topic", metavar="NAME,...", help="these topics only")
     ] = "",
+    broker_info: Annotated[  # noqa: FBT002 - typer's way to declare a flag
+        bool, typer.Option("--broker-info", help="list the brokers too")
+    ] = False,
     command_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="client properties, such as a login")
     ] = None,
+    zkconnect: Annotated[str, typer.Option(hidden=True)] = "",
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Print how far a consumer group has read, as MirrorMaker 1's guides show it."""
 
     def show() -> int:
-        from mm2py_workers.offset_checker import check_offsets
+        from mm2py_workers.offset_checker import OffsetsQuestion, check_offsets
 
-        return check_offsets(
-            servers, group, [it.strip() for it in topic.split(",") if it.strip()], command_config
+        question = OffsetsQuestion(
+            servers=servers,
+            group=group,
+            topics=[it.strip() for it in topic.split(",") if it.strip()],
+            config=command_config,
+            shows_brokers=broker_info,
+            zookeeper=zkconnect,
         )
+        return check_offsets(question)
 
     end_with(show, debug=debug)
 
@@ -416,6 +430,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> N
 app.add_typer(flow_app, name="flow")
 app.add_typer(group_app, name="group")
 app.add_typer(backfill_app, name="backfill")
+add_failover_commands(app)
 app.command(
     "stream",
     epilog=examples(

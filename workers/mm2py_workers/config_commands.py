@@ -39,7 +39,6 @@ _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
     ("source", "admin"),
     ("target", "admin"),
 )
-_SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 _MASK: Final = "********"
 
 
@@ -106,20 +105,22 @@ def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None
     worker = _as_written(config, flow.worker)
     _section(out, f"{flow.flow} worker", _with_defaults(worker, WorkerConfig))
     for definition in config.definitions:
-        effective = flow.connectors[definition.name]
+        effective = flow.connectors.get(definition.name)
+        if effective is None:
+            continue
         _section(
             out,
             f"{flow.flow} {definition.name}",
             _with_defaults(effective, definition.model),
         )
-    source = flow.connectors[_SOURCE_CONNECTOR]
+    source = flow.copy
     for side, kind in _CLIENTS:
         props = effective_client_properties(texts(source), side, kind)
         origins = effective_client_properties(_origins(source), side, kind)
         _section(out, f"{flow.flow} {side} {kind}", _joined(props, origins))
     props = framework_producer_properties(texts(worker), texts(source))
     origins = framework_producer_properties(
-        _origins(worker), _origins(source) | {"name": _SOURCE_CONNECTOR}
+        _origins(worker), _origins(source) | {"name": source["name"].text}
     )
     _section(out, f"{flow.flow} producer of records", _joined(props, origins))
 

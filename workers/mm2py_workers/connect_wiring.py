@@ -26,6 +26,7 @@ from mm2py.runtime.herder import api as herder_api
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.offset_editing import OffsetEditor
+from mm2py.runtime.herder.sink_offsets import OffsetEditors, SinkOffsetEditor, kafka_groups
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.catalog import InstalledPlugins
@@ -146,14 +147,22 @@ class _Worker:
             peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
             resolve=_resolver(self.file, node.mask),
-            editor=OffsetEditor(
-                offsets,
+            editor=OffsetEditors(
                 node.plugins.find,
-                own_offsets(
-                    self.flow(CONNECT), self.file.props, self.file.worker, tables.permit, self.clock
-                )
-                if self.file.worker.exactly_once
-                else None,
+                OffsetEditor(
+                    offsets,
+                    node.plugins.find,
+                    own_offsets(
+                        self.flow(CONNECT),
+                        self.file.props,
+                        self.file.worker,
+                        tables.permit,
+                        self.clock,
+                    )
+                    if self.file.worker.exactly_once
+                    else None,
+                ),
+                SinkOffsetEditor(node.plugins.find, self.file.props, kafka_groups(self.clock)),
             ),
             meter=self.meter(),
             settings=self.file.worker,

@@ -22,6 +22,7 @@ from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.offset_editing import OffsetEditor
+from mm2py.runtime.herder.sink_offsets import OffsetEditors, SinkOffsetEditor, kafka_groups
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
@@ -40,7 +41,7 @@ from mm2py_workers.node_parts import FlowPlan, NodeParts
 
 __all__ = ["WiredFlow", "membership_of", "wire_flow"]
 
-_SOURCE: Final = "MirrorSourceConnector"
+_COPY: Final = ("MirrorSourceConnector", "MirrorSinkConnector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,16 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             backfills, drivers, tables.fence_producers, name=str(plan.name), clock=clock
         ),
         resolve=plan.resolve,
-        editor=OffsetEditor(
-            stores.offsets,
+        editor=OffsetEditors(
             node.plugins.find,
-            own_offsets(plan.name, plan.props, plan.worker, permit, clock)
-            if plan.worker.exactly_once
-            else None,
+            OffsetEditor(
+                stores.offsets,
+                node.plugins.find,
+                own_offsets(plan.name, plan.props, plan.worker, permit, clock)
+                if plan.worker.exactly_once
+                else None,
+            ),
+            SinkOffsetEditor(node.plugins.find, plan.props, kafka_groups(clock)),
         ),
         meter=meter,
         settings=plan.worker,
@@ -210,7 +215,7 @@ def _overrides(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowOverride
 
 
 def _source_settings(plan: FlowPlan) -> ConnectionSettings:
-    props = effective_client_properties(
-        plan.resolve(plan.connectors.get(_SOURCE, {})), "source", "admin", role="probe"
-    )
+    name = next((it for it in _COPY if it in plan.connectors), "")
+    copying = plan.connectors.get(name, {})
+    props = effective_client_properties(plan.resolve(copying), "source", "admin", role="probe")
     return connection_settings(props, scope=f"cluster {plan.name.source}")

@@ -21,6 +21,7 @@ from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.hosts.service import FlowSpec
+from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.task_assembly import FlowReports
@@ -150,18 +151,17 @@ def child_host(
         reports,
         permit=permit,
         graceful_s=graceful_s,
-        own=lambda task: _is_foreign(plugins, task),
+        own=lambda task: _needs_own(plugins, task),
         # A heartbeat each second: a process for it would cost 30 MB.
-        light=lambda task: (
-            not _is_foreign(plugins, task) and ASSIGNED_PARTITIONS not in task.config
-        ),
+        light=lambda task: not _needs_own(plugins, task) and ASSIGNED_PARTITIONS not in task.config,
     )
 
 
-def _is_foreign(plugins: Plugins, task: TaskSpec) -> bool:
-    """Return whether a third party's plug-in runs the task."""
+def _needs_own(plugins: Plugins, task: TaskSpec) -> bool:
+    """Return whether a task needs a process: a third party's plug-in, or a sink, whose client aborts processes."""
     try:
-        factory: object = plugins.find(task.connector_config.get("connector.class", ""))
+        factory = plugins.find(task.connector_config.get("connector.class", ""))
     except ConfigError:
         return False  # the host refuses it
-    return not str(getattr(factory, "__module__", "")).startswith("mm2py")
+    ours = str(getattr(factory, "__module__", "")).startswith("mm2py")
+    return not ours or plugin_type(factory) == "sink"

@@ -25,16 +25,16 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.record_task import Conversion
-from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
-from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.task_assembly import FlowReports, SinkClients, TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_host import HostedTask, InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import OwnOffsets
-from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.offset_map_store import MapsOver, MapStore, NoMapStore
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName
 from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, store_producer
+from mm2py_workers.sink_clients import KafkaSinkClients
 from mm2py_workers.target_senders import TargetSenders
 
 __all__ = ["HostedMaps", "HostedOffsets", "open_flow", "own_offsets", "task_assembly"]
@@ -194,9 +194,10 @@ def open_flow(
         producers=tables.producer_ids(worker.offset_storage_replication_factor),
         target_name=f"target cluster {spec.flow.target}",
         clock=clock,
+        sinks=KafkaSinkClients(spec.worker, spec.flow.target, clock),
     )
 
-    def build(task: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
+    def build(task: TaskSpec, on_status: Callable[[Status], None]) -> HostedTask:
         # Before anything is logged about it: a connector may bring secrets that the file does not know.
         mask.add(secrets_in(task.connector_config, task.config))
         return assembly(task, on_status)
@@ -263,6 +264,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
     producers: ProducerIdStore,
     target_name: str,
     clock: Clock,
+    sinks: SinkClients | None = None,
 ) -> TaskAssembly:
     """Return what builds the tasks of a flow, here or in a worker; ``props`` are its worker config, resolved."""
     links = TargetSenders(props, flow, producers, clock=clock, permit=permit)
@@ -284,6 +286,7 @@ def task_assembly(  # noqa: PLR0913 - one keyword per part that tasks share
             on_topic=reports.on_topic,
             permit=permit,
             maps=maps,
+            sinks=sinks,
             transactions=(
                 (
                     lambda spec, framework: links.transactions(

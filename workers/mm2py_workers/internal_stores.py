@@ -40,6 +40,7 @@ __all__ = [
     "CONNECT",
     "FlowTables",
     "WorkerStores",
+    "config_topic",
     "offset_topic",
     "store_producer",
     "worker_stores",
@@ -187,7 +188,7 @@ def worker_stores(
     props: Mapping[str, str], worker: WorkerConfig, tables: FlowTables
 ) -> WorkerStores:
     """Return the three stores of one worker."""
-    config, status = _config_topic(props, worker), _status_topic(props, worker)
+    config, status = config_topic(props, worker), _status_topic(props, worker)
     offsets = offset_topic(props, worker)
 
     async def prepare() -> None:
@@ -224,7 +225,8 @@ def store_producer(props: Mapping[str, str], flow: FlowName) -> ProducerSettings
     return producer_settings(known, scope=f"internal topics of {flow}")
 
 
-def _config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
+def config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
+    """Return the config topic as the worker config describes it."""
     return InternalTopic(
         name=worker.config_storage_topic,
         purpose="config.storage",

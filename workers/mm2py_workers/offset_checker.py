@@ -7,6 +7,7 @@ exist.
 import asyncio
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,12 @@ from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings
 from mm2py.config.properties import load
-from mm2py.errors import ConfigError, Mm2pyError
+from mm2py.errors import ConfigError, Mm2pyError, UsageError
+from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.groups import DescribedGroup, assigned_partitions
 from mm2py.types import LATEST, TopicPartition
 
-__all__ = ["check_offsets"]
+__all__ = ["OffsetsQuestion", "check_offsets"]
 
 _TITLES: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
 _NOBODY: Final = "none"
@@ -28,25 +30,49 @@ _UNKNOWN: Final = "unknown"
 _DEAD: Final = "Dead"
 
 
-def check_offsets(servers: str, group: str, topics: Collection[str], config: Path | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsQuestion:
+    """What the command line asks for; ``topics`` empty: all of the group."""
+
+    servers: str
+    group: str
+    topics: Collection[str] = ()
+    config: Path | None = None
+    shows_brokers: bool = False
+    zookeeper: str = ""
+
+
+def check_offsets(question: OffsetsQuestion) -> int:
     """Print the table; return the exit code.
 
     Raises:
+        UsageError: no brokers are named.
         Mm2pyError: the cluster does not answer, or refuses.
     """
-    props = {} if config is None else dict(load(config).values)
-    props["bootstrap.servers"] = servers
-    rows = asyncio.run(_rows(props, group, frozenset(topics)))
+    if not question.servers:
+        cause = "--zkconnect names ZooKeeper, which clients of Kafka do not use any more"
+        raise UsageError(
+            cause if question.zookeeper else "the brokers to ask are missing",
+            remedy="give --bootstrap-server HOST:9092,... with the addresses of brokers",
+        )
+    props = {} if question.config is None else dict(load(question.config).values)
+    props["bootstrap.servers"] = question.servers
+    rows, brokers = asyncio.run(_answers(props, question.group, frozenset(question.topics)))
     widths = [max(len(row[at]) for row in (_TITLES, *rows)) for at in range(len(_TITLES))]
     for row in (_TITLES, *rows):
         cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    if question.shows_brokers:
+        sys.stdout.write("BROKER INFO\n")
+        for it in brokers:
+            sys.stdout.write(f"{it.node_id} -> {it.host}:{it.port}\n")
     return 0
 
 
-async def _rows(
+async def _answers(
     props: Mapping[str, str], group: str, topics: Collection[str]
-) -> list[tuple[str, ...]]:
+) -> tuple[list[tuple[str, ...]], tuple[BrokerNode, ...]]:
+    """Return the rows, and the brokers of the cluster."""
     cluster = Cluster(connection_settings(props), alias="source", clock=SYSTEM_CLOCK)
     try:
         await cluster.connect()
@@ -63,6 +89,7 @@ async def _rows(
             )
         wanted = sorted(tp for tp in {*found, *owners} if not topics or tp.topic in topics)
         ends = await admin.list_offsets(dict.fromkeys(wanted, LATEST))
+        brokers = (await cluster.metadata([])).brokers
     finally:
         await cluster.close()
     rows: list[tuple[str, ...]] = []
@@ -72,7 +99,7 @@ async def _rows(
         lag = None if offset is None or end is None else max(0, end - offset)
         numbers = (_UNKNOWN if it is None else str(it) for it in (offset, end, lag))
         rows.append((group, tp.topic, str(tp.partition), *numbers, owners.get(tp, _NOBODY)))
-    return rows
+    return rows, brokers
 
 
 def _owners(group: DescribedGroup) -> dict[TopicPartition, str]:

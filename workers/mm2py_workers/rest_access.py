@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
     from mm2py_workers.rest_client import RestClient
 
-__all__ = ["Access", "FlowOption", "asks_rest", "complete_flow", "flow_name", "flow_path"]
+__all__ = [
+    "DEFAULT_URL",
+    "Access",
+    "FlowOption",
+    "asks_rest",
+    "complete_flow",
+    "flow_name",
+    "flow_path",
+]
 
 DEFAULT_URL: Final = "http://localhost:8083"
 ANSWER_S: Final = 60.0

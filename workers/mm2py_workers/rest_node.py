@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
 from urllib.parse import urlsplit
 
@@ -53,6 +54,8 @@ class Served:
     readers: Callable[[str], Sequence[str]] = lambda _: ()
     meters: Callable[[], Collection[FlowMeter]] = tuple
     backfills: BackfillChildren | None = None
+    file: Path | None = None
+    """The properties file of a worker that has flows."""
 
     @property
     def dedicated(self) -> bool:

@@ -12,25 +12,29 @@ from typing import final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter
+from starlette.types import ASGIApp
 
 from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.flows.backfills import BackfillService
+from mm2py.flows.failovers import FailoverService
 from mm2py.flows.service import FlowParts, FlowService
-from mm2py.rest.app import internal_app, public_app
+from mm2py.rest.app import internal_app, own_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import Forwarder
 from mm2py.rest.listener_tls import peer_context, server_context
 from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.backfills import backfill_router
+from mm2py.rest.routes.failovers import failover_router
 from mm2py.rest.routes.flows import router
 from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
+from mm2py_workers.failover_inside import FailoversInside
 from mm2py_workers.rest_node import RestNode, Served
 
 __all__ = ["OpenRest", "open_rest"]
@@ -45,9 +49,12 @@ class OpenRest:
 
     public_urls: tuple[str, ...]
     servers: tuple[RestServer, ...]
+    failovers: FailoverService | None
 
     async def stop(self, timeout_s: float) -> None:
-        """Close the listeners; running requests get ``timeout_s``."""
+        """Close the listeners; running requests get ``timeout_s``, drivers of failovers end where they are."""
+        if self.failovers is not None:
+            await self.failovers.close()
         for server in self.servers:
             await server.stop(timeout_s)
 
@@ -63,6 +70,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     parts.mask.add(credentials.secrets)
     peer_context(settings.tls)  # refused now, not by the first request to another worker
     forward = Forwarder(lambda: node.http, parts.clock)
+    failovers = _failovers(served, lambda: own_app(rest))
     refusal = _refusal(settings, served)
     rest = RestParts(
         herders=lambda: served.herders,
@@ -75,7 +83,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         forward=forward,
         gate=gate_for(settings, credentials),
         # A third of a second of CPU, which would hold up heartbeats on a busy machine.
-        flows=await asyncio.to_thread(_flows, settings, served, forward, refusal),
+        flows=await asyncio.to_thread(_flows, settings, served, forward, refusal, failovers),
         meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
@@ -100,7 +108,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     except BaseException:
         await inside.stop(0)
         raise
-    return OpenRest(urls, (outside, inside))
+    return OpenRest(urls, (outside, inside), failovers)
 
 
 def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
@@ -112,8 +120,16 @@ def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
     return [replace(it, ssl=like.ssl) for it, like in zip(node.public, found, strict=True)]
 
 
+def _failovers(served: Served, app: Callable[[], ASGIApp]) -> FailoverService | None:
+    return None if served.file is None else FailoverService(FailoversInside(served.file, app))
+
+
 def _flows(
-    settings: RestSettings, served: Served, forward: Forwarder, refusal: _Refusal
+    settings: RestSettings,
+    served: Served,
+    forward: Forwarder,
+    refusal: _Refusal,
+    failovers: FailoverService | None,
 ) -> APIRouter | None:
     if served.fleet is None or served.backfills is None:
         return None
@@ -133,6 +149,8 @@ def _flows(
     )
     routes = router(flows, parts, forward)
     routes.include_router(backfill_router(flows, backfills))
+    if failovers is not None:
+        routes.include_router(failover_router(flows, failovers, served.parts.clock))
     return routes
 
 

@@ -196,6 +196,7 @@ def build_node(
         property_problem=lambda name: property_problem(catalog, name),
         readers=catalog.readers,
         backfills=backfills,
+        file=Path(config.path),
     )
     meters = tuple(metrics.flow(name) for name in flows)
     return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path), backfills)

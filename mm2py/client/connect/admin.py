@@ -28,6 +28,7 @@ from mm2py.protocol.groups import DescribedGroup
 from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
 from mm2py.protocol.log_offsets import OffsetQuery
 from mm2py.protocol.outcomes import NamedError
+from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.topics import MetadataResult, NewTopic, TopicMetadata
 from mm2py.types import EARLIEST, TopicPartition
 
@@ -205,6 +206,35 @@ class Admin:
             return []
         answers = await self.cluster.call_controller(admin_messages.create_acls(acls))
         return [_error(a.error_code, a.error_message, a.name) for a in answers]
+
+    async def delete_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
+        """Delete exactly these ACLs; returns None or the refusal for each, in order."""
+        if not acls:
+            return []
+        answers = await self.cluster.call_controller(admin_messages.delete_acls(acls))
+        return [_error(a.error_code, a.error_message, a.name) for a in answers]
+
+    # ---- producers ----
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        """Return who has written to partitions, as their leaders remember it; those that do not say are left out.
+
+        Raises:
+            UnsupportedVersionError: a broker is older than 2.8.
+        """
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp, leader in (await self.cluster.leaders(partitions)).items():
+            if not isinstance(leader, Mm2pyError):
+                by_node.setdefault(leader.node_id, []).append(tp)
+        found: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
+        for node_id, asked in by_node.items():
+            connection = await self.cluster.connection(node_id, ADMIN)
+            for answer in await connection.call(admin_messages.describe_producers(asked)):
+                if not answer.error_code:
+                    found[answer.partition] = answer.producers
+        return found
 
     # ---- offsets and groups ----
 

@@ -12,12 +12,12 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.greeting import Farewell, is_tls_record, unwelcome
 from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason_of
+from mm2py.client.connect.round_trip import RoundTrip
 from mm2py.client.connect.tls import tls_failure
 from mm2py.client.connect.wire import Buffer, Wire, start_tls
 from mm2py.config.clients import ConnectionSettings
@@ -74,12 +74,12 @@ class BrokerConnection:
         settings: ConnectionSettings,
         pool: BufferPool,
         credentials: Credentials,
+        round_trip: RoundTrip,
     ) -> None:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
         self._features: Mapping[str, int] = {}
-        self.round_trip_s = inf
-        """Shortest time from a request to its answer: any answer proves that the broker is no farther away."""
+        self.round_trip = round_trip
         self._settings = settings
         self._credentials = credentials
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
@@ -113,12 +113,13 @@ class BrokerConnection:
         *,
         credentials: Credentials | None = None,
         turn: AddressTurn | None = None,
+        round_trip: RoundTrip | None = None,
         on_closed: Callable[["BrokerConnection", str, int], None] | None = None,
     ) -> "BrokerConnection":
         """Connect, negotiate versions and log in.
 
         ``credentials`` are shared by the connections of a cluster, ``turn`` by the attempts to connect to
-        ``host``: the caller passes it on when one failed. ``on_closed(connection, reason,
+        ``host``: the caller passes it on when one failed; ``round_trip`` by the connections to one address. ``on_closed(connection, reason,
         requests in flight)`` is called once when it ends, unless ``open`` itself fails.
 
         Raises:
@@ -136,7 +137,9 @@ class BrokerConnection:
             async with asyncio.timeout(setup_ms / 1000):
                 sock = await connect_socket(host, port, settings, turn or AddressTurn())
                 connected = True
-                connection = cls((host, port), sock, settings, pool, credentials)
+                connection = cls(
+                    (host, port), sock, settings, pool, credentials, round_trip or RoundTrip()
+                )
                 try:
                     await connection._start(context)
                 except BaseException:
@@ -355,7 +358,7 @@ class BrokerConnection:
         if request is None:
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
         took_s = self._loop.time() - request.deadline + request.timeout_ms / 1000
-        self.round_trip_s = min(self.round_trip_s, took_s)
+        self.round_trip.took(took_s)
         try:
             request.on_response(body, lease)
         except Exception as error:

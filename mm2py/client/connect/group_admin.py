@@ -17,11 +17,13 @@ from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
     NOT_COORDINATOR,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
+from mm2py.protocol.group_messages import delete_groups, delete_offsets
 from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
 from mm2py.types import TopicPartition
 
@@ -146,6 +148,34 @@ class GroupAdmin:
             else None
             for it in answers
         }
+
+    async def delete(self, group_id: str) -> None:
+        """Delete a group that has no members, with its offsets; one that does not exist is no error.
+
+        Raises:
+            ServerError: it has members, or may not be deleted.
+        """
+        answers = await self.cluster.call_coordinator(
+            group_id, delete_groups([group_id]), code_of=lambda found: found.get(group_id, 0)
+        )
+        code = answers.get(group_id, 0)
+        if code not in (0, GROUP_ID_NOT_FOUND):
+            raise server_error(code, f"group {group_id}")
+
+    async def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        """Delete committed offsets of a group; one that is not there is no error.
+
+        Raises:
+            ServerError: the group reads one of these topics, or the offsets may not be deleted.
+        """
+        code, by_partition = await self.cluster.call_coordinator(
+            group_id, delete_offsets(group_id, partitions), code_of=lambda found: found[0]
+        )
+        if code == GROUP_ID_NOT_FOUND:
+            return
+        wrong = code or next(filter(None, by_partition.values()), 0)
+        if wrong:
+            raise server_error(wrong, f"offsets of group {group_id}")
 
     async def offsets_partitions(self) -> int:
         """Return how many partitions ``__consumer_offsets`` has; Kafka's default where that may not be seen."""

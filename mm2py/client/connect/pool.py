@@ -13,6 +13,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.metadata_cache import BrokerAddress
 from mm2py.client.connect.open_socket import AddressTurn
+from mm2py.client.connect.round_trip import RoundTrip
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
@@ -29,11 +30,22 @@ _REPEAT_S: Final = 10.0
 class _Reachability:
     """What is known of one address, shared by all purposes."""
 
-    __slots__ = ("backoff", "lost_at", "not_before", "refused", "repeat_at", "turn", "unsaid", "up")
+    __slots__ = (
+        "backoff",
+        "lost_at",
+        "not_before",
+        "refused",
+        "repeat_at",
+        "round_trip",
+        "turn",
+        "unsaid",
+        "up",
+    )
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self.turn = AddressTurn()
+        self.round_trip = RoundTrip()
         self.up: bool | None = None
         self.refused = False
         self.unsaid: RetriableError | None = None
@@ -113,6 +125,7 @@ class ConnectionPool:
                 self._buffers,
                 credentials=self._credentials,
                 turn=state.turn,
+                round_trip=state.round_trip,
                 on_closed=self._on_closed,
             )
         except (AuthenticationError, ConfigError) as error:
@@ -142,6 +155,7 @@ class ConnectionPool:
     ) -> None:
         now = self._clock.monotonic()
         state.turn.pass_on()
+        state.round_trip = RoundTrip()  # what answers next may be another machine
         state.not_before = now + state.backoff.next_s()
         newly_refused = refused and not state.refused
         state.refused = refused

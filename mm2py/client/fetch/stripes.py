@@ -346,7 +346,9 @@ class Stripes:
             raise server_error(code, f"Fetch to broker {self._node_id}")
         if stripe.part is None and self._waits_for(reading, stripe):
             raise ProtocolError(f"broker {self._node_id} left {cursor.tp} out of its answer")
-        took_s = self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip_s
+        took_s = (
+            self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip.least_s
+        )
         is_slow = took_s > _TOO_LONG_S
         width = self._width // 2 if is_slow else self._width + 1
         self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
@@ -57,6 +57,9 @@ DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1
 
 REST_S: Final = 60.0
 """For how long no partition is dealt to a connection beside the first one that could not be opened."""
+
+FIRST_PAUSE_S: Final = 0.05
+"""Between the first two questions to a broker that seems distant."""
 
 QUIET_FAILURES: Final = 3
 """Failed connects before it is worth a word: brokers restart."""
@@ -142,9 +145,14 @@ class ProduceNode:
             self._owner.spawn(self._ping(connection))
 
     async def _ping(self, connection: BrokerConnection) -> None:
+        """Ask by a connection on which no answer waits behind data, soon and then each second."""
+        pause_s = FIRST_PAUSE_S
         try:
-            with suppress(Mm2pyError):  # the batches under way learn of it, too
-                await ping(connection, 1)
+            with suppress(Mm2pyError):  # asked again with the next look
+                while is_distant(connection) and not connection.closed:
+                    await ping(await self._cluster.connection(self._node_id, ADMIN), 1)
+                    await self._clock.sleep(pause_s)
+                    pause_s = min(1.0, 2 * pause_s)
         finally:
             self._pinging = False
 

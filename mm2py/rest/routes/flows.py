@@ -44,7 +44,7 @@ from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderErr
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TaskId, TopicPartition
 
-__all__ = ["RESPONSES", "named_flow", "router", "visible_flows"]
+__all__ = ["RESPONSES", "FlowPath", "named_flow", "router", "visible_flows"]
 
 OK: Final = 200
 CREATED: Final = 201

@@ -212,7 +212,7 @@ class OffsetStore(Protocol):
 class OffsetEditing(Protocol):
     """Reads and changes stored positions; that the connector is STOPPED is checked before."""
 
-    async def read(self, connector: str) -> Sequence[OffsetEntry]:
+    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
         """Return the stored positions of a connector."""
         ...
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
-from mm2py.api.connector import Connector
+from mm2py.api.connector import AnyConnector
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -358,7 +358,7 @@ class AssignedWork:
         seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions
         return {each.source: each.bytes_per_s for each in seen if each.bytes_per_s >= 0}
 
-    def _build(self, config: Mapping[str, str]) -> Connector:
+    def _build(self, config: Mapping[str, str]) -> AnyConnector:
         return self._parts.node.plugins.find(config.get("connector.class", ""))(config)
 
     def _note_target(self, name: str, target: TargetState) -> None:

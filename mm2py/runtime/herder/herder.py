@@ -251,11 +251,12 @@ class Herder:
     async def offsets(self, name: str) -> Sequence[OffsetEntry]:
         """Return the stored positions of a connector."""
 
-        async def check() -> None:
+        async def configured() -> dict[str, str]:
             self._known(name)
+            return self._parts.resolve(self._configured(name))
 
-        await self._queue.submit(check)
-        return await self._parts.editor.read(name)
+        config = await self._queue.submit(configured)
+        return await self._parts.editor.read(name, config)
 
     # ---- configs, leader only
 

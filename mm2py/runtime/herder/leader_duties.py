@@ -6,7 +6,7 @@ the stored configs stay in force, and ``problems`` names the cause.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -24,6 +24,8 @@ __all__ = ["LeaderDuties"]
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
+COPIERS: Final = frozenset({"MirrorSourceConnector", "MirrorSinkConnector"})
+"""Names, in a flow's file, of the connectors of which one copies."""
 _CLAIM: Final = "the config topic"
 SHORTEST_KEY_LIFE_S: Final = 1.0
 
@@ -153,6 +155,19 @@ class LeaderDuties:
                 name,
                 stored is None,
             )
+
+        await self._remove_former_copier(overrides.effective())
+
+    async def _remove_former_copier(self, wanted: Mapping[str, object]) -> None:
+        """Remove the connector that copied before ``copy.connector`` was changed in the file: two would copy all twice."""
+        config = self._parts.config
+        for name in COPIERS:
+            there = name in config.snapshot().connectors
+            if not there or name in wanted or not wanted.keys() & COPIERS:
+                continue
+            with self._queue.stage(f"removing connector {name} from the config topic"):
+                await config.remove_connector(name)
+            log.info("connector removed, another one copies the flow now connector=%s", name)
 
     async def _finish_stops(self) -> None:
         for name in _unfinished_stops(self._parts.config.snapshot()):

@@ -22,7 +22,7 @@ from mm2py.storage.offset_entries import (
     scalars_identity,
 )
 
-__all__ = ["OffsetEditor", "StoredOffsets"]
+__all__ = ["NOTHING_GIVEN", "OffsetEditor", "StoredOffsets", "changed_text"]
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class OffsetEditor:
     ) -> None:
         self._store, self._find, self._own = store, find, own
 
-    async def read(self, connector: str) -> Sequence[OffsetEntry]:
+    async def read(self, connector: str, _config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
         """Return the stored positions of a connector, sorted by their keys.
 
         Raises:
@@ -103,7 +103,7 @@ class OffsetEditor:
             _check_primitive(entry.partition)
             _check_primitive(entry.offset)
         await self._write(connector, config, entries)
-        return _message("altered", surely=surely)
+        return changed_text("altered", surely=surely)
 
     async def reset(self, connector: str, config: Mapping[str, str]) -> str:
         """Remove all positions and return the message of the answer.
@@ -117,7 +117,7 @@ class OffsetEditor:
         surely = self._check(connector, config, entries)
         await self._set(connector, config, dict.fromkeys(stored))
         log.info("positions removed connector=%s count=%d", connector, len(stored))
-        return _message("reset", surely=surely)
+        return changed_text("reset", surely=surely)
 
     def _check(
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
@@ -192,7 +192,8 @@ def _check_primitive(members: Mapping[str, object] | None) -> None:
             )
 
 
-def _message(done: str, *, surely: bool) -> str:
+def changed_text(done: str, *, surely: bool) -> str:
+    """Return Connect's answer; ``surely``: the connector says that the change takes effect."""
     if surely:
         return f"The offsets for this connector have been {done} successfully"
     return (

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final, runtime_checkable
 
-from mm2py.api.connector import Connector
+from mm2py.api.connector import AnyConnector
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -69,7 +69,7 @@ class WorkerConnector:
 
     def __init__(
         self,
-        build: Callable[[Mapping[str, str]], Connector],
+        build: Callable[[Mapping[str, str]], AnyConnector],
         config: Mapping[str, str | None],
         *,
         apply: ApplyTasks,
@@ -93,7 +93,7 @@ class WorkerConnector:
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = False
-        self._connector: Connector | None = None
+        self._connector: AnyConnector | None = None
         self._unpublished = ""
         self._running: asyncio.Task[None] | None = None
 
@@ -203,7 +203,7 @@ class WorkerConnector:
             self._unpublished = ""
             await self._close()
 
-    async def _start(self, connector: Connector) -> bool:
+    async def _start(self, connector: AnyConnector) -> bool:
         patience = Patience(self._clock, "the connector's start", self._changed)
         while not self._changed.is_set():
             try:
@@ -215,7 +215,7 @@ class WorkerConnector:
                 return True
         return False
 
-    async def _reconfigure(self, connector: Connector) -> None:
+    async def _reconfigure(self, connector: AnyConnector) -> None:
         failures = 0
         while not self._changed.is_set():
             await self._or_changed(self._wanted.wait())
@@ -256,7 +256,7 @@ class WorkerConnector:
                 running.cancel()
                 await asyncio.wait({running})
 
-    def _task_configs(self, connector: Connector) -> TaskConfigs:
+    def _task_configs(self, connector: AnyConnector) -> TaskConfigs:
         framework = parse_config(FrameworkConfig, self._resolved)
         limit = framework.tasks_max
         configs = connector.task_configs(limit)

@@ -185,6 +185,9 @@ class ChildTaskHost:
             except Mm2pyError as error:
                 log.warning("task was not stopped in order task=%s cause=%s", task, error)
         if link is not None:
+            if link.own and link in self._channels:
+                # It ends with its task, and closes the flow by itself.
+                link.detach(self._channels.pop(link))
             self._pool.release(link, light=hosted.light)
         self._reports.meter.forget_task(str(task))
         del self._tasks[task]

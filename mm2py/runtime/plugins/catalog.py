@@ -4,6 +4,7 @@ Flow: ``Plugins`` -> ``InstalledPlugins`` -> plug-ins and the keys of each, Conn
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
@@ -21,6 +22,7 @@ from mm2py.config.framework import CONVERTER_CONFIGS, CONVERTERS, HEADER_CONVERT
 from mm2py.errors import ConfigError
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.transforms.chain import Kind, find, installed, java_class, model_of
 
 __all__ = [
     "InstalledPlugins",
@@ -43,6 +45,9 @@ _OTHER_KINDS: Final = frozenset(
         "BasicAuthSecurityRestExtension",
     }
 )
+
+
+_KINDS: Final[Mapping[str, Kind]] = {"transformation": "transforms", "predicate": "predicates"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class InstalledPlugins:
         self._plugins = plugins
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
-        """Return sinks, sources, what cannot be imported, then converters and header converters."""
+        """Return sinks, sources, what cannot be imported, transforms, predicates, converters and header converters."""
         found = [
             PluginInfo(it.java_class, plugin_type(it), _version(it))
             for it in self._plugins.factories()
@@ -97,6 +102,11 @@ class InstalledPlugins:
             for name, error in sorted(self._plugins.broken.items())
         ]
         if not connectors_only:
+            found += [
+                PluginInfo(java_class(it), role, _version(it))
+                for role, kind in _KINDS.items()
+                for it in installed(kind)
+            ]
             found += [
                 PluginInfo(name, role, KAFKA_RELEASE)
                 for role, names in (
@@ -114,6 +124,10 @@ class InstalledPlugins:
             NotFoundError: no such plug-in.
             BadRequestError: a plug-in of a kind that has no keys here.
         """
+        for kind in _KINDS.values():
+            with suppress(ConfigError):
+                model = model_of(find(kind, plugin))
+                return [] if model is None else [described(it) for it in options_of(model).values()]
         simple = plugin.rpartition(".")[2]
         for name in HEADER_CONVERTERS:
             if plugin in (name, name.rpartition(".")[2]):
@@ -152,10 +166,13 @@ def config_model(factory: ConnectorFactory) -> type[ConfigModel] | None:
 
 
 def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
-    """Return what a config of this connector is checked for: Connect's keys, then its own."""
-    framework = connector_keys(plugin_type(factory))
-    known = {option.name for option in framework}
-    return (*framework, *(it for it in _own(factory) if it.name not in known))
+    """Return what a config of this connector is checked for: Connect's keys, then its own.
+
+    What it defines anew is its own: the ``topics`` of MirrorSink are patterns.
+    """
+    own = _own(factory)
+    names = {option.name for option in own}
+    return (*(it for it in connector_keys(plugin_type(factory)) if it.name not in names), *own)
 
 
 def _listed(factory: ConnectorFactory) -> Sequence[Option]:
@@ -174,6 +191,6 @@ def _own(factory: ConnectorFactory) -> Sequence[Option]:
     return () if model is None else own_keys(model)
 
 
-def _version(factory: ConnectorFactory) -> str | None:
+def _version(factory: object) -> str | None:
     version: object = getattr(factory, "plugin_version", None)
     return version if isinstance(version, str) else None

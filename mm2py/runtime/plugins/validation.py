@@ -4,7 +4,7 @@ Flow: config -> placeholders resolved -> keys of Connect and of the connector, o
 connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
@@ -21,7 +21,6 @@ from mm2py.config.definitions import Option, options_of, parse_config
 from mm2py.config.exactly_once import contradictions
 from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
 from mm2py.config.java_values import invalid
-from mm2py.config.later_parts import later_connector
 from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy
 from mm2py.config.providers import provider_placeholders
@@ -32,6 +31,8 @@ from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.herder.errors import BadRequestError
 from mm2py.runtime.plugins.catalog import checked_keys, config_model, plugin_type
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.sink_validation import group_problem, plugin_entries, topic_problems
+from mm2py.runtime.plugins.transforms.chain import KINDS
 
 __all__ = ["ConfigValidator"]
 
@@ -120,6 +121,7 @@ class ConfigValidator:
         ]
         texts = {name: value for name, value in props.items() if value is not None}
         worker = self._worker(texts)
+        aliased = _check_sink(factory, texts, worker, found)
         enabled = worker is None or parse_config(WorkerConfig, worker).exactly_once
         _check_support(factory, texts, found, enabled=enabled)
         provided = {
@@ -132,6 +134,7 @@ class ConfigValidator:
         behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
         keys = {name: described(option) for name, option in definitions.items()}
+        keys |= {key.name: key for key in aliased}
         configs += [(key, found.values[name]) for name, key in keys.items()]
         configs += behind
         return ConfigInfos(
@@ -159,7 +162,7 @@ class ConfigValidator:
             there = ", ".join(it.java_class for it in self._plugins.factories()) or "(none)"
             raise BadRequestError(
                 "Failed to find any class that implements Connector and which name matches"
-                f" {wanted}, available connectors are: {there}{later_connector(wanted)}"
+                f" {wanted}, available connectors are: {there}"
             ) from error
 
     def _resolved(self, config: _Props) -> _Props:
@@ -198,6 +201,8 @@ class ConfigValidator:
     def _overrides(self, factory: ConnectorFactory, texts: Mapping[str, str]) -> _Configs:
         """Return an entry for each override of a client that the connector uses."""
         uses = ["consumer"]
+        if texts.get("errors.deadletterqueue.topic.name"):
+            uses = ["producer", "consumer", "admin"]
         if plugin_type(factory) == "source":
             creates = any(name.startswith("topic.creation.") for name in texts)
             uses = ["producer", "admin"] if creates else ["producer"]
@@ -271,6 +276,27 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) 
             "The connector does not support connector-defined transaction boundaries with the given"
             " configuration. Please reconfigure it to use a different transaction boundary definition.",
         )
+
+
+def _check_sink(
+    factory: ConnectorFactory,
+    texts: Mapping[str, str],
+    worker: Mapping[str, str] | None,
+    found: _Findings,
+) -> Sequence[ConfigKey]:
+    """Check what sinks alone have; return the keys of their transforms and predicates, whose values are noted."""
+    if plugin_type(factory) != "sink":
+        return ()
+    model = config_model(factory)
+    if model is None or "topics" not in options_of(model):
+        for name, text in topic_problems(texts):
+            found.add(name, invalid(name, texts.get(name), text))
+    clash = None if worker is None else group_problem(texts, worker)
+    if clash is not None:
+        found.add(*clash)
+    entries = [it for kind in KINDS for it in plugin_entries(kind, texts)]
+    found.values.update({key.name: value for key, value in entries})
+    return [key for key, _ in entries]
 
 
 def _check_support(

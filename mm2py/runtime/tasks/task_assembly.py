@@ -1,16 +1,18 @@
 """Puts one worker task together from its spec.
 
 Flow: ``TaskSpec`` -> connector (built anew, as a child process would) -> ``open_task`` -> adapter where it
-returns records -> ``WorkerTask``. It opens no connection.
+returns records -> ``WorkerTask``; of a sink -> ``open_sink_task`` -> ``WorkerSinkTask``. It opens no connection.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from typing import Final, TypeGuard, cast, final
+from typing import Final, Protocol, TypeGuard, cast, final
 
+from mm2py.api.connector import Connector, SinkConnector
 from mm2py.api.context import EventSink
+from mm2py.api.records import SinkRecord
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import Identical
@@ -18,15 +20,23 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
 from mm2py.config.exactly_once import exactly_once_problems, raise_first
-from mm2py.config.framework import TaskFrameworkConfig
+from mm2py.config.framework import SinkFrameworkConfig, TaskFrameworkConfig
+from mm2py.config.java_regex import PatternList
+from mm2py.config.java_values import parse_list
+from mm2py.errors import ConfigError
 from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.plugins.catalog import plugin_type
+from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
+from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
+from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
-from mm2py.runtime.tasks.task_host import TaskSpec
+from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
     StartGuard,
     TaskTransactions,
@@ -34,11 +44,12 @@ from mm2py.runtime.tasks.task_transactions import (
     Unguarded,
     committed_reads,
 )
+from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
 from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.types import TaskId
 
-__all__ = ["FlowReports", "TaskAssembly", "TaskParts"]
+__all__ = ["FlowReports", "SinkClients", "TaskAssembly", "TaskParts"]
 
 
 _SUPPORT: Final = "exactly.once.support"
@@ -62,6 +73,22 @@ class FlowReports:
     guard: StartGuard = field(default_factory=Unguarded)
 
 
+class SinkClients(Protocol):
+    """What sink tasks read with, in a process that may load it."""
+
+    def consumer(self, spec: TaskSpec, source: Mapping[str, str] | None) -> ConsumerFactory:
+        """Return what joins a task's group; ``source``: the cluster that it reads, None for the worker's own.
+
+        Raises:
+            ConfigError: a consumer property is wrong.
+        """
+        ...
+
+    def dead_letters(self, spec: TaskSpec, config: SinkFrameworkConfig) -> DeadLetterQueue:
+        """Return the dead letter queue that a config names; ``ConfigError``: a producer property is wrong."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskParts:
     """What all tasks of one flow share.
@@ -71,6 +98,7 @@ class TaskParts:
     ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
     connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
     ``transactions`` makes what a task has in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
+    ``sinks`` is None in a process that must not load what sink tasks read with.
     """
 
     plugins: Plugins
@@ -89,6 +117,7 @@ class TaskParts:
     permit: Permit = UNLIMITED
     maps: MapStore = field(default_factory=NoMapStore)
     transactions: Callable[[TaskSpec, TaskFrameworkConfig], TaskTransactions] | None = None
+    sinks: SinkClients | None = None
 
 
 @final
@@ -98,12 +127,62 @@ class TaskAssembly:
     def __init__(self, parts: TaskParts) -> None:
         self._parts = parts
 
-    def __call__(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
+    def __call__(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> HostedTask:
         """Build a task that is not started yet.
 
         Raises:
             Mm2pyError: its config is wrong.
         """
+        factory = self._parts.plugins.find(spec.connector_config.get("connector.class", ""))
+        if plugin_type(factory) == "sink":
+            return self._sink(spec, on_status)
+        return self._source(spec, on_status)
+
+    def _sink(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> WorkerSinkTask:
+        parts, config = self._parts, spec.connector_config
+        if parts.sinks is None:
+            raise ConfigError(
+                f"task {spec.id} takes records from a consumer group, which needs a process of its own",
+                remedy="set task.host.processes to at least 1",
+            )
+        factory = parts.plugins.find(config.get("connector.class", ""))
+        framework = parse_config(SinkFrameworkConfig, config)
+        source: Callable[[Mapping[str, str]], Mapping[str, str]] | None = getattr(
+            factory, "consumer_properties", None
+        )
+        errant = ErrantRecords(
+            spec.id.connector,
+            spec.id.number,
+            framework,
+            clock=parts.clock,
+            queue=(
+                parts.sinks.dead_letters(spec, framework)
+                if framework.errors_deadletterqueue_topic_name
+                else None
+            ),
+            context_headers=framework.errors_deadletterqueue_context_headers_enable,
+        )
+        context = WorkerSinkContext(str(spec.id), parts.clock, errant)
+        steps = steps_of(config)
+        chain = TransformChain(steps, errant.transformed)
+        converters = parts.conversion(config).converters
+        takes_bytes = getattr(factory, "takes_bytes", False) or converters.are_bytes
+        connector = cast("SinkConnector", factory(config))
+        return WorkerSinkTask(
+            connector.open_sink_task(spec.config, context),
+            parts.sinks.consumer(spec, None if source is None else source(spec.config)),
+            context=context,
+            settings=_sink_settings(spec, framework, parts.offset_flush_interval_ms),
+            errant=errant,
+            prepare=_prepare(errant, None if takes_bytes else converters, chain if steps else None),
+            end_prepare=chain.close,
+            meter=parts.meter,
+            on_status=on_status,
+            on_topic=lambda topic: parts.on_topic(spec.id, topic),
+            permit=parts.permit,
+        )
+
+    def _source(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> WorkerTask:
         parts, config = self._parts, spec.connector_config
         framework = parse_config(TaskFrameworkConfig, config)
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
@@ -128,7 +207,7 @@ class TaskAssembly:
             ),
             maps=maps,
         )
-        connector = parts.plugins.find(framework.connector_class)(config)
+        connector = cast("Connector", parts.plugins.find(framework.connector_class)(config))
         opened = connector.open_task(
             spec.config if transactions is None else committed_reads(spec.config), context
         )
@@ -173,6 +252,31 @@ class TaskAssembly:
             permit=parts.permit,
             transactions=transactions,
         )
+
+
+def _prepare(
+    errant: ErrantRecords, converters: RecordConverters | None, chain: TransformChain | None
+) -> Prepare | None:
+    """Return what is done with each record before the task gets it, None for nothing."""
+    if converters is None:
+        return None if chain is None else chain.apply
+
+    def prepare(record: SinkRecord) -> SinkRecord | None:
+        made = errant.converted(converters, record)
+        return made if made is None or chain is None else chain.apply(made)
+
+    return prepare
+
+
+def _sink_settings(spec: TaskSpec, framework: SinkFrameworkConfig, flush_ms: int) -> SinkSettings:
+    """Return what a task reads: topics of its own config, else those of the connector's."""
+    own = parse_list(spec.config.get("topics", ""))
+    chosen = None
+    if not own and framework.topics_regex:
+        chosen = PatternList((framework.topics_regex,)).matches
+    return SinkSettings(
+        topics=tuple(own) or framework.topics, chosen=chosen, commit_s=flush_ms / 1000
+    )
 
 
 def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:

@@ -14,10 +14,10 @@ from weakref import WeakValueDictionary
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.types import State, TaskId, TopicPartition
 
 __all__ = [
+    "HostedTask",
     "InProcessTaskHost",
     "TaskBuilder",
     "TaskHost",
@@ -48,7 +48,37 @@ class TaskSpec:
 TaskWatcher = Callable[[TaskId, Status], None]
 """Called on each change of a task's state."""
 
-TaskBuilder = Callable[[TaskSpec, Callable[[Status], None]], WorkerTask]
+
+class HostedTask(Protocol):
+    """A task as its host sees it: ``WorkerTask``, or ``WorkerSinkTask``."""
+
+    @property
+    def status(self) -> Status:
+        """State of the task."""
+        ...
+
+    def start(self) -> None:
+        """Launch it; returns at once."""
+        ...
+
+    async def stop(self, timeout_s: float) -> None:
+        """End it in order; what is left after ``timeout_s`` is cut off."""
+        ...
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop reading, or continue."""
+        ...
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read none of these source partitions and all others; -1 is a whole topic."""
+        ...
+
+    def keep_out(self, partitions: frozenset[TopicPartition], /) -> bool:
+        """Copy none of these; return False where the task must be started again for that."""
+        ...
+
+
+TaskBuilder = Callable[[TaskSpec, Callable[[Status], None]], HostedTask]
 """Builds a task that is not started yet; raises ``Mm2pyError`` when its config is wrong."""
 
 
@@ -115,7 +145,7 @@ class InProcessTaskHost:
         self._build = build
         self._watcher = watcher
         self._graceful_s = graceful_s
-        self._tasks: dict[TaskId, WorkerTask | None] = {}
+        self._tasks: dict[TaskId, HostedTask | None] = {}
         self._refused: dict[TaskId, Status] = {}
         # A lock lives as long as a call holds it or waits for it.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
@@ -196,7 +226,7 @@ class InProcessTaskHost:
         """Stop all tasks in order."""
         await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
 
-    def _running(self) -> list[WorkerTask]:
+    def _running(self) -> list[HostedTask]:
         return [task for task in self._tasks.values() if task is not None]
 
     async def _end(self, task: TaskId, timeout_s: float) -> None:

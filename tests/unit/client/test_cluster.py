@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
@@ -396,3 +397,14 @@ async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by
         cluster.coordinator_moved("a")
         await cluster.coordinators(["a", "b"])
         assert broker.count(find_coordinator) == asked + 1
+
+
+async def test_a_quick_answer_on_one_connection_tells_the_others_that_the_broker_is_near() -> None:
+    async with connected() as (broker, cluster):
+        busy = await cluster.connection(broker.node_id, "produce")
+        busy.round_trip.least_s = 5.0  # its pings wait behind large requests
+        assert is_distant(busy)
+        other = await cluster.connection(broker.node_id, ADMIN)
+        await ping(other)
+        assert busy.round_trip.least_s < 5.0
+        assert busy.round_trip is other.round_trip

@@ -1,5 +1,7 @@
 """Worker and connector configs that follow from a file: mirrormaker2.md 1.4 to 1.8."""
 
+import pytest
+
 from mm2py.config.client_properties import (
     client_id,
     effective_client_properties,
@@ -271,3 +273,27 @@ def test_the_client_config_is_top_level_under_the_clusters_own() -> None:
     assert config.client_config("a")["replication.policy.separator"] == "__"
     assert config.client_config("b")["forwarding.admin.class"] == "x.Y"
     assert config.client_config("b")["bootstrap.servers"] == "servers-two:2"
+
+
+@pytest.mark.parametrize("key", ["copy.connector", "a->b.copy.connector"])
+def test_the_copy_of_a_flow_is_chosen_for_all_or_for_one(key: str) -> None:
+    config = config_of(f"{key}=sink", "a->b.enabled=true")
+    connectors = config.connector_configs(AB)
+    assert "MirrorSourceConnector" not in connectors
+    sink = connectors["MirrorSinkConnector"]
+    assert sink["connector.class"] == "org.apache.kafka.connect.mirror.MirrorSinkConnector"
+    assert sink["consumer.override.group.id"] == "connect-a->b.MirrorSinkConnector"
+    assert sink["source.cluster.bootstrap.servers"]
+    assert sink["enabled"] == "true"
+    assert connectors["MirrorCheckpointConnector"]["enabled"] == "false"
+    back = config.connector_configs(FlowName(ClusterAlias("b"), ClusterAlias("a")))
+    assert ("MirrorSinkConnector" in back) is (key == "copy.connector")
+
+
+def test_a_flow_that_does_not_choose_is_copied_by_the_source_connector() -> None:
+    connectors = config_of("a->b.enabled=true").connector_configs(AB)
+    assert "MirrorSourceConnector" in connectors
+    assert "MirrorSinkConnector" not in connectors
+    mine = config_of("a->b.copy.connector=sink", "a->b.consumer.override.group.id=mine")
+    group = mine.connector_configs(AB)["MirrorSinkConnector"]["consumer.override.group.id"]
+    assert group == "mine"

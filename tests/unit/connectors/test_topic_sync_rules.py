@@ -1,15 +1,21 @@
 """Java's rules for topic configs and ACLs of copies."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from mm2py.client.connect.admin import ConfigOp
+from mm2py.client.fetch.log_reader import RecordHandler, Trouble
+from mm2py.mirror.failovers import Failover, FailoverKind, Fence, Rule, Step, encode_failover
 from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import server_error
-from mm2py_connectors.acl_sync import AclSync, remote_acls
+from mm2py.protocol.records import Record
+from mm2py_connectors.acl_sync import AclSync, read_fence, remote_acls
+from mm2py_connectors.clients import LogSession
 from mm2py_connectors.config_sync import ConfigSync, config_operations, new_topic_configs
 from tests.unit.connectors.mirror_fakes import FakeAdmin
 
@@ -47,6 +53,36 @@ def acl_sync(source: FakeAdmin, target: FakeAdmin) -> AclSync:
     return AclSync(
         source, target, selection=SELECTION, policy=POLICY, source_alias="A", target_alias="B"
     )
+
+
+class PaperLog:
+    """A failover topic and its session."""
+
+    cluster_id = ""
+
+    def __init__(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self._entries, self.closed = entries, False
+
+    def opened(self) -> LogSession:
+        return LogSession(self, self)
+
+    async def connect(self) -> None:
+        """It is there."""
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def read_to_end(self, handle: RecordHandler) -> None:
+        for offset, (key, value) in enumerate(self._entries):
+            handle(0, Record(offset, -1, key, value))
+
+    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
+        raise NotImplementedError
+
+    async def tail(
+        self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
+    ) -> None:
+        raise NotImplementedError
 
 
 def test_a_new_copy_gets_what_was_set_on_purpose() -> None:
@@ -120,6 +156,42 @@ def test_write_rights_prefixed_patterns_and_other_resources_are_not_copied() -> 
 def test_only_topics_that_are_copied_get_rights() -> None:
     acls = [acl("t1"), acl("other"), acl("B.t1"), acl("heartbeats"), acl("__t")]
     assert [one.resource_name for one in copied(*acls)] == ["A.t1", "A.heartbeats"]
+
+
+async def test_rules_of_a_fence_are_not_copied_and_a_users_own_are() -> None:
+    source, target = FakeAdmin(), FakeAdmin()
+    fence = acl(operation=AclOperation.WRITE, permission=AclPermission.DENY)
+    own = acl(operation=AclOperation.ALL, permission=AclPermission.DENY)
+    source.acls = [fence, own]
+
+    async def fenced() -> frozenset[Acl]:
+        return frozenset({fence})
+
+    await AclSync(
+        source,
+        target,
+        fence=fenced,
+        selection=SELECTION,
+        policy=POLICY,
+        source_alias="A",
+        target_alias="B",
+    ).run()
+    assert target.created_acls == [acl("A.t1", AclOperation.ALL, AclPermission.DENY)]
+
+
+async def test_the_newest_fence_counts_whatever_else_is_in_its_topic() -> None:
+    rule = Rule(topic="t1", principal="User:u")
+    entries = [
+        encode_failover(Fence(by="f", rules=(rule,))),
+        encode_failover(
+            Failover(id="f", flow="B->A", kind=FailoverKind.FAILOVER, step=Step.DONE, run=1)
+        ),
+        (b"strange", b"\x09"),
+    ]
+    assert set(await read_fence(PaperLog(entries).opened())) == {rule.acl}
+    log = PaperLog([*entries, encode_failover(Fence(by="f"))])
+    assert not await read_fence(log.opened())
+    assert log.closed
 
 
 async def test_a_source_without_an_authorizer_is_said_once(

@@ -1,4 +1,6 @@
-"""Config and ACL requests in every version."""
+"""Config, ACL and producer requests in every version."""
+
+from dataclasses import replace
 
 import pytest
 from kafka.protocol.api_message import ApiMessage
@@ -13,8 +15,10 @@ from mm2py.protocol.acls import (
 )
 from mm2py.protocol.admin_messages import (
     create_acls,
+    delete_acls,
     describe_acls,
     describe_configs,
+    describe_producers,
     incremental_alter_configs,
 )
 from mm2py.protocol.configs import (
@@ -26,7 +30,9 @@ from mm2py.protocol.configs import (
     ConfigSynonym,
 )
 from mm2py.protocol.outcomes import NamedError
+from mm2py.protocol.producers import ActiveProducer, ProducersOfPartition
 from mm2py.protocol.schema import admin_schema as adm
+from mm2py.types import TopicPartition
 
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 RULE = Acl(
@@ -178,5 +184,44 @@ def test_a_rule_that_was_not_understood_is_never_created() -> None:
         AclResourceType.TOPIC, "t", PatternType.LITERAL, "User:b", "*", AclOperation.UNKNOWN,
         AclPermission.ALLOW,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="cannot be created"):
+    with pytest.raises(ValueError, match="is none of a cluster"):
         create_acls([unknown])
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_exactly_the_named_acls_are_deleted(version: int) -> None:
+    call = delete_acls([RULE])
+    request = adm.DeleteAclsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (asked,) = request.filters
+    assert (asked.resource_type_filter, asked.resource_name_filter) == (2, "t")
+    assert (asked.pattern_type_filter, asked.operation, asked.permission_type) == (4, 3, 3)
+    assert (asked.principal_filter, asked.host_filter) == ("User:a", "*")
+    result = adm.DeleteAclsResponse.DeleteAclsFilterResult(
+        error_code=31, error_message="no", matching_acls=[]
+    )
+    answer = adm.DeleteAclsResponse(filter_results=[result])
+    assert call.decode(version, body(answer, version)) == (NamedError("t", 31, "no"),)
+    with pytest.raises(ValueError, match="is none of a cluster"):
+        delete_acls([replace(RULE, operation=AclOperation.ANY)])
+
+
+def test_producers_of_partitions_are_described() -> None:
+    tp = TopicPartition("t", 1)
+    call = describe_producers([tp])
+    kind = adm.DescribeProducersResponse.TopicResponse
+    state = kind.PartitionResponse.ProducerState(
+        producer_id=9,
+        producer_epoch=0,
+        last_sequence=4,
+        last_timestamp=1_000,
+        coordinator_epoch=0,
+        current_txn_start_offset=-1,
+    )
+    part = kind.PartitionResponse(
+        partition_index=1, error_code=0, error_message=None, active_producers=[state]
+    )
+    answer = adm.DescribeProducersResponse(topics=[kind(name="t", partitions=[part])])
+    found = call.decode(0, body(answer, 0))
+    assert found == (ProducersOfPartition(tp, 0, (ActiveProducer(9, 1_000, -1),)),)

@@ -18,6 +18,7 @@ from mm2py.config.definitions import ConfigModel
 from mm2py.config.override_policy import override_policy
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.flows.backfills import BackfillService
+from mm2py.flows.failovers import FailoverService
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.service import FlowParts, FlowService
@@ -26,6 +27,7 @@ from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.backfills import backfill_router
+from mm2py.rest.routes.failovers import failover_router
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.herder.errors import RebalanceExpectedError
 from mm2py.runtime.herder.herder import Herder
@@ -40,6 +42,7 @@ from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTo
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from tests.unit.rest.backfill_fakes import FakeCommands
+from tests.unit.rest.failover_fakes import FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
 from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector, until
 from tests.unit.runtime.runtime_fakes import EagerClock
@@ -207,6 +210,8 @@ class PaperWorker:
                 FakeCommands(), masters=(), mask=node.parts.node.mask, clock=cluster.clock
             )
             routes.include_router(backfill_router(service, runs))
+            failovers = FailoverService(FakeFailovers())
+            routes.include_router(failover_router(service, failovers, cluster.clock))
             parts = replace(parts, flows=routes)
         self._overrides = overrides
         self._app = public_app(parts)

@@ -414,7 +414,7 @@ class FakeEditor:
     def __init__(self) -> None:
         self.altered: list[Sequence[OffsetEntry]] = []
 
-    async def read(self, connector: str) -> Sequence[OffsetEntry]:
+    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
         return [OffsetEntry({"topic": "t"}, {"offset": 7})]
 
     async def alter(

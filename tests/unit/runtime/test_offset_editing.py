@@ -81,18 +81,18 @@ async def test_positions_are_read_without_tombstones_and_without_other_connector
 ) -> None:
     await bench.store.set({b'["c",null]': b"{}", b'["c",{"x":1}]': b"{}"})
     await bench.store.set({b'["c",{"x":1}]': None})
-    assert await bench.editor.read("c") == [
+    assert await bench.editor.read("c", CONFIG) == [
         OffsetEntry(None, {}),
         OffsetEntry(PARTITION, {"offset": 41}),
     ]
-    assert await bench.editor.read("unknown") == []
+    assert await bench.editor.read("unknown", CONFIG) == []
 
 
 async def test_a_partition_in_two_orders_is_one(bench: Bench) -> None:
     await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
-    assert await bench.editor.read("c") == [OffsetEntry(PARTITION, {"offset": 41})]
+    assert await bench.editor.read("c", CONFIG) == [OffsetEntry(PARTITION, {"offset": 41})]
     await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
-    assert await bench.editor.read("c") == []
+    assert await bench.editor.read("c", CONFIG) == []
 
 
 async def test_only_the_listed_positions_change_and_are_stored_as_java_does(bench: Bench) -> None:
@@ -156,4 +156,4 @@ async def test_only_primitive_values_are_stored(bench: Bench, member: object, ki
 async def test_a_store_that_is_away_is_said_as_it_is() -> None:
     editor = OffsetEditor(Broken(), find)
     with pytest.raises(HerderError, match=r"Failed to read offsets for connector c: .* away"):
-        await editor.read("c")
+        await editor.read("c", CONFIG)

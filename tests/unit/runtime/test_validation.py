@@ -247,7 +247,12 @@ def test_plugins_are_listed_with_their_roles_and_versions() -> None:
     connectors = [PluginInfo(HEARTBEAT, "source", "4.3.1"), PluginInfo(SOURCE, "source", "4.3.1")]
     assert list(catalog.plugins(connectors_only=True)) == connectors
     others = list(catalog.plugins(connectors_only=False))[2:]
-    assert [it.type for it in others] == ["converter"] * 9 + ["header_converter"] * 10
+    assert [it.type for it in others] == [
+        *["transformation"] * 5, *["predicate"] * 3, *["converter"] * 9, *["header_converter"] * 10,
+    ]  # fmt: skip
+    assert others[3] == PluginInfo(
+        "org.apache.kafka.connect.transforms.RegexRouter", "transformation", "4.3.1"
+    )
 
 
 @pytest.mark.parametrize(

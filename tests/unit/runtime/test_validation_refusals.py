@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
-from mm2py.runtime.herder.errors import BadRequestError
 from tests.unit.runtime.test_validation import GOOD, _validator  # pyright: ignore[reportPrivateUsage]
 
 
@@ -75,12 +74,3 @@ def test_groups_of_a_connectors_own_converter_come_last() -> None:
 def test_a_mirror_does_not_promise_to_drop_records() -> None:
     _, value = entry(infos_of({"errors.tolerance": "all"}), "errors.tolerance")
     assert "drops no record here" in value.errors[0]
-
-
-def test_a_connector_of_a_later_part_is_named_as_such() -> None:
-    name = "org.apache.kafka.connect.mirror.MirrorSinkConnector"
-    with pytest.raises(BadRequestError, match="comes with a later version of mm2py"):
-        infos_of({"connector.class": name})
-    with pytest.raises(BadRequestError) as caught:
-        infos_of({"connector.class": "org.x.Other"})
-    assert "later version" not in caught.value.message

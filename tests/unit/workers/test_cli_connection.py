@@ -209,7 +209,7 @@ def test_watch_prints_json_lines_and_ends_with_ctrl_c() -> None:
 def test_every_command_is_in_the_document_and_every_command_there_exists() -> None:
     page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
     documented = set(
-        re.findall(r"^\| `mm2py ((?:[a-z-]+ ?){1,2}?)(?= [A-Z\[]|`)", page, re.MULTILINE)
+        re.findall(r"^\| `mm2py ((?:[a-z0-9-]+ ?){1,2}?)(?= [A-Z\[]|`)", page, re.MULTILINE)
     )
     commands = {it.name or _name_of(it) for it in app.registered_commands}
     for group in app.registered_groups:

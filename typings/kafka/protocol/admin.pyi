@@ -234,6 +234,63 @@ class CreateAclsResponse(ApiMessage):
     results: list[AclCreationResult]
     def __init__(self, *, throttle_time_ms: int = ..., results: list[AclCreationResult] = ..., version: int | None = ...) -> None: ...
 
+class DeleteAclsRequest(ApiMessage):
+    class DeleteAclsFilter(DataContainer):
+        resource_type_filter: int
+        resource_name_filter: str | None
+        pattern_type_filter: int
+        principal_filter: str | None
+        host_filter: str | None
+        operation: int
+        permission_type: int
+        def __init__(self, *, resource_type_filter: int = ..., resource_name_filter: str | None = ..., pattern_type_filter: int = ..., principal_filter: str | None = ..., host_filter: str | None = ..., operation: int = ..., permission_type: int = ..., version: int | None = ...) -> None: ...
+    filters: list[DeleteAclsFilter]
+    def __init__(self, *, filters: list[DeleteAclsFilter] = ..., version: int | None = ...) -> None: ...
+
+class DeleteAclsResponse(ApiMessage):
+    class DeleteAclsFilterResult(DataContainer):
+        class DeleteAclsMatchingAcl(DataContainer):
+            error_code: int
+            error_message: str | None
+        error_code: int
+        error_message: str | None
+        matching_acls: list[DeleteAclsMatchingAcl]
+        def __init__(self, *, error_code: int = ..., error_message: str | None = ..., matching_acls: list[DeleteAclsMatchingAcl] = ..., version: int | None = ...) -> None: ...
+    throttle_time_ms: int
+    filter_results: list[DeleteAclsFilterResult]
+    def __init__(self, *, throttle_time_ms: int = ..., filter_results: list[DeleteAclsFilterResult] = ..., version: int | None = ...) -> None: ...
+
+class DescribeProducersRequest(ApiMessage):
+    class TopicRequest(DataContainer):
+        name: str
+        partition_indexes: list[int]
+        def __init__(self, *, name: str = ..., partition_indexes: list[int] = ..., version: int | None = ...) -> None: ...
+    topics: list[TopicRequest]
+    def __init__(self, *, topics: list[TopicRequest] = ..., version: int | None = ...) -> None: ...
+
+class DescribeProducersResponse(ApiMessage):
+    class TopicResponse(DataContainer):
+        class PartitionResponse(DataContainer):
+            class ProducerState(DataContainer):
+                producer_id: int
+                producer_epoch: int
+                last_sequence: int
+                last_timestamp: int
+                coordinator_epoch: int
+                current_txn_start_offset: int
+                def __init__(self, *, producer_id: int = ..., producer_epoch: int = ..., last_sequence: int = ..., last_timestamp: int = ..., coordinator_epoch: int = ..., current_txn_start_offset: int = ..., version: int | None = ...) -> None: ...
+            partition_index: int
+            error_code: int
+            error_message: str | None
+            active_producers: list[ProducerState]
+            def __init__(self, *, partition_index: int = ..., error_code: int = ..., error_message: str | None = ..., active_producers: list[ProducerState] = ..., version: int | None = ...) -> None: ...
+        name: str
+        partitions: list[PartitionResponse]
+        def __init__(self, *, name: str = ..., partitions: list[PartitionResponse] = ..., version: int | None = ...) -> None: ...
+    throttle_time_ms: int
+    topics: list[TopicResponse]
+    def __init__(self, *, throttle_time_ms: int = ..., topics: list[TopicResponse] = ..., version: int | None = ...) -> None: ...
+
 class DescribeClusterRequest(ApiMessage):
     include_cluster_authorized_operations: bool
     endpoint_type: int
@@ -257,6 +314,19 @@ class DescribeClusterResponse(ApiMessage):
     brokers: list[DescribeClusterBroker]
     authorized_operations: set[int] | None
     def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., error_message: str | None = ..., endpoint_type: int = ..., cluster_id: str = ..., controller_id: int = ..., brokers: list[DescribeClusterBroker] = ..., authorized_operations: set[int] | None = ..., version: int | None = ...) -> None: ...
+
+class DeleteGroupsRequest(ApiMessage):
+    groups_names: list[str]
+    def __init__(self, *, groups_names: list[str] = ..., version: int | None = ...) -> None: ...
+
+class DeleteGroupsResponse(ApiMessage):
+    class DeletableGroupResult(DataContainer):
+        group_id: str
+        error_code: int
+        def __init__(self, *, group_id: str = ..., error_code: int = ..., version: int | None = ...) -> None: ...
+    throttle_time_ms: int
+    results: list[DeletableGroupResult]
+    def __init__(self, *, throttle_time_ms: int = ..., results: list[DeletableGroupResult] = ..., version: int | None = ...) -> None: ...
 
 class DescribeGroupsRequest(ApiMessage):
     groups: list[str]

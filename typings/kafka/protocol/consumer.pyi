@@ -91,6 +91,32 @@ class LeaveGroupResponse(ApiMessage):
     members: list[MemberResponse]
     def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., members: list[MemberResponse] = ..., version: int | None = ...) -> None: ...
 
+class OffsetDeleteRequest(ApiMessage):
+    class OffsetDeleteRequestTopic(DataContainer):
+        class OffsetDeleteRequestPartition(DataContainer):
+            partition_index: int
+            def __init__(self, *, partition_index: int = ..., version: int | None = ...) -> None: ...
+        name: str
+        partitions: list[OffsetDeleteRequestPartition]
+        def __init__(self, *, name: str = ..., partitions: list[OffsetDeleteRequestPartition] = ..., version: int | None = ...) -> None: ...
+    group_id: str
+    topics: list[OffsetDeleteRequestTopic]
+    def __init__(self, *, group_id: str = ..., topics: list[OffsetDeleteRequestTopic] = ..., version: int | None = ...) -> None: ...
+
+class OffsetDeleteResponse(ApiMessage):
+    class OffsetDeleteResponseTopic(DataContainer):
+        class OffsetDeleteResponsePartition(DataContainer):
+            partition_index: int
+            error_code: int
+            def __init__(self, *, partition_index: int = ..., error_code: int = ..., version: int | None = ...) -> None: ...
+        name: str
+        partitions: list[OffsetDeleteResponsePartition]
+        def __init__(self, *, name: str = ..., partitions: list[OffsetDeleteResponsePartition] = ..., version: int | None = ...) -> None: ...
+    error_code: int
+    throttle_time_ms: int
+    topics: list[OffsetDeleteResponseTopic]
+    def __init__(self, *, error_code: int = ..., throttle_time_ms: int = ..., topics: list[OffsetDeleteResponseTopic] = ..., version: int | None = ...) -> None: ...
+
 class OffsetFetchRequest(ApiMessage):
     class OffsetFetchRequestTopic(DataContainer):
         name: str

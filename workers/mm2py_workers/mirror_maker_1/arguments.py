@@ -11,9 +11,11 @@ from typing import Final, NoReturn, final
 from mm2py.errors import UsageError
 from mm2py_workers.connect_arguments import ProgramOptions
 
-__all__ = ["PROGRAM", "Arguments", "read_arguments"]
+__all__ = ["COMMIT_MS", "PROGRAM", "Arguments", "read_arguments"]
 
 PROGRAM: Final = "mirror-maker-py"
+COMMIT_MS: Final = 60_000
+"""Time between commits, as Java has it."""
 _MOST_MS: Final = 2**63 - 1
 
 
@@ -97,7 +99,7 @@ def _parser() -> _Parser:
            help="producers that the streams share (default: 1)")  # fmt: skip
     option("--queue.size", dest="queue_size", type=_at_least_one, metavar="N",
            help="most records between consumers and producer")  # fmt: skip
-    option("--offset.commit.interval.ms", dest="offset_commit_interval_ms", type=_at_least_one, default=60_000,
+    option("--offset.commit.interval.ms", dest="offset_commit_interval_ms", type=_at_least_one, default=COMMIT_MS,
            metavar="MS", help="time between commits (default: 60000)")  # fmt: skip
     option("--abort.on.send.failure", "--abort.on.send.fail", "--abortOnSendFail", dest="abort_on_send_failure",
            type=_flag, nargs="?", const=True, default=True, metavar="true|false",

@@ -4,6 +4,7 @@ Flow: arguments -> both files -> remarks logged, a line each -> ``Mirror`` -> SI
 Exit codes: 0 orderly end, 1 failure, 2 wrong usage.
 """
 
+import gc
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -19,15 +20,16 @@ from mm2py.config.mirror_maker_1 import (
     consumer_file,
     producer_file,
     topic_choice,
+    topic_lists,
 )
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
+from mm2py_connectors.record_sender import check_kerberos
 from mm2py_workers.connect_arguments import run_program
 from mm2py_workers.mirror_maker_1.arguments import PROGRAM, Arguments, read_arguments
 from mm2py_workers.mirror_maker_1.mirror import Mirror, Plan
-from mm2py_workers.mirror_maker_1.sender import check_kerberos
-from mm2py_workers.mirror_maker_1.stream import handled, mirrored
+from mm2py_workers.mirror_maker_1.stream import handled
 from mm2py_workers.signals import StopSignal
 
 __all__ = ["main"]
@@ -38,6 +40,7 @@ HANDLERS: Final = "mm2py.message_handlers"
 LISTENERS: Final = "mm2py.rebalance_listeners"
 _BATCH: Final = 500
 """Java's ``max.poll.records``."""
+_YOUNG_OBJECTS: Final = 100_000
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -51,10 +54,8 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
     for file in (source, target):
         mask.add(file.secrets | secrets_in(file.values))
         _announce(file)
-    include = (
-        arguments.include or arguments.whitelist or ("" if arguments.blacklist else source.include)
-    )
-    topics = topic_choice(include, arguments.blacklist or ("" if include else source.exclude))
+    include = arguments.include or arguments.whitelist
+    topics = topic_choice(*topic_lists(include, arguments.blacklist, source))
     consumer = consumer_settings(source.values, scope=arguments.consumer_config)
     producer = producer_settings(target.values, scope=arguments.producer_config)
     logins = (consumer.connection.sasl, producer.connection.sasl)
@@ -85,14 +86,19 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
         commit_s=arguments.offset_commit_interval_ms / 1_000,
         abort=arguments.abort_on_send_failure,
         is_sync=target.is_sync,
-        handle=mirrored if handler is None else handled(cast("MessageHandler", handler)),
+        handle=None if handler is None else handled(cast("MessageHandler", handler)),
         listener=cast("RebalanceListener | None", listener),
     )
-    log.info("group=%s streams=%d mirrors %s", source.values["group.id"], plan.streams, topics.text)
+    log.info(
+        "group=%s streams=%d producers=%d mirrors %s",
+        source.values["group.id"], plan.streams, min(plan.producers, plan.streams), topics.text,
+    )  # fmt: skip
     return _run(plan)
 
 
 async def _run(plan: Plan) -> int:
+    # Thousands of records are under way at any time: to look through them again and again costs a microsecond each.
+    gc.set_threshold(_YOUNG_OBJECTS)
     with StopSignal() as stop:
         return await Mirror(plan, SYSTEM_CLOCK).run(stop)
 

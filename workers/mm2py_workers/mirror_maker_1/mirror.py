@@ -16,7 +16,7 @@ from mm2py.clock import Clock
 from mm2py.config.librdkafka import Settings
 from mm2py.config.mirror_maker_1 import TopicChoice
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py_workers.mirror_maker_1.sender import Sender
+from mm2py_connectors.record_sender import RecordSender, Sent
 from mm2py_workers.mirror_maker_1.stream import Handle, Stream
 from mm2py_workers.signals import StopSignal
 
@@ -43,7 +43,7 @@ class Plan:
     commit_s: float
     abort: bool
     is_sync: bool
-    handle: Handle
+    handle: Handle | None
     listener: RebalanceListener | None
 
 
@@ -56,7 +56,9 @@ class Mirror:
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._senders = [
-            Sender(plan.producer.values, abort=plan.abort, is_sync=plan.is_sync)
+            RecordSender(
+                plan.producer.values, _abort if plan.abort else _drop, is_sync=plan.is_sync
+            )
             for _ in range(min(plan.producers, plan.streams))
         ]
         self._streams = [self._stream(number) for number in range(plan.streams)]
@@ -206,3 +208,14 @@ class Mirror:
     def _close_senders(self) -> None:
         for sender in self._senders:
             sender.close()
+
+
+def _abort(_sent: Sent, text: str) -> None:
+    raise FatalError(
+        text,
+        remedy="correct the target, or drop such records with --abort.on.send.failure false",
+    )
+
+
+def _drop(_sent: Sent, text: str) -> None:
+    log.error("record dropped record=%s", text)

@@ -1,6 +1,6 @@
 """One member of the consumer group: a thread that polls, hands records over, and commits what was acknowledged.
 
-Flow: ``run`` -> poll -> handler -> ``Sender.send`` -> every commit interval, at a revocation and at the end: ``Sender.flush`` ->
+Flow: ``run`` -> poll -> handler -> ``RecordSender.send`` -> every commit interval, at a revocation and at the end: ``RecordSender.flush`` ->
 commit of the source's offsets. The topics come from ``subscribe``, which another thread calls.
 
 Invariants, tests of the same names:
@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
 from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
     KafkaException,
@@ -29,7 +28,6 @@ from confluent_kafka import (
 )
 
 from mm2py.api.mirror_maker_1 import (
-    Headers,
     MessageHandler,
     MirrorRecord,
     OutgoingRecord,
@@ -38,9 +36,10 @@ from mm2py.api.mirror_maker_1 import (
 from mm2py.config.librdkafka import Value
 from mm2py.errors import AuthenticationError, FatalError
 from mm2py.types import TopicPartition as Partition
-from mm2py_workers.mirror_maker_1.sender import LIBRDKAFKA, Sender, Sent
+from mm2py_connectors.record_sender import LIBRDKAFKA, RecordSender, Sent, mirrored
+from mm2py_workers.group_consumer import MOVED, consumer_failure
 
-__all__ = ["Handle", "Stream", "handled", "mirrored"]
+__all__ = ["Handle", "Stream", "handled"]
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +48,6 @@ REVOKE_S: Final = 30.0
 COMMIT_RETRY_S: Final = 0.1
 CLOSE_S: Final = 15.0
 _SHOWN: Final = 8
-_MOVED: Final = frozenset(
-    ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
-     "_ASSIGNMENT_LOST")
-)  # fmt: skip
-"""The group has changed: others read these partitions from what was committed before."""
-_REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
-_PASSING: Final = frozenset(
-    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_PARTITION_EOF", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
-     "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "LEADER_NOT_AVAILABLE")
-)  # fmt: skip
-"""librdkafka tries these again by itself."""
-
 
 _Place = tuple[str, int]
 
@@ -73,25 +60,11 @@ class Handle(Protocol):
         ...
 
 
-def mirrored(message: Message) -> Sequence[OutgoingRecord]:
-    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
-    kind, at_ms = message.timestamp()
-    return (
-        OutgoingRecord(
-            message.topic() or "",
-            message.key(),
-            message.value(),
-            cast("Headers", message.headers() or ()),
-            None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
-        ),
-    )
-
-
 def handled(handler: MessageHandler) -> Handle:
     """Return what calls a custom handler."""
 
     def handle(message: Message) -> Sequence[OutgoingRecord]:
-        (same,) = mirrored(message)
+        same = mirrored(message)
         return handler.handle(
             MirrorRecord(
                 same.topic,
@@ -114,7 +87,7 @@ class Stream:
     Args:
         values: of librdkafka, the client id among them.
         sender: shared with other streams.
-        handle: what becomes of a record.
+        handle: what becomes of a record; None: it is passed on as it is.
         listener: learns of assignments, or None.
         batch: most records of one poll (``max.poll.records``).
         commit_s: time between commits.
@@ -124,8 +97,8 @@ class Stream:
     def __init__(
         self,
         values: Mapping[str, Value],
-        sender: Sender,
-        handle: Handle,
+        sender: RecordSender,
+        handle: Handle | None,
         *,
         listener: RebalanceListener | None,
         batch: int,
@@ -246,18 +219,21 @@ class Stream:
         )
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
-        sender, handle, idle = self._sender, self._handle, self._idle
+        sender, handle, idle, owned = self._sender, self._handle, self._idle, self._owned
         for message in messages:
             error = message.error()
             if error is not None:
                 self._error(error)
                 continue
-            place = _place(message)
-            if place not in self._owned:
+            place = cast("_Place", (message.topic(), message.partition()))
+            if place not in owned:
                 continue  # revoked since it was polled: its new owner reads it from the last commit
-            for record in handle(message):
-                sender.send(Sent(message, record), idle)
-            if place in self._owned:  # a send may have waited, and seen a revocation
+            if handle is None:
+                sender.forward(message, idle)
+            else:
+                for record in handle(message):
+                    sender.send(Sent((*place, cast("int", message.offset())), record), idle)
+            if place in owned:  # a send may have waited, and seen a revocation
                 self._positions[place] = self._uncommitted[place] = (
                     cast("int", message.offset()) + 1
                 )
@@ -277,7 +253,7 @@ class Stream:
             except KafkaException as error:
                 failed: object = error.args[0]
                 assert isinstance(failed, KafkaError)
-                if failed.name() in _MOVED:
+                if failed.name() in MOVED:
                     log.warning(
                         "the group has changed, others commit stream=%s cause=%s",
                         self.name,
@@ -383,19 +359,14 @@ class Stream:
             self._uncommitted.pop(place, None)
 
     def _error(self, error: KafkaError) -> None:
-        if error.name() in _REFUSED and self._by_ticket:
+        failure = consumer_failure(error)
+        if isinstance(failure, AuthenticationError) and self._by_ticket:
             # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
             log.warning("the source refuses the login, tried again stream=%s", self.name)
-        elif error.name() in _REFUSED:
-            self._fatal = AuthenticationError(f"the source refused the login: {error.str()}")
-        elif error.fatal() or not (error.name() in _PASSING or error.retriable()):
-            self._fatal = FatalError(f"the source cannot be read: {error.name()}: {error.str()}")
+        elif failure is not None:
+            self._fatal = failure
         else:
             log.debug("the source does not answer stream=%s cause=%s", self.name, error.str())
-
-
-def _place(message: Message) -> _Place:
-    return cast("_Place", (message.topic(), message.partition()))
 
 
 def _places(partitions: Sequence[TopicPartition]) -> set[_Place]:

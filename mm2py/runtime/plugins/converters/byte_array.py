@@ -22,3 +22,7 @@ class ByteArrayConverter:
             f"ByteArrayConverter is not compatible with values of type {type_name(value)}",
             remedy="name another converter in key.converter, value.converter or header.converter",
         )
+
+    def from_bytes(self, data: bytes | None) -> bytes | None:
+        """Return the bytes."""
+        return data

@@ -1,6 +1,6 @@
 """What a converter is, and what it does with data that it cannot convert.
 
-Flow: value and schema of a record -> ``Converter`` -> bytes, or ``DataError``.
+Flow: value and schema of a record -> ``Converter`` -> bytes, or ``DataError``; for sinks the way back.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ __all__ = ["Converter", "DataError", "type_name"]
 
 
 class DataError(FatalError):
-    """A value that a converter cannot turn into bytes (Java's ``DataException``)."""
+    """A value that a converter cannot turn into bytes, or bytes that it cannot read (Java's ``DataException``)."""
 
 
 class Converter(Protocol):
@@ -23,6 +23,14 @@ class Converter(Protocol):
 
         Raises:
             DataError: it cannot be converted.
+        """
+        ...
+
+    def from_bytes(self, data: bytes | None) -> object:
+        """Return the value of a record's bytes (Java's ``toConnectData``, without the schema).
+
+        Raises:
+            DataError: they are not what this converter writes.
         """
         ...
 

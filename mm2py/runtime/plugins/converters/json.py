@@ -66,6 +66,27 @@ class JsonConverter:
 
     # ---- schemas
 
+    def from_bytes(self, data: bytes | None) -> object:
+        """Return the value; with schemas that of the payload, bytes of it decoded."""
+        if data is None:
+            return None
+        try:
+            found = cast("object", json.loads(data))
+        except ValueError as error:
+            raise DataError(
+                f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
+            ) from error
+        if not self._schemas or found is None:
+            return found
+        if not isinstance(found, dict) or found.keys() != {"schema", "payload"}:
+            raise DataError(
+                'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional'
+                " fields. If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter"
+                " configuration."
+            )
+        whole = cast("Mapping[str, object]", found)
+        return _read(whole["schema"], whole["payload"])
+
     def _schema_once(self, schema: Schema) -> str:
         known = self._known.get(id(schema))
         if known is None:
@@ -250,3 +271,20 @@ def _object(members: Mapping[str, str]) -> str:
 
 def _array(items: Iterable[str]) -> str:
     return "[" + ",".join(items) + "]"
+
+
+def _read(schema: object, payload: object) -> object:
+    """Return a payload with the bytes that its schema names; other types are the same in JSON."""
+    if not isinstance(schema, Mapping) or payload is None:
+        return payload
+    described = cast("Mapping[str, object]", schema)
+    kind = described.get("type")
+    if kind == SchemaType.BYTES and isinstance(payload, str):
+        return base64.b64decode(payload)
+    if kind == SchemaType.ARRAY and isinstance(payload, list):
+        return [_read(described.get("items"), it) for it in cast("list[object]", payload)]
+    if kind == SchemaType.STRUCT and isinstance(payload, Mapping):
+        members = cast("Mapping[str, object]", payload)
+        fields = cast("list[Mapping[str, object]]", described.get("fields") or [])
+        return {str(it["field"]): _read(it, members.get(str(it["field"]))) for it in fields}
+    return payload

@@ -1,7 +1,7 @@
 """``BooleanConverter`` and the five of numbers: fixed widths, big-endian (Kafka's serializers)."""
 
 import struct
-from typing import Final, final
+from typing import Final, cast, final
 
 from mm2py.api.schema import Schema, SchemaType
 from mm2py.runtime.plugins.converters.converter import DataError, type_name
@@ -49,3 +49,15 @@ class NumberConverter:
                 f"{self._kind}Converter cannot convert this {type_name(value)}: it is out of range or"
                 " no whole number"
             ) from None
+
+    def from_bytes(self, data: bytes | None) -> bool | int | float | None:
+        """Return the number."""
+        if data is None:
+            return None
+        try:
+            (value,) = struct.unpack(self._format, data)
+        except struct.error:
+            raise DataError(
+                f"{self._kind}Converter cannot read {len(data)} bytes, it has {struct.calcsize(self._format)}"
+            ) from None
+        return cast("bool | int | float", value)

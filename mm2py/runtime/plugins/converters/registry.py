@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
-from mm2py.api.records import SourceRecord
+from mm2py.api.records import SinkRecord, SourceRecord
 from mm2py.api.schema import Schema, SchemaAndValue
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER
 from mm2py.config.definitions import parse_config
@@ -53,6 +53,11 @@ class RecordConverters:
     value: Converter
     header: Converter
 
+    @property
+    def are_bytes(self) -> bool:
+        """Whether all of them leave bytes as they are."""
+        return all(isinstance(it, ByteArrayConverter) for it in (self.key, self.value, self.header))
+
     def encoded(self, record: SourceRecord) -> Encoded:
         """Return the bytes of a record.
 
@@ -71,6 +76,25 @@ class RecordConverters:
             _bytes(self.value, record.value_schema, record.value, "the value"),
             tuple(headers),
         )
+
+    def decoded_key(self, record: SinkRecord) -> SinkRecord:
+        """Return a record that was read with its key converted; ``DataError``: that cannot be."""
+        return record._replace(key=self.key.from_bytes(_raw(record.key)))
+
+    def decoded_value(self, record: SinkRecord) -> SinkRecord:
+        """Return a record that was read with its value converted; ``DataError``: that cannot be."""
+        return record._replace(value=self.value.from_bytes(_raw(record.value)))
+
+    def decoded_headers(self, record: SinkRecord) -> SinkRecord:
+        """Return a record that was read with its headers converted; ``DataError``: that cannot be."""
+        convert = self.header.from_bytes
+        headers = tuple((name, convert(_raw(value))) for name, value in record.headers)
+        return record._replace(headers=headers) if headers else record
+
+
+def _raw(value: object) -> bytes | None:
+    assert value is None or isinstance(value, bytes), "what was read is bytes"
+    return value
 
 
 BYTES_ONLY: Final = RecordConverters(

@@ -1,5 +1,6 @@
 """``SimpleHeaderConverter``: the text form of any value, in UTF-8."""
 
+import json
 from collections.abc import Mapping
 from typing import cast, final
 
@@ -18,6 +19,19 @@ class SimpleHeaderConverter:
         if value is None:
             return None
         return header_text(_whole(schema, value)).encode("utf-8", "replace")
+
+    def from_bytes(self, data: bytes | None) -> object:
+        """Return what the text looks like: a truth value, a number, an array or a map as in JSON, else the text."""
+        if data is None:
+            return None
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return data  # Java's falls back to the bytes, too
+        try:
+            return cast("object", json.loads(text))
+        except ValueError:
+            return text
 
 
 def _whole(schema: Schema | None, value: object) -> object:

@@ -39,3 +39,7 @@ class StringConverter:
         if self._encoding == "utf-16":  # Java's is big-endian, Python's this machine's
             return _BIG_ENDIAN_MARK + text.encode("utf-16-be", "replace")
         return text.encode(self._encoding, "replace")
+
+    def from_bytes(self, data: bytes | None) -> str | None:
+        """Return the text; as in Java, bytes that are none become the replacement character."""
+        return None if data is None else data.decode(self._encoding, "replace")

@@ -1,6 +1,7 @@
-"""The producer that streams share: records in their order, each acknowledged or named.
+"""A producer for what consumer groups read: records in their order, each acknowledged or named.
 
-Flow: ``hold`` -> ``send`` of what a stream has polled -> librdkafka -> ``flush`` before a commit. What failed is sent again here:
+Flow: ``hold`` -> ``send`` of what was polled -> librdkafka -> ``flush`` before a commit. MirrorSink, its dead letter queue and
+MirrorMaker 1 write with it; only their own processes may load this module. What failed is sent again here:
 librdkafka fails a whole batch where one record of it is too large for the topic, so the records of a failed batch go again, each
 alone, and only the one that fails alone is refused.
 
@@ -10,7 +11,7 @@ Invariants, tests of the same names:
 2. A record is refused only when it failed alone, for a cause that another try does not change.
 3. Of one source partition, records are acknowledged in their order, also around a refused one, as long as the producer is
    idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``).
-4. With abort, nothing is sent and nothing counts as flushed after the first refusal.
+4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
 """
 
 import logging
@@ -21,15 +22,21 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast, final
+from typing import Final, NamedTuple, cast, final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 
-from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.config.librdkafka import Value
 from mm2py.errors import ConfigError, FatalError
 
-__all__ = ["LIBRDKAFKA", "Idle", "SendFailedError", "Sender", "Sent", "check_kerberos"]
+__all__ = ["LIBRDKAFKA", "Idle", "RecordSender", "Refused", "Sent", "check_kerberos", "mirrored"]
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +75,6 @@ LIBRDKAFKA: Final = logging.getLogger("librdkafka")
 LIBRDKAFKA.addFilter(_not_expected)
 
 
-class SendFailedError(FatalError):
-    """A record was refused, and the mirror ends because of it (``--abort.on.send.failure``)."""
-
-
 def check_kerberos() -> None:
     """Check that the library can log in by Kerberos.
 
@@ -87,12 +90,28 @@ def check_kerberos() -> None:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A record under way, and the one of the source that it came from."""
+class Sent(NamedTuple):
+    """A record under way, and the topic, partition and offset that it came from; ``origin`` is whose it is."""
 
-    source: Message
+    place: tuple[str, int, int]
     record: OutgoingRecord
+    origin: object = None
+
+
+Refused = Callable[[Sent, str], None]
+"""Takes a record that the target does not take, and the cause with its place; raises ``FatalError`` to end the sender."""
+
+
+def mirrored(message: Message) -> OutgoingRecord:
+    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
+    kind, at_ms = message.timestamp()
+    return OutgoingRecord(
+        message.topic() or "",
+        message.key(),
+        message.value(),
+        cast("Headers", message.headers() or ()),
+        None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+    )
 
 
 @dataclass(slots=True)
@@ -102,26 +121,28 @@ class _Failure:
 
 
 @final
-class Sender:
+class RecordSender:
     """One producer; every method is called by the stream that holds it.
 
     Args:
         values: of librdkafka.
-        abort: end at the first refusal, else drop the record and count it.
+        refused: accepts that a record is dropped, or raises.
         is_sync: wait for each record's acknowledgement.
     """
 
-    def __init__(self, values: Mapping[str, Value], *, abort: bool, is_sync: bool = False) -> None:
+    def __init__(
+        self, values: Mapping[str, Value], refused: Refused, *, is_sync: bool = False
+    ) -> None:
         self._values: dict[str, object] = {
             **values,
             "delivery.report.only.error": True,
             "error_cb": _ignored,  # each record that is concerned fails with it
             "logger": LIBRDKAFKA,
         }
-        self._abort, self._is_sync = abort, is_sync
+        self._refused, self._is_sync = refused, is_sync
         self._gate = threading.Lock()
         self._failures: list[_Failure] = []
-        self._refusal: SendFailedError | None = None
+        self._refusal: FatalError | None = None
         self._producer = self._gapless()
         self.dropped = 0
 
@@ -139,7 +160,7 @@ class Sender:
         """Hand a record over.
 
         Raises:
-            SendFailedError: see ``flush``.
+            FatalError: see ``flush``.
         """
         self._check()
         if self._failures:
@@ -147,6 +168,32 @@ class Sender:
         self._produce(self._producer, sent, idle)
         if self._is_sync:
             self.flush(idle)
+
+    def forward(self, source: Message, idle: Idle) -> None:
+        """Hand over a record as it is: ``send`` of ``mirrored``, without an object for each record.
+
+        Raises:
+            FatalError: see ``flush``.
+        """
+        if self._refusal is None and not self._failures and not self._is_sync:
+            kind, at_ms = source.timestamp()
+            try:
+                # By position: its keywords take half a microsecond more.
+                self._producer.produce(
+                    source.topic() or "",
+                    source.value(),
+                    source.key(),
+                    -1,
+                    partial(self._not_forwarded, source),
+                    None,
+                    0 if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+                    source.headers(),
+                )
+            except (BufferError, KafkaException):
+                pass  # that is for what sends one record after the other
+            else:
+                return
+        self.send(_as_it_is(source), idle)
 
     def serve(self, idle: Idle) -> None:
         """Look at what has failed since; raises as ``flush``."""
@@ -159,7 +206,7 @@ class Sender:
         """Wait until everything that was sent is acknowledged or refused.
 
         Raises:
-            SendFailedError: a record was refused, and ``abort`` is set.
+            FatalError: a record was refused, and ``refused`` does not accept it.
         """
         self._check()
         self._wait(self._producer, idle)
@@ -181,31 +228,39 @@ class Sender:
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
     def _produce(self, producer: Producer, sent: Sent, idle: Idle) -> None:
-        record = sent.record
-        headers = cast("list[tuple[str, str | bytes | None]]", record.headers) or None
+        topic, key, value, headers, timestamp_ms, partition = sent.record
         while True:
             try:
                 producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
+                    topic,
+                    value,
+                    key,
                     on_delivery=partial(self._failed, sent),
-                    timestamp=record.timestamp_ms or 0,
-                    headers=headers,
-                    partition=-1 if record.partition is None else record.partition,
+                    timestamp=timestamp_ms or 0,
+                    # It takes lists alone, and nothing in place of an empty one.
+                    headers=cast("list[tuple[str, str | bytes | None]]", list(headers))
+                    if headers
+                    else None,
+                    partition=-1 if partition is None else partition,
                 )
             except BufferError:
                 if not _poll(producer, FULL_S):
                     idle()
             except KafkaException as error:
-                self._failed(sent, _cause(error), sent.source)
+                self._failed(sent, _cause(error))
                 return
             else:
                 return
 
-    def _failed(self, sent: Sent, error: KafkaError | None, _message: Message) -> None:
+    def _failed(
+        self, sent: Sent, error: KafkaError | None, _message: Message | None = None
+    ) -> None:
         if error is not None:
             self._failures.append(_Failure(sent, error))
+
+    def _not_forwarded(self, source: Message, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed(_as_it_is(source), error, message)
 
     def _wait(self, producer: Producer, idle: Idle) -> None:
         # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
@@ -256,16 +311,19 @@ class Sender:
             idle()
 
     def _refuse(self, failure: _Failure) -> None:
-        source, error = failure.sent.source, failure.error
-        text = f"{source.topic()}-{source.partition()} offset {source.offset()} was not taken by the target: {error.name()}: {error.str()}"
-        if self._abort:
-            self._refusal = SendFailedError(
-                text,
-                remedy="correct the target, or drop such records with --abort.on.send.failure false",
-            )
-            raise self._refusal
+        (topic, partition, offset), error = failure.sent.place, failure.error
+        text = f"{topic}-{partition} offset {offset} was not taken by the target: {error.name()}: {error.str()}"
+        try:
+            self._refused(failure.sent, text)
+        except FatalError as refusal:
+            self._refusal = refusal
+            raise
         self.dropped += 1
-        log.error("record dropped record=%s", text)
+
+
+def _as_it_is(source: Message) -> Sent:
+    place = source.topic() or "", source.partition() or 0, source.offset() or 0
+    return Sent(place, mirrored(source))
 
 
 def _ignored(_error: KafkaError) -> None:
@@ -283,8 +341,7 @@ def _poll(producer: Producer, timeout_s: float) -> int:
 
 
 def _place(failure: _Failure) -> tuple[str, int, int]:
-    source = failure.sent.source
-    return source.topic() or "", source.partition() or 0, source.offset() or 0
+    return failure.sent.place
 
 
 def _cause(error: KafkaException) -> KafkaError:

@@ -1,0 +1,127 @@
+"""MirrorSink connector: the copy of a flow, driven by a consumer group of the source (KIP-382).
+
+Flow: ``TopicUpkeep`` finds topics and keeps their copies in step -> ``task_configs``: every task gets all topics, the group
+deals the partitions -> ``MirrorSinkTask``, which loads confluent-kafka, so it is imported where a task is built.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import ClassVar, Final, final
+
+from mm2py.api.connector import SinkConnector
+from mm2py.api.context import ConnectorContext
+from mm2py.api.sink import SinkTask, SinkTaskContext
+from mm2py.config.class_names import MIRROR_SINK_CONNECTOR
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.definitions import ConfigModel, parse_config
+from mm2py.mirror.offset_checks import Positions
+from mm2py.types import TopicPartition
+from mm2py_connectors.clients import AdminFactory, open_admin
+from mm2py_connectors.mirror_sink_config import MirrorSinkConfig, MirrorSinkTaskConfig
+from mm2py_connectors.topic_upkeep import TopicUpkeep
+
+__all__ = ["MirrorSinkConnector"]
+
+log = logging.getLogger(__name__)
+
+TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSinkTask"
+SHORTEST_METADATA_AGE_S: Final = 5
+
+
+@final
+class MirrorSinkConnector(SinkConnector):
+    """Copies the chosen topics of one flow through a consumer group; ``enabled=false`` makes it do nothing at all."""
+
+    java_class: ClassVar[str] = MIRROR_SINK_CONNECTOR
+    plugin_type: ClassVar[str] = "sink"
+    takes_bytes: ClassVar[bool] = True
+    plugin_version: ClassVar[str] = version("mm2py")
+    config_model: ClassVar[type[ConfigModel]] = MirrorSinkConfig
+
+    def __init__(self, config: Mapping[str, str], *, admins: AdminFactory = open_admin) -> None:
+        self._props = dict(config)
+        self._config = parse_config(MirrorSinkConfig, config)
+        self._upkeep = TopicUpkeep(
+            self._props,
+            self._config,
+            heartbeats=self._config.heartbeats_replication_enabled,
+            admins=admins,
+        )
+        self._topics: tuple[str, ...] = ()
+        self._partitions = 0
+        self._context: ConnectorContext | None = None
+
+    @staticmethod
+    def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the properties of the consumer of the source; partitions of one topic go to different members."""
+        task = parse_config(MirrorSinkTaskConfig, config)
+        props = effective_client_properties(
+            config, "source", "consumer", role="mirror-sink-consumer", task_index=task.task_index
+        )
+        age_ms = 1000 * max(SHORTEST_METADATA_AGE_S, task.refresh_topics_interval_seconds)
+        props.setdefault("metadata.max.age.ms", str(age_ms))
+        props.setdefault("partition.assignment.strategy", "RoundRobinAssignor")
+        return props
+
+    @staticmethod
+    def check_offsets(_config: Mapping[str, str], _offsets: Positions) -> bool:
+        """Accept positions of the group: they are all that says where the tasks go on."""
+        return True
+
+    async def start(self, context: ConnectorContext) -> None:
+        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is away."""
+        if not self._config.enabled:
+            log.info("flow is disabled, nothing is copied")
+            return
+        self._context = context
+        try:
+            source, target = await self._upkeep.open(context)
+            await self._upkeep.topics.refresh()
+            self._look()
+            self._upkeep.begin(source, target, self._refresh)
+        except BaseException:
+            await self.stop()
+            raise
+        log.info(
+            "sink connector started topics=%d partitions=%d", len(self._topics), self._partitions
+        )
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        """Return a config for each member of the group, none while there is nothing to copy."""
+        common = self._props | {"task.class": TASK_CLASS, "topics": ",".join(self._topics)}
+        return [
+            common | {"task.index": str(index)} for index in range(min(max_tasks, self._partitions))
+        ]
+
+    def open_sink_task(self, config: Mapping[str, str], context: SinkTaskContext) -> SinkTask:
+        """Build one task; ``ConfigError`` when its config is wrong."""
+        from mm2py_connectors.mirror_sink_task import MirrorSinkTask
+
+        return MirrorSinkTask(config, context)
+
+    async def stop(self) -> None:
+        """End the loops and close the admin clients."""
+        await self._upkeep.close()
+
+    def waiting(self) -> Mapping[TopicPartition, str]:
+        """Source partitions without a copy on the target, with the cause."""
+        return self._upkeep.waiting()
+
+    def problems(self) -> Mapping[str, str]:
+        """Jobs whose last run failed and topics that wait for their copy, with the cause."""
+        return self._upkeep.problems()
+
+    def _look(self) -> bool:
+        """Note what there is to copy; whether tasks have to know it: new partitions of a topic find themselves."""
+        ready = self._upkeep.topics.ready()
+        before = self._topics, self._partitions
+        self._topics = tuple(sorted({partition.topic for partition in ready}))
+        self._partitions = len(ready)
+        return before != (self._topics, self._partitions)
+
+    async def _refresh(self) -> None:
+        if self._context is None:
+            return
+        if await self._upkeep.topics.refresh() and self._look():
+            self._context.request_reconfiguration()

@@ -1,0 +1,185 @@
+"""Keeps the copies of a flow's topics in step, whichever connector moves the records.
+
+Flow: two admin clients -> ``RemoteTopics`` (created, grown) -> scheduler jobs (ACLs, configs, refresh). Dealing partitions and
+moving records is the connectors' own.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, final
+
+from mm2py.api.context import ConnectorContext, KeptOutPartitions
+from mm2py.api.policies import ReplicationPolicy
+from mm2py.config.client_properties import Side, effective_client_properties
+from mm2py.mirror.failovers import failover_topic
+from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.acls import Acl
+from mm2py.types import TopicPartition
+from mm2py_connectors.acl_sync import AclSync, read_fence
+from mm2py_connectors.clients import AdminFactory, AdminSession, MirrorAdmin, open_log
+from mm2py_connectors.config_sync import ConfigSync
+from mm2py_connectors.mirror_topics_config import MirrorTopicsConfig
+from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
+from mm2py_connectors.scheduler import Scheduler
+
+__all__ = ["TopicUpkeep"]
+
+REFRESH_HEAD_START_S: Final = 2
+"""A new topic has to be copied, not only seen, within the refresh interval that nobody set."""
+
+
+@final
+class TopicUpkeep:
+    """Sessions, topics and jobs of one running connector; ``close`` ends all of them.
+
+    Args:
+        props: the connector's complete config, and ``config`` what was read from it.
+        heartbeats: ``heartbeats.replication.enabled``.
+    """
+
+    def __init__(
+        self,
+        props: Mapping[str, str],
+        config: MirrorTopicsConfig,
+        *,
+        heartbeats: bool,
+        admins: AdminFactory,
+    ) -> None:
+        self._props, self._config, self._admins = props, config, admins
+        self.policy: ReplicationPolicy = policy_from_config(props)
+        self._flow = FlowTopics(
+            selection=TopicSelection(
+                self.policy,
+                topic_filter_from_config(props),
+                source_alias=config.source_cluster_alias,
+                target_alias=config.target_cluster_alias,
+                replicate_heartbeats=heartbeats,
+            ),
+            policy=self.policy,
+            property_filter=config_property_filter_from_config(props),
+            source_alias=config.source_cluster_alias,
+            target_alias=config.target_cluster_alias,
+            replication_factor=config.replication_factor,
+        )
+        self._sessions: list[AdminSession] = []
+        self._scheduler: Scheduler | None = None
+        self._topics: RemoteTopics | None = None
+        self._context: ConnectorContext | None = None
+
+    @property
+    def topics(self) -> RemoteTopics:
+        """Source topics and their copies; there between ``open`` and ``close``."""
+        assert self._topics is not None
+        return self._topics
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Runs the jobs; there between ``open`` and ``close``."""
+        assert self._scheduler is not None
+        return self._scheduler
+
+    @property
+    def refresh_s(self) -> int:
+        """Seconds between two looks at the topics."""
+        seconds = self._config.refresh_topics_interval_seconds
+        if "refresh.topics.interval.seconds" in self._props:
+            return seconds
+        return max(1, seconds - REFRESH_HEAD_START_S)
+
+    async def open(self, context: ConnectorContext) -> tuple[AdminSession, AdminSession]:
+        """Open the sessions of source and target; ``RetriableError`` while a cluster is away."""
+        self._context = context
+        source = await self.session("source", "replication-source-admin")
+        target = await self.session("target", "replication-target-admin")
+        self._topics = RemoteTopics(source.admin, target.admin, self._flow, clock=context.clock)
+        self._scheduler = Scheduler(
+            context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail
+        )
+        return source, target
+
+    def begin(
+        self, source: AdminSession, target: AdminSession, refresh: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Start the jobs that the config asks for; ``refresh`` is the connector's look at the topics."""
+        config, scheduler, topics = self._config, self.scheduler, self.topics
+        if config.sync_topic_acls_enabled:
+            acls = AclSync(
+                source.admin,
+                target.admin,
+                fence=lambda: self._fence(source.admin),
+                selection=self._flow.selection,
+                policy=self.policy,
+                source_alias=config.source_cluster_alias,
+                target_alias=config.target_cluster_alias,
+            )
+            scheduler.repeat("sync topic ACLs", acls.run, config.sync_topic_acls_interval_seconds)
+        if config.sync_topic_configs_enabled:
+            configs = ConfigSync(
+                source.admin,
+                target.admin,
+                self._flow.property_filter,
+                target_alias=config.target_cluster_alias,
+            )
+            scheduler.repeat(
+                "sync topic configs",
+                lambda: configs.run(self._not_in_backfill(topics.remote_topics)),
+                config.sync_topic_configs_interval_seconds,
+            )
+        if config.refresh_topics_enabled:
+            scheduler.repeat("refresh topics", refresh, self.refresh_s, delayed=True)
+
+    async def _fence(self, source: MirrorAdmin) -> Collection[Acl]:
+        """Return the rules by which a failover keeps writers from the source; none where there never was one."""
+        assert self._context is not None
+        topic = failover_topic(self._config.target_cluster_alias)
+        if topic not in await source.list_topics():
+            return ()
+        alias = self._config.source_cluster_alias
+        props = effective_client_properties(self._props, "source", "consumer", role="fence")
+        return await read_fence(open_log(props, alias, topic, self._context.clock))
+
+    async def session(self, side: Side, role: str) -> AdminSession:
+        """Open one more session; it ends with ``close``, or with ``end``."""
+        assert self._context is not None
+        config = self._config
+        alias = config.source_cluster_alias if side == "source" else config.target_cluster_alias
+        props = effective_client_properties(self._props, side, "admin", role=role)
+        opened = self._admins(props, alias, self._context.clock)
+        self._sessions.append(opened)
+        await opened.session.connect()
+        return opened
+
+    async def end(self, opened: AdminSession) -> None:
+        """Close one session."""
+        self._sessions.remove(opened)
+        await opened.session.close()
+
+    async def close(self) -> None:
+        """End the jobs and close the sessions; safe before ``open`` and safe twice."""
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            await scheduler.close()
+        sessions, self._sessions = self._sessions, []
+        for opened in sessions:
+            await opened.session.close()
+
+    def waiting(self) -> Mapping[TopicPartition, str]:
+        """Source partitions whose copy does not exist, with the cause."""
+        return {} if self._topics is None else self._topics.waiting()
+
+    def problems(self) -> Mapping[str, str]:
+        """Jobs whose last run failed and topics that wait for their copy, with the cause."""
+        found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
+        if self._scheduler is not None:
+            found.update(self._scheduler.problems)
+        return found
+
+    def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""
+        context: object = self._context
+        kept_out: Collection[TopicPartition] = (
+            context.kept_out if isinstance(context, KeptOutPartitions) else ()
+        )
+        in_backfill = {partition.topic for partition in kept_out}
+        return {it: remote for it, remote in remote_topics.items() if it not in in_backfill}

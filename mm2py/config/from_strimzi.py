@@ -1,0 +1,363 @@
+"""A ``KafkaMirrorMaker2`` resource of the Strimzi operator as a MirrorMaker 2 file.
+
+Flow: the resource as parsed YAML -> ``mirror_maker_2_file`` -> ``Translation``. Both shapes: ``spec.clusters`` and
+``spec.connectCluster`` (v1beta2), ``spec.target`` and ``spec.mirrors[].source`` (v1, late v1beta2). Kubernetes secrets become
+``${dir:<secrets>/<name>:<key>}``: a folder with a folder for each secret, as pods mount them. What has no counterpart is a remark.
+Source: the operator's ``KafkaMirrorMaker2Connectors``, which turns the resource into connectors.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast, final
+
+from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKAGE
+from mm2py.config.written_file import Translation, WrittenFile
+from mm2py.errors import ConfigError
+
+__all__ = ["KIND", "mirror_maker_2_file"]
+
+KIND: Final = "KafkaMirrorMaker2"
+_PROVIDERS: Final = {
+    "dir": f"{PROVIDER_PACKAGE}DirectoryConfigProvider",
+    "env": f"{PROVIDER_PACKAGE}EnvVarConfigProvider",
+    "file": f"{PROVIDER_PACKAGE}FileConfigProvider",
+}
+_OPERATORS_PROVIDERS: Final = {"strimzidir": "dir", "strimzienv": "env", "strimzifile": "file"}
+_KUBERNETES: Final = re.compile(r"\$\{(?:strimzi)?(secrets|configmaps):[^/:}]+/([^:}]+):([^}]+)\}")
+_OWN: Final = re.compile(r"\$\{(strimzi(?:dir|env|file)):([^}]+)\}")
+_USED: Final = re.compile(r"\$\{(dir|env|file):")
+_CONNECTORS: Final = ("sourceConnector", "checkpointConnector", "heartbeatConnector")
+_PATTERNS: Final = (
+    ("topics", ("topicsPattern",)),
+    ("topics.exclude", ("topicsExcludePattern", "topicsBlacklistPattern")),
+    ("groups", ("groupsPattern",)),
+    ("groups.exclude", ("groupsExcludePattern", "groupsBlacklistPattern")),
+)
+_READ_OF_SPEC: Final = frozenset(("clusters", "connectCluster", "mirrors", "target"))
+_READ_OF_MIRROR: Final = frozenset(
+    ("source", "sourceCluster", "targetCluster", *_CONNECTORS, *(it for _, names in _PATTERNS for it in names))
+)  # fmt: skip
+_READ_OF_CLUSTER: Final = frozenset(
+    ("alias", "authentication", "bootstrapServers", "config", "tls")
+)
+_CONNECT_TOPICS: Final = (
+    "configStorageTopic",
+    "groupId",
+    "offsetStorageTopic",
+    "statusStorageTopic",
+)
+_INSTEAD: Final = {
+    "replicas": "start that many workers on this file, they share the work",
+    "metricsConfig": "every worker answers GET /metrics",
+    "rack": "set <source>.consumer.client.rack",
+    "logging": "levels are options of the command and of PUT /admin/loggers",
+    "externalConfiguration": "${env:...} and ${dir:...} read what the pod has",
+    "template": "give the workers' pods what it says",
+}
+"""By member of ``spec``; the others describe pods and JVMs, and only get their name said."""
+_LOGINS: Final = {
+    "plain": ("PLAIN", "plain.PlainLoginModule"),
+    "scram-sha-256": ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+    "scram-sha-512": ("SCRAM-SHA-512", "scram.ScramLoginModule"),
+}
+_CA_FILE: Final = "ca.crt"
+_OAUTH_MODULE: Final = "oauthbearer.OAuthBearerLoginModule"
+_READ_OF_OAUTH: Final = frozenset(("clientId", "clientSecret", "scope", "tokenEndpointUri", "type"))
+
+Node = Mapping[str, object]
+
+
+def mirror_maker_2_file(resource: object, *, secrets: str) -> Translation:
+    """Return the file of a resource; ``secrets`` is the folder that has a folder for each Kubernetes secret.
+
+    Raises:
+        ConfigError: it is no such resource, or lacks clusters, brokers or mirrors.
+    """
+    top = _node(resource, "the file")
+    if top.get("kind") != KIND:
+        raise ConfigError(
+            f"kind is {top.get('kind')!r}, not {KIND}", remedy="name the file of the mirror"
+        )
+    return _Import(_node(top.get("spec"), "spec"), secrets.rstrip("/")).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirror:
+    source: str
+    target: str
+    spec: Node
+
+
+@final
+class _Import:
+    def __init__(self, spec: Node, secrets: str) -> None:
+        self._spec, self._secrets = spec, secrets
+        self._file = WrittenFile()
+        self._clusters: dict[str, Node] = {}
+        self._lines: dict[str, dict[str, str]] = {}
+
+    def run(self) -> Translation:
+        """Read everything, then write it: which providers are needed is known at the end."""
+        mirrors = list(self._mirrors())
+        if not mirrors:
+            raise ConfigError("spec.mirrors is empty", remedy="name a mirror")
+        for alias, cluster in self._clusters.items():
+            self._lines[f"Cluster {alias}"] = self._cluster(alias, cluster)
+        for mirror in mirrors:
+            self._lines[f"{mirror.source} to {mirror.target}"] = self._flow(mirror)
+        for name in self._spec:
+            if name not in _READ_OF_SPEC:
+                self._no_counterpart(f"spec.{name}", _INSTEAD.get(name, ""))
+        if "connectCluster" in self._spec:
+            self._connect_topics("spec", "mirrormaker2-cluster-offsets")
+        self._write()
+        return self._file.done()
+
+    # ---- clusters and mirrors, in both shapes
+
+    def _mirrors(self) -> Iterator[_Mirror]:
+        target = self._spec.get("target")
+        listed = _nodes(self._spec.get("clusters"), "spec.clusters")
+        self._clusters |= {_text(it, "alias", "spec.clusters"): it for it in listed}
+        for at, spec in enumerate(_nodes(self._spec.get("mirrors"), "spec.mirrors")):
+            place = f"spec.mirrors[{at}]"
+            for name in spec:
+                if name not in _READ_OF_MIRROR:
+                    self._no_counterpart(f"{place}.{name}")
+            if target is None:
+                source, to = (_text(spec, f"{side}Cluster", place) for side in ("source", "target"))
+                yield _Mirror(self._known(source), self._known(to), spec)
+                continue
+            ends = [_node(spec.get("source"), f"{place}.source"), _node(target, "spec.target")]
+            source, to = (_text(it, "alias", place) for it in ends)
+            self._clusters |= {source: ends[0], to: ends[1]}
+            yield _Mirror(source, to, spec)
+
+    def _known(self, alias: str) -> str:
+        if alias not in self._clusters:
+            raise ConfigError(
+                f"a mirror names the cluster {alias!r}, which spec.clusters does not have",
+                remedy=f"use one of {', '.join(self._clusters) or 'spec.clusters'}",
+            )
+        return alias
+
+    def _cluster(self, alias: str, cluster: Node) -> dict[str, str]:
+        place = f"cluster {alias}"
+        lines = {"bootstrap.servers": _text(cluster, "bootstrapServers", place)}
+        protocol = "PLAINTEXT" if cluster.get("tls") is None else "SSL"
+        if cluster.get("tls") is not None:
+            lines |= self._trusted(_node(cluster["tls"], f"{place}.tls"), place)
+        if cluster.get("authentication") is not None:
+            login = self._login(_node(cluster["authentication"], f"{place}.authentication"), place)
+            if "sasl.mechanism" in login:
+                protocol = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
+            lines |= login
+        if protocol != "PLAINTEXT":
+            lines["security.protocol"] = protocol
+        lines |= self._config(cluster, place)
+        if any(name in cluster for name in _CONNECT_TOPICS):
+            self._connect_topics(place, str(cluster.get("offsetStorageTopic", "its topic")))
+        for name in cluster:
+            if name not in _READ_OF_CLUSTER and name not in _CONNECT_TOPICS:
+                self._no_counterpart(f"{place}.{name}")
+        return {f"{alias}.{name}": value for name, value in lines.items()}
+
+    def _connect_topics(self, place: str, topic: str) -> None:
+        self._file.remark(
+            f"{place}: group and topics of the operator's Connect cluster are not taken over: their connectors have other"
+            f" names. The flow starts at auto.offset.reset; to continue, store the offsets of {topic} under its own"
+            " names, or run connect-distributed-py on the same group and topics"
+        )
+
+    # ---- security
+
+    def _trusted(self, tls: Node, place: str) -> dict[str, str]:
+        found: list[str] = []
+        for it in _nodes(tls.get("trustedCertificates"), f"{place}.tls.trustedCertificates"):
+            certificate = it.get("certificate")
+            if certificate is None:
+                certificate = _CA_FILE
+                self._file.remark(
+                    f"{place}: of the certificates {it.get('pattern')}, {_CA_FILE} is taken"
+                )
+            secret = _text(it, "secretName", f"{place}.tls")
+            found.append(self._secret(secret, str(certificate)))
+        if not found:
+            return {}
+        return {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": "\n".join(found),
+        }
+
+    def _login(self, login: Node, place: str) -> dict[str, str]:
+        kind = str(login.get("type"))
+        if kind == "tls":
+            pair = _node(login.get("certificateAndKey"), f"{place}.certificateAndKey")
+            return {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": self._of_secret(pair, "certificate", place),
+                "ssl.keystore.key": self._of_secret(pair, "key", place),
+            }
+        if kind in _LOGINS:
+            mechanism, module = _LOGINS[kind]
+            password = _node(login.get("passwordSecret"), f"{place}.passwordSecret")
+            options = {
+                "username": _text(login, "username", place),
+                "password": self._of_secret(password, "password", place),
+            }
+            return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(module, options)}
+        if kind == "oauth" and "tokenEndpointUri" in login and "clientSecret" in login:
+            return self._oauth(login, place)
+        if kind == "custom":
+            return self._config(login, f"{place}.authentication")
+        self._no_counterpart(
+            f"{place}.authentication of type {kind}", "write its sasl.* properties"
+        )
+        return {}
+
+    def _oauth(self, login: Node, place: str) -> dict[str, str]:
+        secret = _node(login["clientSecret"], f"{place}.clientSecret")
+        options = {
+            "clientId": _text(login, "clientId", place),
+            "clientSecret": self._of_secret(secret, "key", place),
+        }
+        if "scope" in login:
+            options["scope"] = str(login["scope"])
+        for name in login:
+            if name not in _READ_OF_OAUTH:
+                self._no_counterpart(f"{place}.authentication.{name}")
+        return {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": _text(login, "tokenEndpointUri", place),
+            "sasl.jaas.config": _jaas(_OAUTH_MODULE, options),
+        }
+
+    def _of_secret(self, secret: Node, member: str, place: str) -> str:
+        """Return the placeholder of the key that ``member`` of a reference to a secret names."""
+        return self._secret(_text(secret, "secretName", place), _text(secret, member, place))
+
+    def _secret(self, name: str, key: str) -> str:
+        return f"${{dir:{self._secrets}/{name}:{key}}}"
+
+    # ---- flows
+
+    def _flow(self, mirror: _Mirror) -> dict[str, str]:
+        flow = f"{mirror.source}->{mirror.target}"
+        lines: dict[str, str] = {}
+        for name in _CONNECTORS:
+            if mirror.spec.get(name) is not None:
+                self._add(lines, self._connector(mirror.spec, name, flow), f"{flow} {name}")
+        lines["enabled"] = "true" if mirror.spec.get("sourceConnector") is not None else "false"
+        if lines["enabled"] == "false":
+            self._file.remark(
+                f"{flow} has no sourceConnector: it copies nothing, and is not enabled"
+            )
+        if mirror.spec.get("checkpointConnector") is None:
+            lines["emit.checkpoints.enabled"] = "false"
+        lines["emit.heartbeats.enabled"] = str("heartbeatConnector" in mirror.spec).lower()
+        for property_name, members in _PATTERNS:
+            for member in members:
+                if mirror.spec.get(member) is not None:
+                    lines[property_name] = str(mirror.spec[member])
+                    break
+        return {f"{flow}.{name}": value for name, value in lines.items()}
+
+    def _add(self, lines: dict[str, str], more: Mapping[str, str], place: str) -> None:
+        """Add what a connector of a flow has; all of them read the same lines."""
+        for name, value in more.items():
+            if lines.setdefault(name, value) != value:
+                self._file.remark(
+                    f"{place}: {name}={value} is left out, the flow has {name}={lines[name]} for all its connectors"
+                )
+
+    def _connector(self, mirror: Node, name: str, flow: str) -> dict[str, str]:
+        place = f"{flow} {name}"
+        connector = _node(mirror[name], place)
+        lines = self._config(connector, place)
+        if lines.get("replication.policy.class", "").startswith("io.strimzi."):
+            lines["replication.policy.class"] = IDENTITY_REPLICATION_POLICY
+        for member, value in connector.items():
+            if member == "tasksMax":
+                lines["tasks.max"] = str(value)
+            elif member == "autoRestart":
+                restart = _node(value, f"{place}.autoRestart")
+                lines["task.auto.restart"] = str(restart.get("enabled", True)).lower()
+                if "maxRestarts" in restart:
+                    self._no_counterpart(f"{place}.autoRestart.maxRestarts", "pauses grow instead")
+            elif member in ("pause", "state"):
+                if value not in (False, "running"):
+                    self._no_counterpart(
+                        f"{place}.{member}", f"mm2py flow pause {flow.replace('->', '/')}"
+                    )
+            elif member != "config":
+                self._no_counterpart(f"{place}.{member}")
+        if name != "sourceConnector" and "tasksMax" in connector:
+            del lines[
+                "tasks.max"
+            ]  # one task does what these have, unless the source connector says more
+        return lines
+
+    # ---- values
+
+    def _config(self, owner: Node, place: str) -> dict[str, str]:
+        """Return the properties of a ``config`` member as texts, the operator's placeholders as ours."""
+        lines: dict[str, str] = {}
+        for name, value in _node(owner.get("config") or {}, f"{place}.config").items():
+            if name.startswith("config.providers"):
+                self._file.remark(f"{place}: {name} is left out, the file declares its own")
+                continue
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            lines[name] = self._placeholders(text)
+        return lines
+
+    def _placeholders(self, text: str) -> str:
+        text = _KUBERNETES.sub(lambda it: self._secret(it[2], it[3]), text)
+        return _OWN.sub(lambda it: f"${{{_OPERATORS_PROVIDERS[it[1]]}:{it[2]}}}", text)
+
+    def _no_counterpart(self, place: str, instead: str = "") -> None:
+        self._file.remark(f"{place} has no property" + (f": {instead}" if instead else ""))
+
+    def _write(self) -> None:
+        file = self._file
+        file.comment(f"From a {KIND} resource")
+        file.put("clusters", ", ".join(self._clusters))
+        values = [value for lines in self._lines.values() for value in lines.values()]
+        used = sorted({name for value in values for name in _USED.findall(value)})
+        if used:
+            file.put("config.providers", ",".join(used))
+        for name in used:
+            file.put(f"config.providers.{name}.class", _PROVIDERS[name])
+        # Without it the way back would be a second flow, only for heartbeats.
+        file.put("emit.heartbeats.enabled", "false")
+        for title, lines in self._lines.items():
+            file.comment(title)
+            for name, value in lines.items():
+                file.put(name, value)
+
+
+def _jaas(module: str, options: Mapping[str, str]) -> str:
+    quoted = (f'{name}="{value}"' for name, value in options.items())
+    return f"org.apache.kafka.common.security.{module} required {' '.join(quoted)};"
+
+
+def _node(value: object, place: str) -> Node:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place} is not a map", remedy=f"give a {KIND} resource as YAML")
+    return cast("Node", value)
+
+
+def _nodes(value: object, place: str) -> Sequence[Node]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ConfigError(f"{place} is not a list", remedy=f"give a {KIND} resource as YAML")
+    items = cast("list[object]", value)
+    return [_node(it, f"{place}[{at}]") for at, it in enumerate(items)]
+
+
+def _text(node: Node, name: str, place: str) -> str:
+    value = node.get(name)
+    if not isinstance(value, str | int) or not str(value):
+        raise ConfigError(f"{place}: {name} is missing", remedy=f"set {name}")
+    return str(value)

@@ -1,0 +1,431 @@
+"""Changes the side that clients write to: one resumable course of steps, the same for failover, failback and a region that is lost.
+
+Flow: ``FailoverDriver.run`` -> claim of ``mm2py-failover.<source>.internal`` -> the steps of ``mm2py.mirror.failovers.Step``, each recorded
+before it begins -> ``Sides``, which does them on both clusters and over REST. A driver that dies is followed by any other one, which does
+the recorded step again: each can be done twice.
+
+Invariants, tests of the same names (the model with drivers that crash between any two awaits: tests/property/test_failover_drivers.py):
+
+1. A step begins only when it is recorded by the driver that does it; a driver behind which another one has claimed begins no other.
+2. Clients may write to the target only when everything below the ends where the source stood still is copied, but for what was
+   accepted, or when the source is gone and that was accepted.
+3. What was not copied is in the quarantine topic before the flow's position goes past it, and before the flow back begins.
+4. The flow back begins where the record says, which was written before the flow first began; one that runs is left alone.
+5. A cancel undoes what was fenced, and is refused as soon as clients may have written to the target.
+6. It is done only when the flow has stopped and the flow back has begun.
+"""
+
+import logging
+import os
+import platform
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar, final
+
+from mm2py.clock import Clock
+from mm2py.errors import FatalError, RetriableError
+from mm2py.mirror.failovers import Failover, FailoverKind, GroupMove, Place, Step, Tail
+from mm2py.storage.failover_store import FailoverStore
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "DRAIN_S",
+    "SETTLE_S",
+    "FailoverDriver",
+    "FailoverRefusedError",
+    "FailoverRequest",
+    "Progress",
+    "Sides",
+    "SourceAwayError",
+]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SETTLE_S: Final = 2.0
+"""How long the ends of the source's logs have to stand still: a producer that waits longer than that between two sends is not seen."""
+
+DRAIN_S: Final = 120.0
+"""How long a drain may make no progress before it is given up."""
+
+LOOK_S: Final = 0.2
+AGAIN_S: Final = 0.5
+INSIST_S: Final = 60.0
+AWAY_S: Final = 10.0
+"""How long a source may be silent before it counts as gone, and workers may take to stop its flow before that is left for later."""
+
+
+class FailoverRefusedError(FatalError):
+    """A check refuses; nothing was changed, or the message says what was."""
+
+
+class SourceAwayError(RetriableError):
+    """The source does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which nothing is left to copy."""
+
+    ends: Mapping[TopicPartition, int]
+    copied: Mapping[TopicPartition, int]
+
+    @property
+    def missing(self) -> int:
+        """Source offsets that are not copied."""
+        return sum(it.end - it.start for it in self.tails())
+
+    def tails(self) -> tuple[Tail, ...]:
+        """Return what is not copied of each partition."""
+        return tuple(
+            Tail(topic=tp.topic, partition=tp.partition, start=self.copied.get(tp, 0), end=end)
+            for tp, end in sorted(self.ends.items())
+            if end > self.copied.get(tp, 0)
+        )
+
+
+class Sides(Protocol):
+    """Both clusters of a flow, and the workers that run it and the flow back. All of it may be done twice.
+
+    What asks the source raises ``SourceAwayError`` while it does not answer; everything raises ``RetriableError`` for "not now".
+    """
+
+    async def fence(self, by: str) -> str:
+        """Keep writers from the source where ACLs allow; return who is not kept out and why, empty for nobody."""
+        ...
+
+    async def lift_fence(self, *, source: bool) -> None:
+        """Remove the rules that a failover has made on the source, or on the target."""
+        ...
+
+    async def progress(self) -> Progress:
+        """Return how far the copy is; ends do not count what mirrors alone have written since the last call."""
+        ...
+
+    async def target_ends(self) -> Sequence[Place]:
+        """Return where the logs of the copies end."""
+        ...
+
+    async def move_groups(self) -> Sequence[GroupMove]:
+        """Write the exact offsets of the source's groups to the target; from checkpoints where the source does not answer."""
+        ...
+
+    async def stop_flow(self) -> None:
+        """Stop the flow; returns when nothing of it copies."""
+        ...
+
+    async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
+        """Keep records that were not copied, each once; return the tails with the numbers of records."""
+        ...
+
+    async def pass_over(self, tails: Sequence[Tail]) -> None:
+        """Let the flow, which is stopped, continue behind the tails."""
+        ...
+
+    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+        """Return where the flow back begins, by target partition: at the first record that this flow has not written."""
+        ...
+
+    async def start_reverse(self, starts: Sequence[Place]) -> None:
+        """Let the flow back copy: begin at places if it does not run; returns when it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverRequest:
+    """What is asked for; ``accept_loss`` as of ``Failover``, ``unplanned``: without the source."""
+
+    id: str
+    kind: FailoverKind = FailoverKind.FAILOVER
+    accept_loss: int = -1
+    unplanned: bool = False
+
+
+@final
+class FailoverDriver:
+    """Drives the newest failover of a flow.
+
+    Args:
+        store: the failover topic of the target, open.
+        sides: both clusters.
+        name: ``A->B``.
+        report: told of each record that was written.
+    """
+
+    def __init__(
+        self,
+        store: FailoverStore,
+        sides: Sides,
+        *,
+        name: str,
+        clock: Clock,
+        settle_s: float = SETTLE_S,
+        drain_s: float = DRAIN_S,
+        report: Callable[[Failover], None] = lambda _: None,
+    ) -> None:
+        self._store, self._sides, self._name = store, sides, name
+        self._clock, self._report = clock, report
+        self._settle_s, self._drain_s = settle_s, drain_s
+        self._known: Failover | None = None
+        """What this driver took over, or wrote last; behind it another driver has written."""
+        self._lost = False
+        self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
+        self._steps: Mapping[Step, Callable[[Failover], Awaitable[Failover]]] = {
+            Step.FENCE: self._fence,
+            Step.DRAIN: self._drain,
+            Step.GROUPS: self._groups,
+            Step.VERIFY: self._verify,
+            Step.SWITCH: self._switch,
+            Step.TAIL: self._tail,
+            Step.REVERSE: self._reverse,
+        }
+
+    async def run(self, request: FailoverRequest) -> Failover:
+        """Begin a failover, or continue the unfinished one, to its end; return it.
+
+        It is returned at the step TAIL where the source is still gone: a later run goes on.
+
+        Raises:
+            FailoverRefusedError: a check refuses to go on; a later run tries again.
+            RetriableError: a cluster or worker did not answer for too long; a later run goes on.
+        """
+        failover = await self._taken(request)
+        try:
+            while not failover.step.is_over:
+                try:
+                    failover = await self._steps[failover.step](failover)
+                except SourceAwayError:
+                    if failover.step is not Step.TAIL:
+                        raise
+                    return failover
+                await self._write(failover)
+        except (FailoverRefusedError, RetriableError) as error:
+            await self._note(failover, error)
+            raise
+        return failover
+
+    async def cancel(self) -> Failover:
+        """Undo the unfinished failover of the flow (5).
+
+        Raises:
+            FailoverRefusedError: there is none, or clients may have written to the target.
+        """
+        await self._insist(self._store.claim)
+        failover = self._known = self._store.failover
+        if failover is None or failover.step.is_over:
+            raise FailoverRefusedError(f"there is no unfinished failover of {self._name}")
+        if failover.step.is_switched:
+            raise FailoverRefusedError(
+                f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients may have written to the target",
+                remedy="run it to its end, then mm2py failback",
+            )
+        failover = self._mine(failover, failover.accept_loss)
+        await self._write(failover)
+        await self._insist(lambda: self._sides.lift_fence(source=True))
+        failover = replace(failover, step=Step.CANCELLED, fenced=False)
+        await self._write(failover)
+        return failover
+
+    # ---- taking over
+
+    async def _taken(self, request: FailoverRequest) -> Failover:
+        await self._insist(self._store.claim)
+        before = self._known = self._store.failover
+        if before is not None and not before.step.is_over:
+            accepted = max(before.accept_loss, request.accept_loss)
+            failover = self._mine(before, accepted)
+            if request.unplanned and not failover.step.is_switched:
+                failover = replace(failover, unplanned=True, step=Step.SWITCH)
+        else:
+            first = Step.SWITCH if request.unplanned else Step.FENCE
+            failover = Failover(
+                id=request.id,
+                flow=self._name,
+                kind=request.kind,
+                step=first,
+                run=1,
+                driver=self._me,
+                accept_loss=request.accept_loss,
+                unplanned=request.unplanned,
+                started_ms=self._clock.now_ms(),
+            )
+        await self._write(failover)
+        return failover
+
+    def _mine(self, failover: Failover, accept_loss: int) -> Failover:
+        return replace(
+            failover, run=failover.run + 1, driver=self._me, accept_loss=accept_loss, cause=""
+        )
+
+    async def _write(self, failover: Failover) -> None:
+        """Record what is done next (1)."""
+        record = replace(failover, at_ms=self._clock.now_ms())
+
+        async def write() -> None:
+            if not self._store.claimed:
+                await self._store.claim()
+                newest = self._store.failover
+                if newest is not None and _drive(newest) not in (
+                    _drive(self._known),
+                    _drive(record),
+                ):
+                    raise self._superseded(newest)
+            await self._store.write(record)
+            self._known = record
+
+        await self._insist(write)
+        log.info("failover flow=%s step=%s", self._name, record.step)
+        self._report(record)
+
+    def _superseded(self, newest: Failover) -> FailoverRefusedError:
+        self._lost = True
+        return FailoverRefusedError(
+            f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})"
+        )
+
+    async def _note(self, failover: Failover, error: Exception) -> None:
+        """Say in the record why this driver ends; where that cannot be written, the record says nothing."""
+        if self._lost or not self._store.claimed:
+            return
+        try:
+            await self._store.write(replace(failover, cause=str(error), at_ms=self._clock.now_ms()))
+        except RetriableError as problem:
+            log.warning("the cause is not recorded cause=%s", problem)
+
+    # ---- steps
+
+    async def _fence(self, failover: Failover) -> Failover:
+        note = await self._insist(lambda: self._sides.fence(failover.id))
+        return replace(failover, step=Step.DRAIN, fenced=True, fence_note=note)
+
+    async def _drain(self, failover: Failover) -> Failover:
+        """Wait until nothing is missing, or what is accepted is all that will not be copied."""
+        least, since = -1, self._clock.monotonic()
+        while True:
+            progress = await self._insist(self._sides.progress)
+            missing = progress.missing
+            now = self._clock.monotonic()
+            if least < 0 or missing < least:
+                least, since = missing, now
+            accepted = missing <= failover.accept_loss and now - since >= self._settle_s
+            if not missing or accepted:
+                return replace(
+                    failover, step=Step.GROUPS, missing=missing, ends=_places(progress.ends)
+                )
+            if now - since > self._drain_s:
+                raise self._not_drained(failover, missing)
+            await self._clock.sleep(LOOK_S)
+
+    def _not_drained(self, failover: Failover, missing: int) -> FailoverRefusedError:
+        return FailoverRefusedError(
+            f"{missing} offsets of {self._name} are not copied and nothing was for {self._drain_s:g} s",
+            remedy="look at mm2py lag and mm2py flow describe, then run it again; or accept that they go to the quarantine"
+            f" topic with --accept-loss {missing}; or --cancel, which undoes the fence"
+            + (f". Not kept from writing: {failover.fence_note}" if failover.fence_note else ""),
+        )
+
+    async def _groups(self, failover: Failover) -> Failover:
+        groups = await self._insist(self._sides.move_groups)
+        return replace(failover, step=Step.VERIFY, groups=tuple(groups))
+
+    async def _verify(self, failover: Failover) -> Failover:
+        """Look whether the source still ends where it was drained to; if not, drain again (2)."""
+        await self._clock.sleep(self._settle_s)
+        progress = await self._insist(self._sides.progress)
+        moved = _places(progress.ends) != failover.ends
+        if moved or progress.missing > max(0, failover.accept_loss):
+            log.warning("the source was written after it was drained flow=%s", self._name)
+            return replace(failover, step=Step.DRAIN)
+        there = await self._insist(self._sides.target_ends)
+        return replace(
+            failover, step=Step.SWITCH, missing=progress.missing, ends_there=tuple(there)
+        )
+
+    async def _switch(self, failover: Failover) -> Failover:
+        """Let clients write to the target, then stop the flow."""
+        if not failover.ends_there:
+            there = await self._insist(self._sides.target_ends)
+            failover = replace(failover, ends_there=tuple(there))
+            await self._write(failover)
+        await self._insist(lambda: self._sides.lift_fence(source=False))
+        if not failover.switched_ms:
+            failover = replace(failover, switched_ms=self._clock.now_ms())
+            await self._write(failover)
+        try:
+            await self._insist(
+                self._sides.stop_flow, INSIST_S if not failover.unplanned else AWAY_S
+            )
+        except RetriableError as error:
+            if not failover.unplanned:
+                raise
+            # No worker answers; TAIL stops the flow again before it looks.
+            log.warning("flow is not stopped yet flow=%s cause=%s", self._name, error)
+        groups = await self._insist(self._sides.move_groups)
+        return replace(failover, step=Step.TAIL, groups=tuple(groups))
+
+    async def _tail(self, failover: Failover) -> Failover:
+        """List and keep what was not copied (3); the source may be away for long."""
+        tails = failover.tail
+        if not tails:
+            progress = await self._insist(self._sides.progress)
+            await self._insist(self._sides.stop_flow)
+            if not failover.fenced:
+                note = await self._insist(lambda: self._sides.fence(failover.id))
+                failover = replace(failover, fenced=True, fence_note=note)
+            tails = (await self._still(progress)).tails()
+            failover = replace(failover, tail=tails, missing=sum(it.end - it.start for it in tails))
+            if tails:
+                await self._write(failover)
+        if tails:
+            kept = tuple(await self._insist(lambda: self._sides.quarantine(tails)))
+            await self._insist(lambda: self._sides.pass_over(kept))
+            failover = replace(failover, tail=kept)
+        return replace(failover, step=Step.REVERSE)
+
+    async def _still(self, progress: Progress) -> Progress:
+        """Wait until the ends stand still, which they do already behind a verification."""
+        while True:
+            await self._clock.sleep(self._settle_s)
+            newer = await self._insist(self._sides.progress)
+            if newer.ends == progress.ends:
+                return newer
+            progress = newer
+
+    async def _reverse(self, failover: Failover) -> Failover:
+        if not failover.starts:
+            starts = await self._insist(lambda: self._sides.divergence(failover.ends_there))
+            failover = replace(failover, starts=tuple(starts))
+            await self._write(failover)
+        await self._insist(lambda: self._sides.start_reverse(failover.starts))
+        return replace(failover, step=Step.DONE)
+
+    async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
+        """Do a step, again for up to ``longest_s`` where it fails now, and for ``AWAY_S`` where the source is away.
+
+        Raises:
+            RetriableError: it still does.
+        """
+        deadline = self._clock.monotonic() + longest_s
+        while True:
+            try:
+                return await step()
+            except RetriableError as error:
+                away_s = longest_s - AWAY_S if isinstance(error, SourceAwayError) else 0.0
+                if self._clock.monotonic() > deadline - max(0.0, away_s):
+                    raise
+                log.debug("a step of the failover is done again cause=%s", error)
+                await self._clock.sleep(AGAIN_S)
+
+
+def _places(offsets: Mapping[TopicPartition, int]) -> tuple[Place, ...]:
+    return tuple(
+        Place(topic=tp.topic, partition=tp.partition, offset=offset)
+        for tp, offset in sorted(offsets.items())
+    )
+
+
+def _drive(failover: Failover | None) -> tuple[str, int, str] | None:
+    """Return what differs between two drivers' records."""
+    return None if failover is None else (failover.id, failover.run, failover.driver)

@@ -1,0 +1,121 @@
+"""What people see of a failover: the plan, what refuses it, and how far it is.
+
+Plain data; ``mm2py_workers.failover_plan`` fills it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import final
+
+from mm2py.mirror.failovers import Failover
+
+__all__ = ["FailoverPlan", "FailoverView", "GroupRow", "TopicRow", "WriterRow"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """One source topic; lags are null where the source is gone. ``problems``: missing copies, other configs, missing ACLs.
+
+    ``copied_to`` are source offsets below which everything is copied, by partition; ``would_lose`` counts offsets that are not copied and
+    that nothing copies.
+    """
+
+    topic: str
+    copy: str
+    partitions: int
+    lag_records: int | None
+    lag_ms: int | None
+    would_lose: int | None
+    copied_to: Mapping[int, int]
+    problems: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """One group: its state on both sides, what it would read again or skip if it moved now, and why it is not synced."""
+
+    group: str
+    state: str
+    state_there: str
+    reads_again: int | None
+    skips: int | None
+    not_synced: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterRow:
+    """A producer that has written to the source lately and is no mirror's; ``age_ms`` since its last batch's time."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    age_ms: int | None
+    in_transaction: bool
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPlan:
+    """What a failover would do.
+
+    ``would_lose`` is what ``--accept-loss`` has to name; ``state`` is the flow's, empty where no worker answers.
+    ``standing`` says why clients cannot be moved from where they are, empty where they can.
+    ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them.
+    """
+
+    flow: str
+    kind: str
+    at_ms: int
+    source_reachable: bool
+    state: str
+    reverse_state: str
+    would_lose: int
+    fence_rules: int
+    fence_note: str
+    quarantine: tuple[str, ...]
+    unfinished: str
+    problems: tuple[str, ...]
+    standing: str = ""
+    topics: tuple[TopicRow, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    writers: tuple[WriterRow, ...] = ()
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON shows it."""
+        return asdict(self)
+
+    def refusals(self, accept_loss: int, *, unplanned: bool) -> tuple[str, ...]:
+        """Return why a failover must not begin (``accept_loss`` -1: nothing is accepted); one that was begun may always go on."""
+        if self.unfinished:
+            return ()
+        found: list[str] = [self.standing] if self.standing else []
+        if not self.source_reachable and not unplanned:
+            found.append("the source does not answer; if it is gone, use --unplanned")
+        if self.source_reachable and unplanned:
+            found.append("the source answers: leave --unplanned out, nothing has to be lost")
+        if self.would_lose > max(0, accept_loss) or (unplanned and accept_loss < 0):
+            found.append(
+                f"{self.would_lose} offsets would not be copied, as far as they are known: see --plan;"
+                f" --accept-loss {self.would_lose} accepts that"
+            )
+        if not self.state and not unplanned:
+            found.append("no worker answers: give its address with --url or MM2PY_URL")
+        return tuple(found)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverView:
+    """The newest failover of a flow, null where there was none; ``refused``: why one does not begin.
+
+    ``driven_here``: the worker that was asked drives it; ``plan`` is what a dry run shows.
+    """
+
+    flow: str
+    driven_here: bool
+    failover: Failover | None
+    plan: FailoverPlan | None = None
+    refused: tuple[str, ...] = ()

@@ -1,0 +1,239 @@
+"""Records of ``mm2py-failover.<alias>.internal``: a change of sides, and who is kept from writing meanwhile (docs/formats.md).
+
+Flow: ``Failover``, ``Fence`` -> ``encode_failover`` -> the topic -> ``decode_failover``; the newest record of a key counts. No I/O, no
+decisions: those are of ``mm2py.flows.failover``.
+
+The topic of ``A->B`` is on B and carries A's alias: the failover of ``A->B`` is there, and the fence on B that a failover of ``B->A``
+has made. So a fence is known where it is in force, also when the other cluster is gone.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from mm2py.errors import ProtocolError
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.types import TopicPartition
+
+__all__ = [
+    "FAILOVER_VERSION",
+    "Failover",
+    "FailoverKind",
+    "FailoverRecord",
+    "Fence",
+    "GroupMove",
+    "Place",
+    "Rule",
+    "Step",
+    "Tail",
+    "decode_failover",
+    "encode_failover",
+    "failover_driver_id",
+    "failover_topic",
+    "quarantine_topic",
+]
+
+FAILOVER_VERSION: Final = 1
+_LONGEST_TOPIC: Final = 249
+
+
+def failover_topic(source_alias: str) -> str:
+    """Return the name of the topic on the target; no mirror replicates it (``mm2*.internal``)."""
+    return f"mm2py-failover.{source_alias}.internal"
+
+
+def failover_driver_id(flow: str) -> str:
+    """Return the transactional id of the driver of a flow (``A->B``)."""
+    return f"mm2py-failover-{flow}-driver"
+
+
+def quarantine_topic(source_alias: str, topic: str) -> str:
+    """Return the topic on the target that keeps records of a source topic which were not copied before a failover.
+
+    It ends in ``.internal`` too: no mirror carries it further.
+    """
+    name = f"mm2py-quarantine.{source_alias}.{topic}.internal"
+    if len(name) <= _LONGEST_TOPIC:
+        return name
+    mark = sha256(topic.encode()).hexdigest()[:12]
+    return f"mm2py-quarantine.{source_alias[:100]}.{mark}.internal"
+
+
+class FailoverKind(StrEnum):
+    """Which command began it; both do the same."""
+
+    FAILOVER = "failover"
+    FAILBACK = "failback"
+
+
+class Step(StrEnum):
+    """What is being done; each step may be done again."""
+
+    FENCE = "FENCE"
+    """Writers are kept from the source, where ACLs allow."""
+    DRAIN = "DRAIN"
+    """What is on the source is copied."""
+    GROUPS = "GROUPS"
+    """Consumer groups get their exact offsets on the target."""
+    VERIFY = "VERIFY"
+    """The ends of the source's logs stand still."""
+    SWITCH = "SWITCH"
+    """Clients may write to the target; the flow stops."""
+    TAIL = "TAIL"
+    """What was not copied is listed and kept; waits for a source that is gone."""
+    REVERSE = "REVERSE"
+    """The flow back begins where both clusters part."""
+    DONE = "DONE"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self in (Step.DONE, Step.CANCELLED)
+
+    @property
+    def is_switched(self) -> bool:
+        """Whether clients may have written to the target: there is no cancel any more."""
+        return self in (Step.SWITCH, Step.TAIL, Step.REVERSE, Step.DONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An offset of a partition."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Source offsets ``start <= offset < end`` that were not copied; ``records`` of them are in the quarantine topic."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int = 0
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMove:
+    """What the last group sync did with a group: partitions whose offset was written, and what was left alone and why."""
+
+    group: str
+    moved: int
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """An ACL that keeps one principal from writing to one topic."""
+
+    topic: str
+    principal: str
+
+    @property
+    def acl(self) -> Acl:
+        """The rule as a cluster has it: denied from any host."""
+        return Acl(
+            AclResourceType.TOPIC,
+            self.topic,
+            PatternType.LITERAL,
+            self.principal,
+            "*",
+            AclOperation.WRITE,
+            AclPermission.DENY,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Rules that were made on the cluster that has this record, or are about to be; none: the fence is lifted."""
+
+    by: str
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def acls(self) -> frozenset[Acl]:
+        """The rules as the cluster has them."""
+        return frozenset(it.acl for it in self.rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """One change of sides of a flow; ``run`` counts its drivers, ``driver`` is the newest.
+
+    ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
+    where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
+    ``fence_note`` says who could not be kept from writing, ``cause`` why the last driver ended before its time.
+    """
+
+    id: str
+    flow: str
+    kind: FailoverKind
+    step: Step
+    run: int
+    driver: str = ""
+    accept_loss: int = -1
+    unplanned: bool = False
+    started_ms: int = 0
+    at_ms: int = 0
+    switched_ms: int = 0
+    missing: int = -1
+    fenced: bool = False
+    fence_note: str = ""
+    ends: tuple[Place, ...] = ()
+    ends_there: tuple[Place, ...] = ()
+    groups: tuple[GroupMove, ...] = ()
+    tail: tuple[Tail, ...] = ()
+    starts: tuple[Place, ...] = ()
+    cause: str = ""
+
+
+FailoverRecord = Failover | Fence
+
+_ADAPTERS: Final[Mapping[str, TypeAdapter[FailoverRecord]]] = {
+    "failover": TypeAdapter(Failover),
+    "fence": TypeAdapter(Fence),
+}
+
+
+def encode_failover(record: FailoverRecord) -> tuple[bytes, bytes]:
+    """Return key (``failover`` or ``fence``) and value: the version byte, then ASCII JSON with sorted members."""
+    key = type(record).__name__.lower()
+    members = _ADAPTERS[key].dump_python(record, mode="json")
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    return key.encode(), bytes((FAILOVER_VERSION,)) + text.encode("ascii")
+
+
+def decode_failover(key: bytes | None, value: bytes) -> FailoverRecord:
+    """Read a record that is no tombstone; members that it does not know are ignored.
+
+    Raises:
+        ProtocolError: it is damaged, or of a version that this program does not know.
+    """
+    text = (key or b"").decode(errors="replace")
+    adapter = _ADAPTERS.get(text)
+    if adapter is None or not value or value[0] != FAILOVER_VERSION:
+        raise ProtocolError(f"key {text!r} is no record of version 1 of the failover topic")
+    try:
+        return adapter.validate_json(value[1:])
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        raise ProtocolError(f"damaged record {text!r} of the failover topic: {first}") from None

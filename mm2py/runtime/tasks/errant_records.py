@@ -1,0 +1,264 @@
+"""What becomes of a record that cannot be processed: tried again, left out, kept, or the end of its task (``errors.*``).
+
+Flow: operation on a record -> ``ErrantRecords.attempt`` -> its result, or ``None`` for a record that is left out; it is
+counted, logged and sent to the dead letter queue (Java's ``RetryWithToleranceOperator``, ``LogReporter``,
+``DeadLetterQueueReporter``; KIP-298, KIP-610). Runs on the task's thread.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol, TypeVar, final
+
+from mm2py.api.records import SinkRecord
+from mm2py.clock import Clock
+from mm2py.config.framework import FrameworkConfig
+from mm2py.errors import FatalError, RetriableError
+from mm2py.runtime.plugins.converters.converter import DataError
+from mm2py.runtime.plugins.converters.registry import RecordConverters
+from mm2py.runtime.tasks.lifecycle import trace_of
+
+__all__ = [
+    "DeadLetterQueue",
+    "ErrantRecords",
+    "ErrorCounters",
+    "Operation",
+    "Stage",
+]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_DELAY_MS: Final = 300
+"""Java's ``RETRIES_DELAY_MIN_MS``."""
+
+_HEADER: Final = "__connect.errors."
+_JAVA_NAMES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (DataError, "org.apache.kafka.connect.errors.DataException"),
+    (RetriableError, "org.apache.kafka.connect.errors.RetriableException"),
+)
+
+
+class Stage(StrEnum):
+    """Where a record was (Java's class of the same name)."""
+
+    TASK_PUT = "TASK_PUT"
+    TRANSFORMATION = "TRANSFORMATION"
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+
+
+class Operation(NamedTuple):
+    """What was done with a record, and by which class."""
+
+    stage: Stage
+    class_name: str
+
+
+class DeadLetterQueue(Protocol):
+    """A topic that keeps what could not be processed."""
+
+    async def create(self) -> None:
+        """Create the topic with one partition where it is missing; ``RetriableError``: not now."""
+        ...
+
+    def send(self, record: SinkRecord, headers: tuple[tuple[str, bytes], ...]) -> None:
+        """Send the raw bytes of a record with its own headers and these."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until all that was sent is acknowledged; ``FatalError``: it was refused."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(slots=True)
+class ErrorCounters:
+    """Java's ``task-error-metrics``, under the names that they have there."""
+
+    total_record_failures: int = 0
+    total_record_errors: int = 0
+    total_records_skipped: int = 0
+    total_retries: int = 0
+    total_errors_logged: int = 0
+    deadletterqueue_produce_requests: int = 0
+    last_error_timestamp: int = 0
+
+
+@final
+class ErrantRecords:
+    """The errors of one task's records.
+
+    Args:
+        connector, task: whose they are, for headers.
+        queue: where such records are kept, None without a dead letter queue.
+        context_headers: ``errors.deadletterqueue.context.headers.enable``.
+        chance: a number from 0 to 1, for the pauses beyond the longest one.
+    """
+
+    def __init__(
+        self,
+        connector: str,
+        task: int,
+        errors: FrameworkConfig,
+        *,
+        clock: Clock,
+        queue: DeadLetterQueue | None = None,
+        context_headers: bool = False,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._connector, self._task, self._errors, self._clock = connector, task, errors, clock
+        self._queue, self._context_headers, self._chance = queue, context_headers, chance
+        self.counters = ErrorCounters()
+        self.stopping: threading.Event = threading.Event()
+        """Ends the pauses between attempts; the loop's own."""
+        self._all = errors.errors_tolerance == "all"
+
+    async def open(self) -> None:
+        """Create the dead letter queue's topic; ``RetriableError``: not now."""
+        if self._queue is not None:
+            await self._queue.create()
+
+    def attempt(
+        self, operation: Operation, record: SinkRecord, call: Callable[[SinkRecord], T]
+    ) -> T | None:
+        """Return what an operation makes of a record, None where the record is left out.
+
+        Raises:
+            FatalError: it cannot be processed and ``errors.tolerance=none``.
+        """
+        try:
+            return self._retried(record, call)
+        except Exception as error:  # noqa: BLE001 - transforms and converters are plug-ins: tolerance decides
+            self._failed(operation, record, error)
+            return None
+
+    def transformed(
+        self,
+        class_name: str,
+        record: SinkRecord,
+        call: Callable[[SinkRecord], SinkRecord | None],
+    ) -> SinkRecord | None:
+        """Return what a transform makes of a record, None where it drops it or ``errors.tolerance`` does."""
+        return self.attempt(Operation(Stage.TRANSFORMATION, class_name), record, call)
+
+    def converted(self, converters: RecordConverters, record: SinkRecord) -> SinkRecord | None:
+        """Return a record with key, value and headers converted, None where ``errors.tolerance`` leaves it out."""
+        current: SinkRecord | None = record
+        for stage, converter, call in (
+            (Stage.KEY_CONVERTER, converters.key, converters.decoded_key),
+            (Stage.VALUE_CONVERTER, converters.value, converters.decoded_value),
+            (Stage.HEADER_CONVERTER, converters.header, converters.decoded_headers),
+        ):
+            if current is None:
+                return None
+            current = self.attempt(Operation(stage, type(converter).__name__), current, call)
+            if current is not None and current is not record:
+                current = current._replace(raw=record)
+        return current
+
+    def put_failed(self, record: SinkRecord, error: Exception) -> None:
+        """Take a record that the task itself could not deliver; ``FatalError`` with ``errors.tolerance=none``."""
+        self._failed(Operation(Stage.TASK_PUT, "SinkTask"), record, error)
+
+    def flush(self) -> None:
+        """Wait until what is left out is kept: no position behind it may be committed before."""
+        if self._queue is not None:
+            self._queue.flush()
+
+    def close(self) -> None:
+        """End the dead letter queue."""
+        if self._queue is not None:
+            self._queue.close()
+
+    def _retried(self, record: SinkRecord, call: Callable[[SinkRecord], T]) -> T:
+        limit_ms = self._errors.errors_retry_timeout
+        deadline_s = self._clock.monotonic() + limit_ms / 1000
+        delay_ms = float(FIRST_DELAY_MS)
+        while True:
+            try:
+                return call(record)
+            except RetriableError:
+                self.counters.total_record_failures += 1
+                left_ms = (deadline_s - self._clock.monotonic()) * 1000
+                if self.stopping.is_set() or (limit_ms >= 0 and left_ms <= 0):
+                    raise
+                longest_ms = self._errors.errors_retry_delay_max_ms
+                pause_ms = delay_ms if delay_ms <= longest_ms else self._chance() * longest_ms
+                if limit_ms >= 0:
+                    pause_ms = min(pause_ms, left_ms)
+                self.counters.total_retries += 1
+                self.stopping.wait(pause_ms / 1000)
+                delay_ms *= 2
+            except Exception:
+                self.counters.total_record_failures += 1
+                raise
+
+    def _failed(self, operation: Operation, record: SinkRecord, error: Exception) -> None:
+        raw = record.raw or record
+        self.counters.total_record_errors += 1
+        self.counters.last_error_timestamp = self._clock.now_ms()
+        if self._errors.errors_log_enable:
+            self.counters.total_errors_logged += 1
+            log.error("%s", self._described(operation, raw, error))
+        if self._queue is not None:
+            self.counters.deadletterqueue_produce_requests += 1
+            self._queue.send(raw, self._headers(operation, raw, error))
+        if not self._all:
+            raise FatalError(
+                f"{raw.original_topic}-{raw.original_partition} offset {raw.offset}: Tolerance exceeded in error"
+                f" handler ({operation.stage} by {operation.class_name}): {error}",
+                remedy="cure the cause, or set errors.tolerance=all to leave such records out",
+            ) from error
+        self.counters.total_records_skipped += 1
+        if self.counters.total_records_skipped == 1 and not self._errors.errors_log_enable:
+            log.warning(
+                "a record is left out (errors.tolerance=all), later ones are only counted cause=%s",
+                error,
+            )
+
+    def _described(self, operation: Operation, raw: SinkRecord, error: Exception) -> str:
+        text = (
+            f"Error encountered in task {self._connector}-{self._task}. Executing stage '{operation.stage}' with"
+            f" class '{operation.class_name}'"
+        )
+        if self._errors.errors_log_include_messages:
+            text += (
+                f", where consumed record is {{topic='{raw.original_topic}', partition={raw.original_partition},"
+                f" offset={raw.offset}, timestamp={raw.timestamp_ms}}}"
+            )
+        return f"{text}. cause={error}"
+
+    def _headers(
+        self, operation: Operation, raw: SinkRecord, error: Exception
+    ) -> tuple[tuple[str, bytes], ...]:
+        if not self._context_headers:
+            return ()
+        texts = {
+            "topic": raw.original_topic,
+            "partition": str(raw.original_partition),
+            "offset": str(raw.offset),
+            "connector.name": self._connector,
+            "task.id": str(self._task),
+            "stage": operation.stage.value,
+            "class.name": operation.class_name,
+            "exception.class.name": _class_name(error),
+            "exception.message": str(error),
+            "exception.stacktrace": trace_of(error),
+        }
+        return tuple((_HEADER + name, text.encode()) for name, text in texts.items())
+
+
+def _class_name(error: Exception) -> str:
+    for kind, name in _JAVA_NAMES:
+        if isinstance(error, kind):
+            return name
+    return f"{type(error).__module__}.{type(error).__qualname__}"

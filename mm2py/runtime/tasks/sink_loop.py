@@ -1,0 +1,541 @@
+"""The loop of one sink task: read as a member of a group, put, commit.
+
+Flow: ``GroupConsumer.poll`` -> ``Prepare`` (converters, transforms, ``errors.*``) -> ``SinkTask.put``; every
+``offset.flush.interval.ms``, at a revocation and at the end ``SinkTask.pre_commit`` -> ``GroupConsumer.commit`` (Java's
+``WorkerSinkTask``). All of it on one thread; knows no Kafka client and no event loop.
+
+Invariants, tests of the same names:
+
+1. A position is committed only when ``pre_commit`` allowed it, and never past a record that was not put.
+2. What a partition has read is committed before another member gets it; what was lost is not committed.
+3. A record is put when its partition belongs to the task at that moment: callbacks of the group run inside a poll.
+4. A task that cannot put stays in its group: it polls with its partitions paused, and the same records are put again.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.api.records import SinkRecord
+from mm2py.api.sink import SinkTask
+from mm2py.client.backoff import Backoff
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.clock import Clock
+from mm2py.errors import RetriableError
+from mm2py.observability.logging import cause_text
+from mm2py.types import State, TopicPartition
+
+__all__ = [
+    "AssignmentListener",
+    "ConsumerFactory",
+    "GroupConsumer",
+    "Prepare",
+    "Progress",
+    "SinkLoop",
+    "SinkObserver",
+    "SinkSettings",
+]
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.5
+RETRY_MS: Final = 100
+LONGEST_RETRY_MS: Final = 10_000
+
+Positions = Mapping[TopicPartition, int]
+Prepare = Callable[[SinkRecord], SinkRecord | None]
+"""Makes of the bytes that were read what the task gets; None drops the record. An error fails the task."""
+
+
+class AssignmentListener(Protocol):
+    """Learns which partitions the consumer has; called inside its ``poll`` and ``close``."""
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions were given; none of their records has been returned."""
+        ...
+
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions are about to go; they may be committed until the end of this call."""
+        ...
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions have gone: another member may have them already."""
+        ...
+
+
+class GroupConsumer(Protocol):
+    """One member of the task's group; every method is called by the task's thread."""
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics from the next poll on."""
+        ...
+
+    def topics(self) -> Collection[str]:
+        """Return the topics of the cluster; ``RetriableError`` while it does not answer."""
+        ...
+
+    def poll(self, timeout_s: float) -> Sequence[SinkRecord]:
+        """Return the next records, empty when nothing came in time; any error is final."""
+        ...
+
+    def commit(self, positions: Positions) -> bool:
+        """Commit; False where the group has changed and others commit. ``RetriableError``: not now."""
+        ...
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no records of these."""
+        ...
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Return records of these again."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from this offset."""
+        ...
+
+    def end(self, partition: TopicPartition) -> int:
+        """Return the partition's end as the last answer of its broker said, -1 where none did."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What was put of one partition since the last report, and how far it is behind (-1: not known)."""
+
+    records: int
+    size_bytes: int
+    newest_ms: int
+    lag_records: int
+
+
+class SinkObserver(Protocol):
+    """Who is told; called by the task's thread."""
+
+    def state(self, state: State) -> None:
+        """The task runs, or is paused."""
+        ...
+
+    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+        """What was put since the last call, with every partition that the task has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """``topics`` are read, or with ``chosen`` those of the cluster's that it accepts, looked at each ``look_s``."""
+
+    topics: tuple[str, ...] = ()
+    chosen: Callable[[str], bool] | None = None
+    look_s: float = 5.0
+    commit_s: float = 1.0
+
+
+@dataclass(slots=True)
+class _Count:
+    records: int = 0
+    size_bytes: int = 0
+    newest_ms: int = -1
+
+    def add(self, record: SinkRecord) -> None:
+        """Count a record as it was read."""
+        self.records += 1
+        key, value, at_ms = record.key, record.value, record.timestamp_ms
+        if isinstance(value, bytes):
+            self.size_bytes += len(value)
+        if isinstance(key, bytes):
+            self.size_bytes += len(key)
+        if at_ms > self.newest_ms:
+            self.newest_ms = at_ms
+
+
+@final
+class SinkLoop:
+    """One life of a sink task; ``run`` is its thread.
+
+    Args:
+        task: what takes the records.
+        consumer: opens the member of the group, on the thread.
+        prepare: None where records are put as they were read.
+        settle: waits until records that were left out are kept; called before each commit.
+        permit: without it nothing is read: the worker may not be a member of its own group any more.
+    """
+
+    def __init__(
+        self,
+        task: SinkTask,
+        consumer: ConsumerFactory,
+        settings: SinkSettings,
+        observer: SinkObserver,
+        *,
+        clock: Clock,
+        prepare: Prepare | None = None,
+        settle: Callable[[], None] = lambda: None,
+        permit: Permit = UNLIMITED,
+    ) -> None:
+        self._task, self._open, self._settings = task, consumer, settings
+        self._observer, self._clock, self._permit = observer, clock, permit
+        self._prepare, self._settle = prepare, settle
+        self.stopping = threading.Event()
+        self.paused = False
+        self.user_held: frozenset[TopicPartition] = frozenset()
+        """Source partitions that somebody has paused, -1 for a whole topic."""
+        self._consumer: GroupConsumer | None = None
+        self._subscribed: tuple[str, ...] = ()
+        self._owned: set[TopicPartition] = set()
+        self._silent: set[TopicPartition] = set()
+        """Partitions that the consumer was told to pause."""
+        self._task_held: set[TopicPartition] = set()
+        self._batch: list[SinkRecord] = []
+        self._ends: dict[TopicPartition, int] = {}
+        """Of each partition in the batch, also of what ``prepare`` dropped: the offset behind its last record."""
+        self._positions: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._first: dict[TopicPartition, int] = {}
+        self._rewinds: dict[TopicPartition, int] = {}
+        self._counts: dict[TopicPartition, _Count] = {}
+        self._failure: Exception | None = None
+        self._retries = Backoff(RETRY_MS, LONGEST_RETRY_MS)
+        self._retry_at = 0.0
+        self._retry_after_ms: int | None = None
+        self._commit_wanted = False
+        self._commit_at = self._look_at = 0.0
+        self._state: State | None = None
+
+    # ---- what the task's context asks
+
+    @property
+    def owned(self) -> Collection[TopicPartition]:
+        """Partitions that the task has now."""
+        return self._owned
+
+    def request_commit(self) -> None:
+        """Commit at the next turn."""
+        self._commit_wanted = True
+
+    def retry_after(self, delay_ms: int) -> None:
+        """Put again so long after a failure of now."""
+        self._retry_after_ms = delay_ms
+
+    def rewind(self, offsets: Positions) -> None:
+        """Read on from these offsets at the next turn."""
+        self._rewinds.update(offsets)
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Read none of these."""
+        self._task_held.update(partitions)
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these again."""
+        self._task_held.difference_update(partitions)
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Run until ``stopping`` is set; any error of the task or the consumer is raised behind the orderly end."""
+        tried = False
+        try:
+            self._until_resumed()
+            while not self.stopping.is_set():
+                tried = True
+                if self.start():
+                    break
+            while not self.stopping.is_set():
+                self.turn()
+        finally:
+            self._end(tried=tried)
+
+    def _until_resumed(self) -> None:
+        """A task that is paused before its start opens nothing until it is resumed (Connect's rule)."""
+        while self.paused and not self.stopping.is_set():
+            self._report_state()
+            self.stopping.wait(POLL_S)
+
+    def start(self) -> bool:
+        """Start the task and open its consumer; False where that has to be tried again."""
+        try:
+            self._task.start()
+        except RetriableError as error:
+            log.warning("the task cannot start yet, tried again cause=%s", cause_text(error))
+            self.stopping.wait(self._retries.next_s())
+            return False
+        self._retries.reset()
+        self._consumer = self._open(self)
+        self._commit_at = self._clock.monotonic() + self._settings.commit_s
+        return True
+
+    def turn(self) -> None:
+        """Poll once, put what came, and commit where that is due."""
+        consumer = self._opened
+        self._subscribe(consumer)
+        now = self._clock.monotonic()
+        if self._commit_wanted or now >= self._commit_at:
+            self._commit_wanted = False
+            self._commit_at = now + self._settings.commit_s
+            self._commit()
+            self._report_progress(consumer)
+        self._apply_rewinds(consumer)
+        self._apply_pauses(consumer)
+        self._report_state()
+        if not self._subscribed:
+            self.stopping.wait(POLL_S)
+            return
+        polled = consumer.poll(self._longest_poll_s())
+        if self._failure is not None:
+            raise self._failure
+        self._take(polled)
+        if self._clock.monotonic() >= self._retry_at:
+            self._put()
+
+    @property
+    def _opened(self) -> GroupConsumer:
+        assert self._consumer is not None
+        return self._consumer
+
+    def _longest_poll_s(self) -> float:
+        until = self._retry_at if self._retry_at else self._commit_at
+        return max(0.0, min(POLL_S, until - self._clock.monotonic()))
+
+    def _subscribe(self, consumer: GroupConsumer) -> None:
+        wanted, chosen = self._settings.topics, self._settings.chosen
+        if chosen is not None:
+            if self._clock.monotonic() < self._look_at:
+                return
+            self._look_at = self._clock.monotonic() + self._settings.look_s
+            try:
+                wanted = tuple(sorted(filter(chosen, consumer.topics())))
+            except RetriableError as error:
+                log.warning("topics cannot be listed, tried again cause=%s", cause_text(error))
+                return
+        if wanted != self._subscribed:
+            consumer.subscribe(wanted)
+            self._subscribed = wanted
+
+    def _take(self, polled: Sequence[SinkRecord]) -> None:
+        # Records of one partition come in stretches; what is per stretch costs nothing per record.
+        topic, number, end = "", -1, -1
+        place, count = TopicPartition(topic, number), _Count()
+        is_owned, prepare, batch = False, self._prepare, self._batch
+        for record in polled:
+            if record.original_partition != number or record.original_topic != topic:
+                if is_owned:
+                    self._ends[place] = end
+                topic, number = record.original_topic, record.original_partition
+                place = TopicPartition(topic, number)
+                # Else revoked since it was polled: its new owner reads it from the last commit.
+                is_owned = place in self._owned
+                if is_owned:
+                    self._first.setdefault(place, record.offset)
+                    count = self._counts.setdefault(place, _Count())
+            if not is_owned:
+                continue
+            end = record.offset + 1
+            count.add(record)
+            made = record if prepare is None else prepare(record)
+            if made is not None:
+                batch.append(made)
+        if is_owned:
+            self._ends[place] = end
+
+    def _put(self) -> None:
+        batch = self._batch
+        try:
+            self._task.put(batch)
+        except RetriableError as error:
+            pause_s = self._retries.next_s()
+            if self._retry_after_ms is not None:
+                pause_s = self._retry_after_ms / 1000
+            if not self._retry_at:
+                log.warning(
+                    "records cannot be put yet, tried again records=%d cause=%s",
+                    len(batch),
+                    cause_text(error),
+                )
+            self._retry_at = self._clock.monotonic() + pause_s
+            return
+        finally:
+            self._retry_after_ms = None
+        if self._retry_at:
+            self._retry_at = 0.0
+            self._retries.reset()
+        if self._ends:
+            self._positions.update(self._ends)
+            self._batch, self._ends = [], {}
+
+    # ---- positions
+
+    def _commit(self, *, closing: bool = False) -> None:
+        """Commit what the task allows; ``closing``: what cannot be committed is read again by whoever comes next."""
+        if self._positions.items() <= self._committed.items():
+            return
+        try:
+            allowed = self._task.pre_commit(dict(self._positions))
+        except RetriableError as error:
+            log.warning(
+                "nothing is committed, partitions are read again cause=%s", cause_text(error)
+            )
+            if not closing:
+                self._read_again()
+            return
+        positions = {tp: offset for tp, offset in allowed.items() if self._may_commit(tp, offset)}
+        if not positions:
+            return
+        try:
+            self._settle()
+            done = self._opened.commit(positions)
+        except RetriableError as error:
+            log.warning("positions are not committed yet cause=%s", cause_text(error))
+            return
+        if done:
+            self._committed.update(positions)
+
+    def _may_commit(self, partition: TopicPartition, offset: int) -> bool:
+        if partition not in self._owned or self._committed.get(partition) == offset:
+            return False
+        if offset > self._positions.get(partition, -1):
+            log.warning(
+                "the task wants to commit what it has not got, ignored partition=%s offset=%d",
+                partition,
+                offset,
+            )
+            return False
+        return True
+
+    def _read_again(self) -> None:
+        for partition in self._positions:
+            start = self._committed.get(partition, self._first.get(partition))
+            if start is not None:
+                self._rewinds[partition] = start
+
+    def _apply_rewinds(self, consumer: GroupConsumer) -> None:
+        rewinds, self._rewinds = self._rewinds, {}
+        for partition, offset in rewinds.items():
+            if partition in self._owned:
+                self._forget(partition)
+                self._first[partition] = offset
+                consumer.seek(partition, offset)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """Forget what was read of a partition and not committed."""
+        self._batch = [
+            it for it in self._batch if (it.original_topic, it.original_partition) != partition
+        ]
+        for known in (self._ends, self._positions, self._first, self._counts):
+            known.pop(partition, None)
+        if self._retry_at and not self._batch:
+            self._retry_at = 0.0
+
+    # ---- pauses and reports
+
+    def _apply_pauses(self, consumer: GroupConsumer) -> None:
+        if self.paused or self._retry_at or not self._permit.valid:
+            silent = set(self._owned)
+        else:
+            silent = {it for it in self._owned if self._is_held(it)}
+        if silent != self._silent:
+            consumer.pause(silent - self._silent)
+            consumer.resume(self._silent - silent)
+            self._silent = silent
+
+    def _is_held(self, partition: TopicPartition) -> bool:
+        held = self.user_held
+        return (
+            partition in self._task_held
+            or partition in held
+            or TopicPartition(partition.topic, -1) in held
+        )
+
+    def _report_state(self) -> None:
+        state = State.PAUSED if self.paused else State.RUNNING
+        if state is not self._state:
+            self._state = state
+            self._observer.state(state)
+
+    def _report_progress(self, consumer: GroupConsumer) -> None:
+        counts, self._counts = self._counts, {}
+        made: dict[TopicPartition, Progress] = {}
+        for partition in self._owned:
+            count = counts.get(partition) or _Count()
+            end, position = consumer.end(partition), self._position(partition)
+            lag = max(0, end - position) if end >= 0 and position >= 0 else -1
+            made[partition] = Progress(count.records, count.size_bytes, count.newest_ms, lag)
+        self._observer.progress(made)
+
+    def _position(self, partition: TopicPartition) -> int:
+        return self._ends.get(partition, self._positions.get(partition, -1))
+
+    # ---- AssignmentListener
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Let the task open them."""
+        log.info("partitions assigned partitions=%s", _shown(partitions))
+        self._owned.update(partitions)
+        self._task_held.difference_update(partitions)
+        self._guarded(lambda: self._task.open(partitions))
+        self._apply_pauses(self._opened)
+
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Commit what the task allows, and let it close them."""
+        log.info("partitions revoked partitions=%s", _shown(partitions))
+        if self._owned.intersection(partitions):
+            self._guarded(lambda: self._commit(closing=True))
+            self._leave(partitions)
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Let the task close them; nothing is committed."""
+        log.warning(
+            "partitions lost, others read from the last commit partitions=%s", _shown(partitions)
+        )
+        self._leave(partitions)
+
+    def _leave(self, partitions: Collection[TopicPartition]) -> None:
+        self._guarded(lambda: self._task.close(partitions))
+        for partition in partitions:
+            self._owned.discard(partition)
+            self._silent.discard(partition)
+            self._forget(partition)
+            self._committed.pop(partition, None)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """Callbacks of the group run inside a client: what fails there is raised by the next turn."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - kept, and raised by the turn that polled
+            if self._failure is None:
+                self._failure = error
+
+    # ---- the end
+
+    def _end(self, *, tried: bool) -> None:
+        steps: list[Callable[[], None]] = []
+        consumer = self._consumer
+        if consumer is not None:
+            steps += [self._last_commit, lambda: self._leave(tuple(self._owned))]
+        if tried:
+            steps.append(self._task.stop)
+        if consumer is not None:
+            steps.append(consumer.close)
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - the thread's edge: the end goes on
+                log.warning("the task did not end in order cause=%s", cause_text(error))
+
+    def _last_commit(self) -> None:
+        if self._owned and self._permit.valid:
+            self._commit(closing=True)
+            self._report_progress(self._opened)
+
+
+def _shown(partitions: Collection[TopicPartition]) -> str:
+    names = sorted(map(str, partitions))
+    return ",".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,275 @@
+"""One running sink task: its thread, its state, and what it is lent.
+
+Flow: ``start`` -> a thread with the ``SinkLoop`` -> states and progress come back to the event loop -> status, meters.
+The thread is a daemon: one that does not come back from its plug-in ends with the process, which is the task's own.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextvars import copy_context
+from typing import final
+
+from mm2py.api.records import SinkRecord
+from mm2py.api.sink import SinkTask, SinkTaskContext
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.clock import Clock
+from mm2py.errors import FatalError, Mm2pyError
+from mm2py.observability.logging import cause_text
+from mm2py.observability.metrics import Finding, FlowMeter
+from mm2py.runtime.herder.patience import attempt
+from mm2py.runtime.tasks.errant_records import ErrantRecords
+from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
+from mm2py.runtime.tasks.sink_loop import (
+    ConsumerFactory,
+    Prepare,
+    Progress,
+    SinkLoop,
+    SinkObserver,
+    SinkSettings,
+)
+from mm2py.types import State, TopicPartition
+
+__all__ = ["WorkerSinkContext", "WorkerSinkTask"]
+
+log = logging.getLogger(__name__)
+
+
+@final
+class WorkerSinkContext(SinkTaskContext):
+    """Implements ``SinkTaskContext``; the loop is given when it is there."""
+
+    def __init__(self, task_id: str, clock: Clock, errant: ErrantRecords) -> None:
+        self._task_id, self._clock, self._errant = task_id, clock, errant
+        self._loop: SinkLoop | None = None
+
+    def belong_to(self, loop: SinkLoop) -> None:
+        """Name the loop that asks the task."""
+        self._loop = loop
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self._clock
+
+    @property
+    def task_id(self) -> str:
+        """``<connector>-<index>``."""
+        return self._task_id
+
+    @property
+    def assignment(self) -> Collection[TopicPartition]:
+        """Source partitions that the task has now."""
+        return frozenset(self._looped.owned)
+
+    def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets after this call."""
+        self._looped.rewind(offsets)
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Read none of these until ``release``."""
+        self._looped.hold(partitions)
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these again."""
+        self._looped.release(partitions)
+
+    def retry_after(self, delay_ms: int) -> None:
+        """Call ``put`` again so soon after a ``RetriableError`` of now."""
+        self._looped.retry_after(delay_ms)
+
+    def request_commit(self) -> None:
+        """Commit as soon as the present call has ended."""
+        self._looped.request_commit()
+
+    def report(self, record: SinkRecord, error: Exception) -> None:
+        """Hand over a record that cannot be delivered; ``FatalError`` with ``errors.tolerance=none``."""
+        self._errant.put_failed(record, error)
+
+    @property
+    def _looped(self) -> SinkLoop:
+        if self._loop is None:
+            raise FatalError("the context of a sink task is used before the task starts")
+        return self._loop
+
+
+@final
+class WorkerSinkTask(SinkObserver):
+    """Runs one sink task; the same face as ``WorkerTask`` for its host.
+
+    Args:
+        context: lent to the task already.
+        errant: closed behind the task, as what ``end_prepare`` ends.
+        on_topic: hears of the first record of each topic that the task reads (Connect's active topics).
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per part of the task
+        self,
+        task: SinkTask,
+        consumer: ConsumerFactory,
+        *,
+        context: WorkerSinkContext,
+        settings: SinkSettings,
+        errant: ErrantRecords,
+        prepare: Prepare | None,
+        end_prepare: Callable[[], None],
+        meter: FlowMeter,
+        on_status: Callable[[Status], None],
+        on_topic: Callable[[str], None],
+        permit: Permit = UNLIMITED,
+    ) -> None:
+        self._name, self._clock = context.task_id, context.clock
+        self._loop = SinkLoop(
+            task,
+            consumer,
+            settings,
+            self,
+            clock=context.clock,
+            prepare=prepare,
+            settle=errant.flush,
+            permit=permit,
+        )
+        errant.stopping = self._loop.stopping
+        context.belong_to(self._loop)
+        self._errant, self._meter, self._on_topic = errant, meter, on_topic
+        self._end_prepare = end_prepare
+        self._lifecycle = Lifecycle("task", on_status)
+        self._topics: set[str] = set()
+        self._left_out = 0
+        self._metered: set[TopicPartition] = set()
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._stopped, self._done = asyncio.Event(), asyncio.Event()
+
+    @property
+    def status(self) -> Status:
+        """State of the task."""
+        return self._lifecycle.status
+
+    def start(self) -> None:
+        """Launch the thread; returns at once."""
+        if self._events is None:
+            self._events = asyncio.get_running_loop()
+            self._opening = asyncio.create_task(self._open(), name=self._name)
+
+    async def _open(self) -> None:
+        try:
+            if not await attempt(
+                "the dead letter queue", self._errant.open, self._stopped, self._clock
+            ):
+                self._ended(None)
+                return
+        except Mm2pyError as error:
+            self._ended(error)
+            return
+        # Lines of the thread carry the scope of the task.
+        body = copy_context().run
+        threading.Thread(target=body, args=(self._run,), name=self._name, daemon=True).start()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Put and commit what was read, then leave the group; what is left after ``timeout_s`` is cut off."""
+        if self._events is None:
+            return
+        self._stopped.set()
+        self._loop.stopping.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._done.wait()
+        except TimeoutError:
+            log.warning(
+                "task did not stop in time and is cut off timeout_s=%.1f; what is not committed is read"
+                " again, and its partitions come back with the end of its process",
+                timeout_s,
+            )
+            self._lifecycle.to(State.UNASSIGNED)
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop reading, or continue; the task stays in its group."""
+        self._loop.paused = paused
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read none of these source partitions and all others; -1 is a whole topic."""
+        self._loop.user_held = partitions
+
+    def keep_out(self, _partitions: frozenset[TopicPartition]) -> bool:
+        """Nothing to do: what a backfill copies is kept from a flow's batch tasks alone."""
+        return True
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        log.info("sink task started pid=%d", os.getpid())
+        try:
+            self._loop.run()
+        except Exception as failure:  # noqa: BLE001 - the thread's edge: fails the task visibly
+            error = failure
+        for end in (self._end_prepare, self._errant.close):
+            try:
+                end()
+            except Exception as failure:  # noqa: BLE001 - the thread's edge: the end goes on
+                log.warning("the task did not end in order cause=%s", cause_text(failure))
+        self._tell(self._ended, error)
+
+    def state(self, state: State) -> None:
+        """Pass a state on."""
+        self._tell(self._lifecycle.to, state)
+
+    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+        """Pass on what was put."""
+        self._tell(self._measure, made)
+
+    def _tell(self, call: Callable[..., object], *arguments: object) -> None:
+        assert self._events is not None
+        try:
+            self._events.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the process ends, and nobody listens any more
+            log.info("the event loop is closed already")
+
+    # ---- on the event loop
+
+    def _ended(self, error: Exception | None) -> None:
+        self._forget(self._metered.copy())
+        self._meter.forget_findings(self._name)
+        if error is not None:
+            self._lifecycle.to(State.FAILED, error)
+        else:
+            self._lifecycle.to(State.UNASSIGNED)
+        self._done.set()
+
+    def _measure(self, made: Mapping[TopicPartition, Progress]) -> None:
+        now_ms = self._clock.now_ms()
+        self._forget(self._metered - made.keys())
+        self._note_left_out()
+        for partition, progress in made.items():
+            meter = self._meter.partition(partition)
+            if partition not in self._metered:
+                self._metered.add(partition)
+                meter.task = self._name
+            meter.records += progress.records
+            meter.bytes += progress.size_bytes
+            meter.paused = self._loop.paused
+            if progress.lag_records >= 0:
+                meter.report_lag(progress.lag_records, progress.newest_ms, now_ms)
+            if progress.records and partition.topic not in self._topics:
+                self._topics.add(partition.topic)
+                self._on_topic(partition.topic)
+
+    def _note_left_out(self) -> None:
+        counters = self._errant.counters
+        left_out = counters.total_records_skipped
+        if left_out == self._left_out:
+            return
+        self._left_out = left_out
+        kept = counters.deadletterqueue_produce_requests
+        text = f"{left_out} records are left out since the task started (errors.tolerance=all), {kept} sent to the dead letter queue"
+        self._meter.note_finding(
+            Finding(task=self._name, what="errant records", text=text, count=left_out, harms=False)
+        )
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self._meter.forget(partition)
+            self._metered.discard(partition)

@@ -1,0 +1,61 @@
+"""Twenty failovers and failbacks under load with drivers killed at every step, and ten regions lost; names of the fault list T12, T13."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mm2py.embedded.region import start_regions
+from tests.chaos.conftest import CreateTopic
+from tests.integration.failovers import secured_region
+from tests.integration.test_failover import lose_and_return, move_there_and_back
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(5_400)]
+
+log = logging.getLogger(__name__)
+
+ROUNDS: Final = 20
+LOSSES: Final = 10
+GAP_S: Final = 10.0
+STEPS: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "TAIL", "REVERSE")
+
+
+def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_nothing(
+    unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    a, b = secured_region("chaos-a"), secured_region("chaos-b")
+    kills = [(STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(ROUNDS - 1)] + [("", "")]
+    try:
+        start_regions(a, b)
+        gaps = move_there_and_back((a, b), unique, create_topic, tmp_path, kills=kills)
+    finally:
+        a.close()
+        b.close()
+    log.warning("clients could not write for %s s", [round(it, 1) for it in gaps])
+    assert len(gaps) == 2 * ROUNDS
+    # A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own.
+    assert max(gaps[-2:]) <= GAP_S
+    assert sorted(gaps)[int(len(gaps) * 0.9)] <= GAP_S
+
+
+@pytest.mark.parametrize("number", range(LOSSES))
+def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(
+    unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path, number: int
+) -> None:
+    a, b = secured_region(f"lost-a{number}"), secured_region(f"lost-b{number}")
+    try:
+        start_regions(a, b)
+        lose_and_return(
+            a,
+            b,
+            unique("orders"),
+            create_topic,
+            tmp_path,
+            tail=2 + 13 * number,
+            restarts=bool(number % 2),
+        )
+    finally:
+        a.close()
+        b.close()

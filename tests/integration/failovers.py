@@ -1,0 +1,334 @@
+"""Two regions, a flow between them under the same names, a client that writes where it may, and ``mm2py failover`` as a process.
+
+Flow: ``secured_pair`` -> ``Shop`` (writes to a region until that refuses, then looks for where it may write) -> ``Drivers`` runs commands, and
+kills them at a step -> ``check_both_sides``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from mm2py.embedded.region import KafkaAddress, Listener, Region
+from mm2py.errors import ProtocolError
+from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
+from tests.integration.conftest import ANY_SESSION
+from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.rest_asking import public_url
+from tests.integration.traffic import producer, read
+
+__all__ = [
+    "LISTENER",
+    "Drivers",
+    "Ended",
+    "Shop",
+    "allow_shop",
+    "commit",
+    "committed",
+    "failover_of",
+    "secured_region",
+    "values_of",
+]
+
+LISTENER: Final = "LOGIN"
+COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
+COMMAND_S: Final = 150.0
+BATCH: Final = 5
+PAUSE_S: Final = 0.05
+_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+def secured_region(name: str) -> Region:
+    """Return a region whose client ``shop`` logs in; the mirror is its super user. Not started yet."""
+    login = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "plain.sasl.jaas.config": f'{_MODULE} user_shop="word";',
+    }
+    return Region(
+        name, properties=ANY_SESSION, listeners=[Listener(LISTENER, "SASL_PLAINTEXT", login)]
+    )
+
+
+def login(region: Region) -> dict[str, str]:
+    """Return what a client of librdkafka needs to be ``User:shop``."""
+    return {
+        "bootstrap.servers": region.listener_servers(LISTENER),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "shop",
+        "sasl.password": "word",
+    }
+
+
+def allow_shop(region: Region, topic: str) -> None:
+    """Let the client read and write a topic."""
+    rules = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            "User:shop",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
+    ]
+    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers, "log_level": 0})
+    # confluent-kafka's annotation leaves the futures' results open.
+    answers = cast("Mapping[object, Future[None]]", admin.create_acls(rules))  # pyright: ignore[reportUnknownMemberType]
+    for answer in answers.values():
+        answer.result(30)
+
+
+def failover_of(region: KafkaAddress, other_alias: str) -> Failover | None:
+    """Return the newest failover into a region."""
+    try:
+        logs = read(region, failover_topic(other_alias), committed=True)
+    except KeyError:
+        return None
+    found: list[Failover] = []
+    for log in logs.values():
+        for record in log.records:
+            try:
+                it = decode_failover(record.key, record.value or b"")
+            except ProtocolError:
+                continue
+            if isinstance(it, Failover):
+                found.append(it)
+    return found[-1] if found else None
+
+
+@final
+class Shop:
+    """Writes numbered records, one partition after the other, to one region at a time; ends with the ``with`` block.
+
+    Where a write is refused it waits until a failover says where to write.
+    """
+
+    def __init__(self, flow: Flow, topic: str, partitions: int) -> None:
+        assert isinstance(flow.source, Region)
+        assert isinstance(flow.target, Region)
+        self._sides = {"source": flow.source, "target": flow.target}
+        self._flow, self._topic, self._partitions = flow, topic, partitions
+        self.side = "source"
+        self._producer = self._new()
+        self.acked = 0
+        self.gaps: list[float] = []
+        self._acked_s = time.monotonic()
+        self._error: BaseException | None = None
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
+
+    def _new(self) -> Producer:
+        """Return a producer: one that was refused once remembers that for long."""
+        region = self._sides[self.side]
+        settings = {"message.timeout.ms": 20_000, "enable.idempotence": True}
+        return producer(region, **settings, **login(region))
+
+    def wait_acked(self, more: int) -> None:
+        """Wait until so many more records are written, wherever."""
+        goal = self.acked + more
+        until(lambda: self.acked >= goal or self._failed(), 120, lambda: f"{goal}, {self.acked}")
+
+    def _failed(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return False
+
+    def _run(self) -> None:
+        try:
+            while not self._end.wait(PAUSE_S):
+                if self._write():
+                    continue
+                self.side = self._allowed()
+                self._producer = self._new()
+        except BaseException as error:  # noqa: BLE001 - shown by who waits for it
+            self._error = error
+
+    def _write(self) -> bool:
+        """Write the next records one behind the other; False where the region refuses."""
+        client, refused = self._producer, [False]
+
+        def answered(error: KafkaError | None, _message: Message) -> None:
+            if error is None:
+                return
+            if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise AssertionError(f"write to {self.side} failed: {error}")
+            refused[0] = True
+
+        for _ in range(BATCH):
+            try:
+                client.produce(
+                    self._topic,
+                    value=b"%d" % self.acked,
+                    partition=self.acked % self._partitions,
+                    on_delivery=answered,
+                )
+            except KafkaException as error:
+                answered(error.args[0], cast("Message", None))
+            assert client.flush(60) == 0
+            if refused[0]:
+                return False
+            now = time.monotonic()
+            if now - self._acked_s > 1:
+                self.gaps.append(now - self._acked_s)
+            self._acked_s = now
+            self.acked += 1
+        return True
+
+    def _allowed(self) -> str:
+        """Return the side that clients may write to by what the failovers' records say."""
+        flow = self._flow
+        there = failover_of(flow.target, flow.source_alias)
+        back = failover_of(flow.source, flow.target_alias)
+        when = {
+            "target": 0 if there is None else there.switched_ms,
+            "source": 1 if back is None else max(1, back.switched_ms),
+        }
+        return max(when, key=lambda side: when[side])
+
+    def __enter__(self) -> "Shop":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(120)
+        self._producer.flush(10)
+        self._failed()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended; ``document`` is what it printed as JSON, None where that is none."""
+
+    code: int
+    document: Any
+    said: str
+
+
+@final
+@dataclass(slots=True)
+class Drivers:
+    """Runs ``mm2py failover`` and ``failback`` for one flow against one worker."""
+
+    flow: Flow
+    mirror: Mirror
+    said: list[str] = field(default_factory=list[str])
+
+    @property
+    def name(self) -> str:
+        """The flow."""
+        return f"{self.flow.source_alias}->{self.flow.target_alias}"
+
+    def run(self, kind: str, *words: str, kill_at: str = "") -> Ended:
+        """Run a command to its end, or kill it as soon as it says that it is at a step."""
+        process = subprocess.Popen(
+            [COMMAND, kind, str(self.flow.file), "--flow", self.name, *words],
+            env={**os.environ, "MM2PY_URL": public_url(self.mirror).rstrip("/"), "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with self._ending(process):
+            assert process.stderr is not None
+            lines: list[str] = []
+            for line in process.stderr:
+                lines.append(line)
+                if kill_at and f": {kill_at}" in line:
+                    process.kill()
+            assert process.stdout is not None
+            out = process.stdout.read()
+            code = process.wait(COMMAND_S)
+        said = "".join(lines)
+        self.said.append(f"$ {kind} {' '.join(words)}\n{said}{out[:2000]}\n-> {code}")
+        try:
+            document = json.loads(out) if out.strip() else None
+        except ValueError:
+            document = None
+        return Ended(code, document, said)
+
+    @contextmanager
+    def _ending(self, process: "subprocess.Popen[str]") -> Generator[None]:
+        timer = threading.Timer(COMMAND_S, process.kill)
+        timer.start()
+        try:
+            yield
+        except BaseException as error:
+            error.add_note("\n".join(self.said))
+            raise
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def execute(self, kind: str, *words: str, kills: Sequence[str] = ()) -> Ended:
+        """Execute to the end; drivers before the last one are killed at steps."""
+        given = ("--execute", "--settle", "1", "-o", "json", *words)
+        for step in kills:
+            self.run(kind, *given, kill_at=step)
+        ended = self.run(kind, *given)
+        assert ended.code == 0, "\n".join(self.said)
+        assert ended.document["step"] == "DONE"
+        return ended
+
+
+def values_of(region: KafkaAddress, topic: str) -> list[list[int]]:
+    """Return the numbers in a topic, by partition."""
+    logs = read(region, topic, timeout_s=120)
+    return [
+        [int(record.value or b"-1") for record in logs[partition].records]
+        for partition in sorted(logs)
+    ]
+
+
+def _group(region: KafkaAddress, group: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": region.bootstrap_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+
+
+def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """Commit offsets for a group without members."""
+    client = _group(region, group)
+    try:
+        client.commit(
+            offsets=[TopicPartition(topic, number, at) for number, at in offsets.items()],
+            asynchronous=False,
+        )
+    finally:
+        client.close()
+
+
+def committed(region: KafkaAddress, group: str, topic: str, partitions: int) -> dict[int, int]:
+    """Return the offsets of a group."""
+    client = _group(region, group)
+    try:
+        wanted = [TopicPartition(topic, number) for number in range(partitions)]
+        return {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
+    finally:
+        client.close()

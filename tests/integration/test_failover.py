@@ -1,0 +1,457 @@
+"""``mm2py failover``, ``failback`` and ``drill`` on real brokers: nothing lost, nothing doubled, whatever kills the driver."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mm2py.embedded.region import Region, start_regions
+from tests.integration.active_active import IDENTITY
+from tests.integration.cluster_changes import topics_of
+from tests.integration.conftest import CreateTopic
+from tests.integration.failovers import (
+    Drivers,
+    Shop,
+    allow_shop,
+    commit,
+    committed,
+    secured_region,
+    values_of,
+)
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.traffic import Sent, committed_positions, ends, read, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+Unique = Callable[[str], str]
+PARTITIONS: Final = 2
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[tuple[Region, Region]]:
+    a, b = secured_region("fo-a"), secured_region("fo-b")
+    try:
+        start_regions(a, b)
+        yield a, b
+    finally:
+        a.close()
+        b.close()
+
+
+EXACTLY_ONCE: Final = {
+    f"{{{side}}}.{key}": value
+    for side in ("source", "target")
+    for key, value in (
+        ("exactly.once.source.support", "enabled"),
+        ("consumer.isolation.level", "read_committed"),
+    )
+}
+"""Of both flows."""
+
+
+def same_names(
+    folder: Path, a: Region, b: Region, topic: str, properties: Mapping[str, str] | None = None
+) -> Flow:
+    names = {"replication.policy.class": IDENTITY}
+    return write_flow(folder, a, b, topic, {**names, **(properties or {})})
+
+
+def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
+    """Both sides hold every number once, in order."""
+
+    def there() -> bool:
+        return all(sum(ends(it, topic).values()) >= count for it in (a, b))
+
+    until(there, 120, lambda: f"{count}: {ends(a, topic)} {ends(b, topic)}", alive=mirror)
+    for side in (a, b):
+        for partition, values in enumerate(values_of(side, topic)):
+            assert values == list(range(partition, count, PARTITIONS)), side.name
+
+
+def move_there_and_back(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    folder: Path,
+    *,
+    kills: list[tuple[str, str]],
+    properties: Mapping[str, str] | None = None,
+) -> list[float]:
+    """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
+    a, b = sides
+    topic, group = unique("orders"), unique("billing")
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+        allow_shop(region, topic)
+    flow = same_names(folder, a, b, topic, properties)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        with Shop(flow, topic, PARTITIONS) as shop:
+            shop.wait_acked(50)
+            for there, back in kills:
+                for kind, at, here, other in (
+                    ("failover", there, a, b),
+                    ("failback", back, b, a),
+                ):
+                    read_to = {p: end - 3 for p, end in ends(here, topic).items()}
+                    commit(here, group, topic, read_to)
+                    drivers.execute(kind, kills=[at] if at else [])
+                    check_group(
+                        here, other, topic, read_to, committed(other, group, topic, PARTITIONS)
+                    )
+                    shop.wait_acked(30)
+                    assert shop.side == ("target" if kind == "failover" else "source")
+            count = shop.acked
+        settled(a, b, topic, shop.acked, mirror)
+        assert shop.acked >= count
+        assert mirror.stop() == 0
+    return shop.gaps
+
+
+def check_group(
+    here: Region, other: Region, topic: str, read_to: dict[int, int], found: dict[int, int]
+) -> None:
+    """The group continues with the same record."""
+    logs = read(here, topic), read(other, topic)
+    for partition, offset in read_to.items():
+        wanted, there = (
+            log[partition].records[bisect_left(log[partition].offsets, at)].value
+            for log, at in zip(logs, (offset, found[partition]), strict=True)
+        )
+        assert wanted == there
+
+
+def test_clients_move_there_and_back_whatever_kills_the_driver(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    kills = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
+    gaps = move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills)
+    assert len(gaps) == 2 * len(kills), gaps
+
+
+def test_flows_with_exactly_once_support_move_there_and_back(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    kills = [("GROUPS", "TAIL")]
+    move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills, properties=EXACTLY_ONCE)
+
+
+def test_a_failover_whose_worker_is_killed_is_continued_by_another(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+    flow = same_names(tmp_path, a, b, topic, SHORT_SESSION)
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+
+    def url(mirror: Mirror) -> str:
+        name = f"{flow.source_alias}-%3E{flow.target_alias}"
+        return f"{public_url(mirror).rstrip('/')}/flows/{name}/failover"
+
+    with Mirror(flow.file, name="first") as first:
+        first.wait_ready()
+        until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=first)
+        status, begun = ask(url(first), "POST")
+        assert status == 202, begun
+        assert begun["driven_here"]
+        first.kill()
+    with Mirror(flow.file, name="second") as second:
+        second.wait_ready()
+        status, left = ask(url(second))
+        assert status == 200, left
+        assert not left["driven_here"]
+        assert left["failover"]["step"] != "DONE"
+
+        def done() -> bool:
+            status, found = ask(url(second), "POST")
+            assert status in (202, 409, 503), found
+            return bool(ask(url(second))[1]["failover"]["step"] == "DONE")
+
+        until(done, 120, lambda: f"{ask(url(second))}", alive=second)
+        write(b, topic, [Sent(0, b"new")])
+        until(lambda: sum(ends(a, topic).values()) == 21, 90, "the way back", alive=second)
+        assert second.stop() == 0
+
+
+def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic, group = unique("orders"), unique("billing")
+    create_topic(a, topic, PARTITIONS, config={"retention.ms": "123456789"})
+    create_topic(b, topic, PARTITIONS)
+    allow_shop(a, topic)
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)], enable_idempotence=1)
+    commit(a, group, topic, {0: 5})
+    flow = same_names(tmp_path, a, b, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        until(lambda: sum(ends(b, topic).values()) == 40, 90, "the copy", alive=mirror)
+        before = topics_of(a), topics_of(b)
+        ended = drivers.run("failover", "--plan", "-o", "json")
+        assert ended.code == 0, ended.said
+        plan = ended.document
+        assert plan["source_reachable"]
+        assert plan["state"] == "RUNNING"
+        assert plan["would_lose"] == 0
+        (row,) = plan["topics"]
+        assert row["partitions"] == PARTITIONS
+        assert plan["fence_rules"] == 1
+        assert {it["topic"] for it in plan["writers"]} == {topic}
+        assert group in {it["group"] for it in plan["groups"]}
+        dry = drivers.run("failover", "--execute", "--dry-run")
+        assert dry.code == 0, dry.said
+        report = tmp_path / "drill.json"
+        drill = drivers.run("drill", "--report", str(report))
+        assert json.loads(report.read_text())["steps"]
+        assert drill.code == 0, drill.said
+        assert (topics_of(a), topics_of(b)) == before
+        assert drivers.run("failover", "--status").code == 0
+        refused = drivers.run("failback", "--execute")
+        assert refused.code == 3
+        assert "not failed over" in refused.said
+        assert (topics_of(a), topics_of(b)) == before
+        assert mirror.stop() == 0
+
+
+def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+    flow = same_names(tmp_path, a, b, topic)
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=mirror)
+        url = f"{public_url(mirror).rstrip('/')}/flows/{drivers.name.replace('>', '%3E')}"
+        status, answer = ask(f"{url}/stop", "POST")
+        assert status == 200, answer
+        until(lambda: ask(url)[1]["state"] == "STOPPED", 60, "the stop", alive=mirror)
+        late = [Sent(n % PARTITIONS, b"%d" % n, b"k%d" % n, [("h", b"1")]) for n in range(20, 29)]
+        write(a, topic, late)
+        for words in ((), ("--accept-loss", "8")):
+            refused = drivers.run("failover", "--execute", *words)
+            assert refused.code == 3
+            assert "--accept-loss 9" in refused.said
+        ended = drivers.execute("failover", "--accept-loss", "9")
+        again = drivers.run("failover", "--execute")
+        assert again.code == 3
+        assert "moved already" in again.said
+        tail = {it["partition"]: (it["start"], it["end"]) for it in ended.document["tail"]}
+        assert tail == {0: (10, 15), 1: (10, 14)}
+        kept = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")
+        for partition, log in kept.items():
+            source = read(a, topic)[partition].records[10:]
+            assert [it.value for it in log.records] == [it.value for it in source]
+            assert [it.key for it in log.records] == [it.key for it in source]
+            assert [it.timestamp_ms for it in log.records] == [it.timestamp_ms for it in source]
+            marks = [dict(it.headers)["mm2py.source.offset"] for it in log.records]
+            assert marks == [b"%d" % (10 + n) for n in range(len(log.records))]
+        assert sum(ends(b, topic).values()) == 20
+        write(b, topic, [Sent(0, b"new")])
+        until(lambda: ends(a, topic)[0] == 16, 90, lambda: f"{ends(a, topic)}", alive=mirror)
+        assert ends(a, topic) == {0: 16, 1: 14}
+        assert mirror.stop() == 0
+
+
+@pytest.mark.parametrize("worker", ["lives", "restarts"])
+def test_a_lost_region_s_tail_is_listed_exactly_and_kept(
+    unique: Unique, create_topic: CreateTopic, tmp_path: Path, worker: str
+) -> None:
+    a, b = secured_region("lost-a"), secured_region("lost-b")
+    try:
+        start_regions(a, b)
+        restarts = worker == "restarts"
+        lose_and_return(a, b, unique("orders"), create_topic, tmp_path, tail=7, restarts=restarts)
+    finally:
+        a.close()
+        b.close()
+
+
+def lose_and_return(
+    a: Region,
+    b: Region,
+    topic: str,
+    create_topic: CreateTopic,
+    folder: Path,
+    *,
+    tail: int,
+    restarts: bool = False,
+) -> None:
+    """Lose A with records that were not copied (and the worker, whose next process finds no A), write to B, bring A back, fail back."""
+    for region in (a, b):
+        create_topic(region, topic, PARTITIONS)
+    flow = same_names(folder, a, b, topic)
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+    with ExitStack() as stack:
+        mirror = stack.enter_context(Mirror(flow.file))
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=mirror)
+        positions = committed_positions
+        until(lambda: positions(flow, topic) == {0: 9, 1: 9}, 90, "the commit", alive=mirror)
+        if restarts:
+            mirror.kill()
+        else:
+            url = f"{public_url(mirror).rstrip('/')}/flows/{drivers.name.replace('>', '%3E')}"
+            status, answer = ask(f"{url}/pause", "POST")
+            assert status == 200, answer
+            until(lambda: ask(url)[1]["state"] == "PAUSED", 60, "the pause", alive=mirror)
+        write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20, 20 + tail)])
+        a.kill()
+        if restarts:
+            mirror = stack.enter_context(Mirror(flow.file))
+            drivers = Drivers(flow, mirror)
+        refused = drivers.run("failover", "--execute")
+        assert refused.code == 3
+        assert "--unplanned" in refused.said
+        plan = drivers.run("failover", "--plan", "-o", "json").document
+        assert not plan["source_reachable"]
+        lost = str(plan["would_lose"])
+        unplanned = ("--execute", "--unplanned", "--settle", "1", "-o", "json")
+        refused = drivers.run("failover", *unplanned)
+        assert refused.code == 3
+        switched = drivers.run("failover", *unplanned, "--accept-loss", lost)
+        assert switched.code == 4, switched.said
+        assert switched.document["step"] == "TAIL"
+        write(b, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(12)])
+        a.start()
+        ended = drivers.execute("failover")
+        found = {
+            (it["partition"], it["start"], it["end"], it["records"])
+            for it in ended.document["tail"]
+        }
+        of_one, of_two = (tail + 1) // 2, tail // 2
+        assert found == {(0, 10, 10 + of_one, of_one), (1, 10, 10 + of_two, of_two)}
+        kept = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")
+        values = sorted(int(it.value or b"") for log in kept.values() for it in log.records)
+        assert values == list(range(20, 20 + tail))
+        until(lambda: sum(ends(a, topic).values()) == 32 + tail, 90, "the way back", alive=mirror)
+        drivers.execute("failback")
+        write(a, topic, [Sent(0, b"home")])
+        until(
+            lambda: sum(ends(b, topic).values()) == 33,
+            90,
+            lambda: f"{ends(b, topic)}",
+            alive=mirror,
+        )
+        assert [it.value for it in read(b, topic)[0].records[-1:]] == [b"home"]
+        assert mirror.stop() == 0
+
+
+def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic, group = unique("orders"), unique("billing")
+    create_topic(a, topic, PARTITIONS)
+    create_topic(b, topic, PARTITIONS)
+    flow = write_flow(tmp_path, a, b, topic)
+    copy, back = flow.remote(topic), f"{flow.target_alias}.{topic}"
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        until(lambda: sum(ends(b, copy).values()) == 20, 90, "the copy", alive=mirror)
+        commit(a, group, topic, {0: 6, 1: 4})
+        base = public_url(mirror).rstrip("/") + "/flows/"
+        url = f"{base}{flow.source_alias}-%3E{flow.target_alias}/failover"
+        status, dry = ask(f"{url}?dry_run=true", "POST")
+        assert status == 200, dry
+        assert dry["plan"]["would_lose"] == 0
+        assert dry["failover"] is None
+        status, begun = ask(url, "POST")
+        assert status == 202, begun
+        done = until(
+            lambda: (it := ask(url)[1]["failover"])["step"] == "DONE" and it,
+            90,
+            lambda: f"{ask(url)}",
+            alive=mirror,
+        )
+        assert done["tail"] == []
+        assert committed(b, group, copy, PARTITIONS) == {0: 6, 1: 4}
+        # The group reads on in the copy, and clients write to the topic of their own region.
+        commit(b, group, copy, {0: 9, 1: 10})
+        write(b, topic, [Sent(0, b"new %d" % n) for n in range(5)])
+        until(lambda: ends(a, back).get(0) == 5, 90, lambda: f"{ends(a, back)}", alive=mirror)
+        commit(b, group, topic, {0: 3})
+        status, refused = ask(f"{url}/cancel", "POST")
+        assert status == 409, refused
+        status, begun = ask(f"{url}?kind=failback", "POST")
+        assert status == 202, begun
+        until(
+            lambda: ask(f"{url}?kind=failback")[1]["failover"]["step"] == "DONE",
+            90,
+            lambda: f"{ask(f'{url}?kind=failback')}",
+            alive=mirror,
+        )
+        assert committed(a, group, topic, PARTITIONS) == {0: 9, 1: 10}
+        assert committed(a, group, back, PARTITIONS)[0] == 3
+        write(a, topic, [Sent(1, b"home")])
+        until(lambda: ends(b, copy)[1] == 11, 90, lambda: f"{ends(b, copy)}", alive=mirror)
+        assert sum(ends(a, back).values()) == 5
+        assert mirror.stop() == 0
+
+
+def test_a_failover_that_is_cancelled_lets_clients_write_on(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+        allow_shop(region, topic)
+    flow = same_names(tmp_path, a, b, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        with Shop(flow, topic, PARTITIONS) as shop:
+            shop.wait_acked(20)
+            drivers.run("failover", "--execute", kill_at="DRAIN")
+            assert drivers.run("failover", "--status").code == 3
+            back = drivers.run("failback", "--execute")
+            assert back.code == 3
+            assert "run it to its end, or cancel it" in back.said
+            assert drivers.run("failover", "--cancel", "--dry-run").code == 0
+            cancelled = drivers.run("failover", "--cancel", "-o", "json")
+            assert cancelled.code == 0, cancelled.said
+            assert cancelled.document["step"] == "CANCELLED"
+            shop.wait_acked(20)
+            assert shop.side == "source"
+            assert drivers.run("failover", "--cancel").code == 3
+        count = shop.acked
+        until(lambda: sum(ends(b, topic).values()) == count, 90, "the copy", alive=mirror)
+        assert mirror.stop() == 0

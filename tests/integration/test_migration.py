@@ -1,0 +1,197 @@
+"""A MirrorMaker 1 command becomes a flow: ``mm2py migrate mm1 --carry-positions``, then our worker or Java's on the printed file."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bench.java_mm2 import QUICK_START_FLAGS, start_java
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.mirror_maker_1 import (
+    Files,
+    committed,
+    start,
+    wait_for_records,
+    write_files,
+)
+from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.traffic import Sent, committed_positions, ends, read, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+
+Unique = Callable[[str], str]
+PARTITIONS: Final = 4
+COMMITS: Final = ("--offset.commit.interval.ms", "500")
+COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
+
+
+@pytest.fixture
+def topic(
+    region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, create_topic: CreateTopic
+) -> str:
+    name = unique("moved")
+    for region in (region_a, region_b):
+        create_topic(region, name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def files(region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, tmp_path: Path) -> Files:
+    return write_files(tmp_path, region_a, region_b, unique("group"))
+
+
+@pytest.fixture
+def flow(files: Files, unique: Unique, tmp_path: Path) -> Flow:
+    """Aliases that no other test has: positions of a flow are kept by its source's name."""
+    names = unique("old"), unique("new")
+    return Flow(files.source, files.target, *names, tmp_path / "mm2.properties")
+
+
+def migrate(files: Files, flow: Flow, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, "migrate", "mm1",
+         "--consumer.config", str(files.consumer), "--producer.config", str(files.producer), *words,
+         "--source", flow.source_alias, "--target", flow.target_alias, "--to", str(flow.file),
+         "--carry-positions"],
+        capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+
+
+def numbered(begin: int, end: int) -> list[Sent]:
+    return [Sent(it % PARTITIONS, b"%d" % it, b"%d" % (it % 40)) for it in range(begin, end)]
+
+
+def mirror_with_mm1(files: Files, topic: str, count: int) -> None:
+    """Copy so many records with MirrorMaker 1 and stop it in order."""
+    write(files.source, topic, numbered(0, count))
+    with start(files, "--whitelist", topic, *COMMITS) as mirror:
+        wait_for_records(files.target, topic, count, mirror)
+        assert mirror.stop() == 0
+    assert committed(files, topic) == ends(files.source, topic)
+
+
+def values_of(region: KafkaAddress, topic: str) -> list[bytes]:
+    return [it.value or b"" for log in read(region, topic).values() for it in log.records]
+
+
+@contextmanager
+def running(engine: str, flow: Flow) -> Generator[Callable[[], int]]:
+    """Run the file of a flow; yields what stops it in order."""
+    if engine == "ours":
+        with Mirror(flow.file) as mirror:
+            yield mirror.stop
+        return
+    log = flow.file.with_suffix(".log")
+    with start_java(
+        flow.file, log, clusters=[flow.target_alias], jvm_flags=QUICK_START_FLAGS
+    ) as process:
+        try:
+            yield process.stop
+        except AssertionError as error:
+            error.add_note("\n".join(process.log().splitlines()[-60:]))
+            raise
+
+
+@pytest.mark.parametrize("engine", ["ours", pytest.param("java", marks=pytest.mark.java)])
+def test_the_flow_continues_at_the_next_record_of_the_group(
+    engine: str, files: Files, flow: Flow, topic: str
+) -> None:
+    mirror_with_mm1(files, topic, 1_000)
+    write(files.source, topic, numbered(1_000, 1_500))  # while nothing copies
+    done = migrate(files, flow, "--whitelist", topic, "--num.streams", "2")
+    assert done.returncode == 0, done.stderr
+    assert f"{PARTITIONS} partitions of 1 topics continue at the next record" in done.stderr
+    assert committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 249)
+    with running(engine, flow) as stop:
+        until(lambda: len(values_of(files.target, topic)) >= 1_500, 120, "the rest")
+        write(files.source, topic, numbered(1_500, 1_700))
+        until(lambda: len(values_of(files.target, topic)) >= 1_700, 120, "what came later")
+        assert stop() in (0, 143)
+    assert sorted(values_of(files.target, topic)) == sorted(b"%d" % it for it in range(1_700))
+
+
+def test_positions_are_written_in_javas_bytes(files: Files, flow: Flow, topic: str) -> None:
+    mirror_with_mm1(files, topic, 40)
+    assert migrate(files, flow, "--whitelist", topic).returncode == 0
+    found = {
+        it.key: it.value
+        for log in read(files.target, flow.offsets_topic).values()
+        for it in log.records
+    }
+    alias = flow.source_alias.encode()
+    assert found == {
+        b'["MirrorSourceConnector",{"cluster":"%s","partition":%d,"topic":"%s"}]'
+        % (alias, partition, topic.encode()): b'{"offset":9}'
+        for partition in range(PARTITIONS)
+    }
+
+
+def test_a_mirror_that_runs_is_refused_and_nothing_is_printed(
+    files: Files, flow: Flow, topic: str
+) -> None:
+    write(files.source, topic, numbered(0, 40))
+    with start(files, "--whitelist", topic, *COMMITS) as mirror:
+        wait_for_records(files.target, topic, 40, mirror)
+        done = migrate(files, flow, "--whitelist", topic)
+        assert done.returncode == 1
+        assert f"group {files.group} has members: {files.group}-0; stop it in order" in done.stderr
+        assert mirror.stop() == 0
+    assert not flow.file.exists()
+    assert ends(files.target, flow.offsets_topic) == {}
+
+
+def test_it_may_be_repeated_until_the_flow_has_other_positions(
+    files: Files, flow: Flow, topic: str
+) -> None:
+    mirror_with_mm1(files, topic, 40)
+    for _ in range(2):
+        assert migrate(files, flow, "--whitelist", topic).returncode == 0
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        running = migrate(files, flow, "--whitelist", topic)
+        assert (running.returncode, "runs: " in running.stderr) == (1, True)
+        write(files.source, topic, numbered(40, 80))
+        until(
+            lambda: committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 19),
+            90,
+            "positions of the flow",
+            alive=mirror,
+        )
+        assert mirror.stop() == 0
+    done = migrate(files, flow, "--whitelist", topic)
+    assert done.returncode == 1
+    assert "has other positions of" in done.stderr
+    assert committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 19)
+
+
+def test_a_group_without_offsets_of_these_topics_is_refused(
+    files: Files, flow: Flow, topic: str
+) -> None:
+    done = migrate(files, flow, "--whitelist", topic)
+    assert done.returncode == 1
+    assert f"group {files.group} has committed no offset of these topics" in done.stderr
+
+
+def test_topics_with_other_partition_counts_and_other_topics_of_the_group_are_named(
+    files: Files, flow: Flow, unique: Unique, create_topic: CreateTopic
+) -> None:
+    wide, other = unique("wide"), unique("other")
+    create_topic(files.source, wide, PARTITIONS)
+    create_topic(files.target, wide, PARTITIONS + 2)
+    create_topic(files.source, other, 1)
+    write(files.source, wide, numbered(0, 40))
+    write(files.source, other, [Sent(0, b"x")])
+    with start(files, "--whitelist", f"{wide},{other}", *COMMITS) as mirror:
+        until(lambda: sum(committed(files, wide).values()) == 40, 90, "commits", alive=mirror)
+        until(lambda: committed(files, other) == {0: 1}, 90, "commits", alive=mirror)
+        assert mirror.stop() == 0
+    done = migrate(files, flow, "--whitelist", wide)
+    assert done.returncode == 0, done.stderr
+    assert f"{wide} has 4 partitions on the source and 6 on the target" in done.stderr
+    assert f"{other}-0 of the group is none of these topics" in done.stderr
+    assert committed_positions(flow, other) == {}

@@ -1,0 +1,354 @@
+"""Failovers driven by processes that crash between any two awaits, and by cancels: always legal, nothing lost, nothing doubled.
+
+The invariants of ``mm2py.flows.failover``. The flow, its clients and the source's death go on while drivers come and go.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given, settings, strategies
+
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.flows.failover import (
+    FailoverDriver,
+    FailoverRefusedError,
+    FailoverRequest,
+    Progress,
+    SourceAwayError,
+)
+from mm2py.mirror.failovers import Failover, GroupMove, Place, Step, Tail
+from mm2py.storage.failover_store import FailoverStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.table import Entry
+from mm2py.testing.waiting import until
+from mm2py.types import TopicPartition
+from tests.property.effort import examples
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
+
+ONE: Final = TopicPartition("orders", 0)
+MOST_DRIVERS: Final = 60
+
+
+class CrashError(BaseException):
+    """The driver's process is gone."""
+
+
+class World:
+    """Both logs, the flow both ways, one client, and time, which passes when somebody sleeps."""
+
+    def __init__(self, chance: random.Random, *, fences: bool, copies: bool) -> None:
+        self.chance, self.topic, self.epoch = chance, MemoryTopic("failover"), 0
+        self.fences, self.copies = fences, copies
+        self.now_s = 1_000.0
+        self.source = list(range(chance.randint(0, 20)))
+        self.position = chance.randint(0, len(self.source))
+        self.target: list[str] = [f"copy {it}" for it in self.source[: self.position]]
+        self.runs, self.away = True, False
+        self.fenced = False
+        self.writes_left, self.strays_left = chance.randint(0, 15), chance.randint(0, 5)
+        self.quarantine: list[int] = []
+        self.reverse_at: int | None = None
+        self.set_at: int | None = None
+        self.first_native: int | None = None
+        self.crash_in = 0
+
+    @property
+    def failover(self) -> Failover | None:
+        return next(
+            (
+                it
+                for record in reversed(self.topic.records)
+                if isinstance(it := _decoded(record.key, record.value), Failover)
+            ),
+            None,
+        )
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass for the flow and the client."""
+        self.now_s += seconds
+        if self.runs and self.copies and not self.away:
+            while self.position < len(self.source) and self.chance.random() < 0.8:
+                self.target.append(f"copy {self.source[self.position]}")
+                self.position += 1
+        if self.writes_left and self.chance.random() < 0.5:
+            self.writes_left -= 1
+            self.write()
+        stray = self.fences and not self.fenced and not self.away
+        if stray and self.strays_left and self.chance.random() < 0.3:
+            # It does not know that its region was given up.
+            self.strays_left -= 1
+            self.source.append(len(self.source))
+
+    def write(self) -> None:
+        """Write where the client may."""
+        failover = self.failover
+        if failover is not None and failover.switched_ms:
+            self.check_switch(failover)
+            if self.first_native is None:
+                self.first_native = len(self.target)
+            self.target.append("native")
+        elif not self.away and self.may_write_here(failover):
+            self.source.append(len(self.source))
+
+    def may_write_here(self, failover: Failover | None) -> bool:
+        """Whether no fence stops the client; where there can be none, its owner does before the switch."""
+        if self.fences:
+            return not self.fenced
+        writing = (Step.FENCE, Step.DRAIN, Step.GROUPS, Step.CANCELLED)
+        return failover is None or failover.step in writing
+
+    def check_switch(self, failover: Failover) -> None:
+        """(2)"""
+        if not failover.unplanned and self.first_native is None:
+            missing = len(self.source) - self.position
+            assert missing <= max(0, failover.accept_loss)
+
+    def check_done(self) -> None:
+        """(3), (4), (6)"""
+        assert not self.runs
+        assert self.reverse_at is not None
+        copied = {int(it.split()[1]) for it in self.target if it != "native"}
+        assert copied | set(self.quarantine) == set(self.source)
+        assert len(self.quarantine) == len(set(self.quarantine))
+        natives = [at for at, it in enumerate(self.target) if it == "native"]
+        assert not natives or self.reverse_at <= natives[0]
+        assert all(it == "native" for it in self.target[self.reverse_at :])
+
+
+def _decoded(key: bytes | None, value: bytes | None) -> object:
+    from mm2py.mirror.failovers import decode_failover
+
+    return None if value is None else decode_failover(key, value)
+
+
+class Process:
+    """A driver, its writer, and what it asks: any await may be its last."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self._epoch = world, -1
+        self.store = FailoverStore(MemoryTable(world.topic), self)
+        self.driver = FailoverDriver(self.store, self, name="A->B", clock=self)
+
+    # ---- time
+
+    def now_ms(self) -> int:
+        return round(self.world.now_s * 1000)
+
+    def monotonic(self) -> float:
+        return self.world.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.world.tick(seconds)
+        await self.moment()
+
+    async def moment(self) -> None:
+        """A moment at which the process may die."""
+        await asyncio.sleep(0)
+        self.world.crash_in -= 1
+        if self.world.crash_in == 0:
+            raise CrashError
+
+    async def step(self) -> None:
+        """A question to somebody, who may say "not now"."""
+        await self.moment()
+        if self.world.chance.random() < 0.05:
+            raise RetriableError("not now")
+
+    async def ask_source(self) -> None:
+        await self.step()
+        if self.world.away:
+            raise SourceAwayError("gone")
+
+    # ---- PrivilegedWriter
+
+    @property
+    def claimed(self) -> bool:
+        return self._epoch >= 0
+
+    async def claim(self) -> None:
+        await self.step()
+        self.world.epoch += 1
+        self._epoch = self.world.epoch
+        await self.step()
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        if self._epoch != self.world.epoch:
+            self._epoch = -1
+            raise RetriableError("fenced")
+        await self.step()
+        for key, value in entries:
+            self.world.topic.append(key, value)
+        await self.step()
+
+    async def close(self) -> None:
+        self._epoch = -1
+
+    # ---- Sides
+
+    async def fence(self, by: str) -> str:
+        await self.ask_source()
+        self.world.fenced = True
+        await self.step()
+        return ""
+
+    async def lift_fence(self, *, source: bool) -> None:
+        if source:
+            await self.ask_source()
+            self.world.fenced = False
+        await self.step()
+
+    async def progress(self) -> Progress:
+        await self.ask_source()
+        return Progress({ONE: len(self.world.source)}, {ONE: self.world.position})
+
+    async def target_ends(self) -> Sequence[Place]:
+        await self.step()
+        return [Place(topic="orders", partition=0, offset=len(self.world.target))]
+
+    async def move_groups(self) -> Sequence[GroupMove]:
+        await self.step()
+        return []
+
+    async def stop_flow(self) -> None:
+        await self.step()
+        self.world.runs = False
+        await self.step()
+
+    async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
+        kept: list[Tail] = []
+        for it in tails:
+            for offset in range(it.start, it.end):
+                await self.ask_source()
+                if offset not in self.world.quarantine:
+                    self.world.quarantine.append(offset)
+            kept.append(replace(it, records=it.end - it.start))
+        return kept
+
+    async def pass_over(self, tails: Sequence[Tail]) -> None:
+        await self.step()
+        assert not self.world.runs
+        for it in tails:
+            assert set(range(self.world.position, it.end)) <= set(self.world.quarantine)  # (3)
+            self.world.position = it.end
+
+    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+        await self.ask_source()
+        copies = [at for at, it in enumerate(self.world.target) if it != "native"]
+        return [replace(it, offset=(copies[-1] + 1) if copies else 0) for it in ends_there]
+
+    async def start_reverse(self, starts: Sequence[Place]) -> None:
+        await self.ask_source()
+        recorded = self.world.failover
+        assert recorded is not None
+        assert recorded.starts == tuple(starts)  # (4)
+        if self.world.reverse_at is None:
+            self.world.set_at = starts[0].offset
+            await self.step()
+            self.world.reverse_at = self.world.set_at
+        await self.step()
+
+
+async def _course(seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool) -> None:
+    chance = random.Random(seed)
+    world = World(chance, fences=fences, copies=copies)
+    accept = -1 if copies else 100
+    for attempt in range(MOST_DRIVERS):
+        world.crash_in = chance.randint(1, 60) if attempt < MOST_DRIVERS // 2 else 0
+        if dies and attempt == 2:
+            world.away = True
+        if dies and attempt == 12:
+            world.away = False
+        process = Process(world)
+        try:
+            await process.store.start()
+            if cancels and attempt == 5:
+                cancelled = await process.driver.cancel()
+                assert cancelled.step is Step.CANCELLED
+                assert not world.fenced  # (5)
+                assert world.first_native is None
+                return
+            failover = await process.driver.run(
+                FailoverRequest(id=f"f{attempt}", accept_loss=accept, unplanned=world.away)
+            )
+        except (CrashError, Mm2pyError):
+            _check_cancel_refused(world, cancels=cancels and attempt == 5)
+            world.tick(chance.uniform(0, 3))
+            continue
+        finally:
+            await process.store.stop()
+        if failover.step is Step.DONE:
+            world.check_done()
+            return
+        assert failover.step is Step.TAIL
+        assert world.away
+    raise AssertionError("no driver came to the end")
+
+
+def _check_cancel_refused(world: World, *, cancels: bool) -> None:
+    failover = world.failover
+    if cancels and failover is not None and failover.switched_ms:
+        assert failover.step is not Step.CANCELLED
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    seed=strategies.integers(0, 2**32),
+    fences=strategies.booleans(),
+    copies=strategies.booleans(),
+    dies=strategies.booleans(),
+    cancels=strategies.booleans(),
+)
+def test_drivers_that_crash_anywhere_end_legal(
+    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool
+) -> None:
+    asyncio.run(_course(seed, fences=fences, copies=copies, dies=dies, cancels=cancels))
+
+
+async def test_what_is_not_copied_refuses_without_the_number_and_goes_to_quarantine_with_it() -> (
+    None
+):
+    world = World(random.Random(3), fences=True, copies=False)
+    world.chance = random.Random(0)
+    world.source, world.position = list(range(10)), 4
+    world.target = [f"copy {it}" for it in range(4)]
+    world.writes_left = world.strays_left = 0
+    process = Process(world)
+    await process.store.start()
+    with pytest.raises(FailoverRefusedError, match="--accept-loss 6"):
+        await process.driver.run(FailoverRequest(id="f"))
+    recorded = world.failover
+    assert recorded is not None
+    assert recorded.step is Step.DRAIN
+    assert "--accept-loss 6" in recorded.cause
+    again = Process(world)
+    await again.store.start()
+    failover = await again.driver.run(FailoverRequest(id="g", accept_loss=6))
+    assert failover.step is Step.DONE
+    assert failover.id == "f"
+    assert [(it.start, it.end, it.records) for it in failover.tail] == [(4, 10, 6)]
+    assert world.quarantine == list(range(4, 10))
+    world.check_done()
+
+
+async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_step() -> None:
+    world = World(random.Random(1), fences=True, copies=False)
+    world.chance = random.Random(2)
+    world.chance.random = lambda: 0.7  # type: ignore[method-assign] # nothing happens by chance
+    world.source, world.position, world.target = list(range(5)), 0, []
+    first, second = Process(world), Process(world)
+    await first.store.start()
+    await second.store.start()
+    running = asyncio.create_task(first.driver.run(FailoverRequest(id="f")))
+    await until(lambda: (it := world.failover) is not None and it.step is Step.DRAIN)
+    cancelled = await second.driver.cancel()
+    world.copies = True  # what the first one waits for
+    with pytest.raises(FailoverRefusedError, match="another driver"):
+        await running
+    assert world.failover is not None
+    assert world.failover == replace(cancelled, at_ms=world.failover.at_ms)
+    assert world.runs

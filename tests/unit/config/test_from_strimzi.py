@@ -1,0 +1,249 @@
+"""KafkaMirrorMaker2 resources in both shapes as a properties file: clusters, security, flows, and what has no property."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from mm2py.config.findings import Severity
+from mm2py.config.from_strimzi import mirror_maker_2_file
+from mm2py.config.lint import lint
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.properties import parse
+from mm2py.config.written_file import Translation
+from mm2py.errors import ConfigError
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_connectors.config import CONNECTORS
+
+OLD: Final = """
+apiVersion: kafka.strimzi.io/v1beta2
+kind: KafkaMirrorMaker2
+metadata: {name: mirror}
+spec:
+  version: 4.0.0
+  replicas: 3
+  connectCluster: east
+  clusters:
+    - alias: west
+      bootstrapServers: west:9093
+      tls:
+        trustedCertificates:
+          - {secretName: west-ca, certificate: ca.crt}
+          - {secretName: west-old-ca, pattern: "*.crt"}
+      authentication:
+        type: scram-sha-512
+        username: mirror
+        passwordSecret: {secretName: west-user, password: password}
+    - alias: east
+      bootstrapServers: east:9093
+      tls: {trustedCertificates: [{secretName: east-ca, certificate: ca.crt}]}
+      authentication:
+        type: tls
+        certificateAndKey: {secretName: east-user, certificate: user.crt, key: user.key}
+      config: {config.storage.replication.factor: -1}
+  mirrors:
+    - sourceCluster: west
+      targetCluster: east
+      topicsPattern: "orders|clicks\\\\.v[0-9]+"
+      topicsBlacklistPattern: .*-tmp
+      groupsPattern: .*
+      groupsExcludePattern: dev-.*
+      sourceConnector:
+        tasksMax: 10
+        autoRestart: {enabled: true, maxRestarts: 5}
+        config:
+          replication.factor: -1
+          sync.topic.acls.enabled: false
+          replication.policy.class: io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy
+          consumer.client.id: ${strimzienv:CLIENT}
+      checkpointConnector:
+        tasksMax: 2
+        config: {sync.group.offsets.enabled: true, replication.factor: 3}
+  resources: {limits: {memory: 2Gi}}
+"""
+NEW: Final = """
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaMirrorMaker2
+spec:
+  target:
+    alias: hub
+    groupId: mirror
+    configStorageTopic: mirror-configs
+    offsetStorageTopic: mirror-offsets
+    statusStorageTopic: mirror-status
+    bootstrapServers: hub:9092
+  mirrors:
+    - source:
+        alias: one
+        bootstrapServers: one:9092
+        authentication:
+          type: plain
+          username: u
+          passwordSecret: {secretName: one-user, password: pw}
+      sourceConnector: {tasksMax: 2, state: paused}
+      heartbeatConnector: {config: {heartbeats.topic.replication.factor: 1}}
+    - source:
+        alias: two
+        bootstrapServers: two:9092
+        authentication:
+          type: custom
+          sasl: true
+          config:
+            sasl.mechanism: PLAIN
+            sasl.jaas.config: org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="${strimzisecrets:ns/two-user:pw}";
+      checkpointConnector: {}
+"""
+OAUTH: Final = """
+      authentication:
+        type: oauth
+        clientId: mirror
+        clientSecret: {secretName: idp, key: secret}
+        tokenEndpointUri: https://idp/token
+        scope: kafka
+        tlsTrustedCertificates: [{secretName: idp-ca, certificate: ca.crt}]
+"""
+
+
+def imported(text: str, secrets: str = "/secrets") -> Translation:
+    return mirror_maker_2_file(yaml.safe_load(text), secrets=secrets)
+
+
+def values_of(found: Translation) -> dict[str, str]:
+    return dict(parse(found.text.encode("latin-1")).values)
+
+
+def test_clusters_of_the_old_shape_with_tls_and_a_login() -> None:
+    values = values_of(imported(OLD))
+    assert values["clusters"] == "west, east"
+    assert values["west.bootstrap.servers"] == "west:9093"
+    assert values["west.security.protocol"] == "SASL_SSL"
+    assert values["west.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert 'password="${dir:/secrets/west-user:password}"' in values["west.sasl.jaas.config"]
+    trusted = values["west.ssl.truststore.certificates"]
+    assert trusted == "${dir:/secrets/west-ca:ca.crt}\n${dir:/secrets/west-old-ca:ca.crt}"
+    assert values["east.security.protocol"] == "SSL"
+    assert values["east.ssl.keystore.key"] == "${dir:/secrets/east-user:user.key}"
+    assert values["east.config.storage.replication.factor"] == "-1"
+    assert values["config.providers"] == "dir,env"
+
+
+def test_the_flow_of_the_old_shape() -> None:
+    found = imported(OLD)
+    values = values_of(found)
+    flow = {name[len("west->east.") :]: value for name, value in values.items() if "->" in name}
+    assert flow["enabled"] == "true"
+    assert flow["topics"] == r"orders|clicks\.v[0-9]+"
+    assert flow["topics.exclude"] == ".*-tmp"
+    assert (flow["groups"], flow["groups.exclude"]) == (".*", "dev-.*")
+    assert (flow["tasks.max"], flow["task.auto.restart"]) == ("10", "true")
+    assert flow["sync.topic.acls.enabled"] == "false"
+    assert flow["sync.group.offsets.enabled"] == "true"
+    assert flow["replication.policy.class"].startswith("org.apache.kafka.")
+    assert flow["consumer.client.id"] == "${env:CLIENT}"
+    assert flow["emit.heartbeats.enabled"] == "false"
+    assert "emit.checkpoints.enabled" not in flow
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "spec.replicas has no property: start that many workers",
+        "spec.resources has no property",
+        "autoRestart.maxRestarts has no property: pauses grow",
+        "of the certificates *.crt, ca.crt is taken",
+        "checkpointConnector: replication.factor=3 is left out, the flow has replication.factor=-1",
+        "store the offsets of mirrormaker2-cluster-offsets",
+    ],
+)
+def test_what_has_no_property_is_said(said: str) -> None:
+    assert [it for it in imported(OLD).remarks if said in it]
+
+
+def test_the_new_shape_has_one_target_and_a_source_per_mirror() -> None:
+    found = imported(NEW)
+    values = values_of(found)
+    assert values["clusters"] == "one, hub, two"
+    assert values["one.security.protocol"] == "SASL_PLAINTEXT"
+    assert values["one->hub.enabled"] == "true"
+    assert values["one->hub.emit.checkpoints.enabled"] == "false"
+    assert values["one->hub.emit.heartbeats.enabled"] == "true"
+    assert values["two->hub.enabled"] == "false", "it has no source connector"
+    assert values["two.sasl.mechanism"] == "PLAIN"
+    assert "${dir:/secrets/two-user:pw}" in values["two.sasl.jaas.config"]
+    assert [it for it in found.remarks if "mm2py flow pause one/hub" in it]
+    assert [it for it in found.remarks if "store the offsets of mirror-offsets" in it]
+    assert "hub.group.id" not in values
+
+
+def test_oauth_by_client_id_and_secret_is_carried_over() -> None:
+    resource = yaml.safe_load(NEW)
+    resource["spec"]["mirrors"][0]["source"] |= yaml.safe_load(OAUTH)
+    found = mirror_maker_2_file(resource, secrets="/secrets/")
+    values = values_of(found)
+    assert values["one.sasl.mechanism"] == "OAUTHBEARER"
+    assert values["one.sasl.oauthbearer.token.endpoint.url"] == "https://idp/token"
+    assert (
+        'clientSecret="${dir:/secrets/idp:secret}" scope="kafka"' in values["one.sasl.jaas.config"]
+    )
+    assert [it for it in found.remarks if "authentication.tlsTrustedCertificates" in it]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("kind",), "Kafka", "kind is 'Kafka'"),
+        (("spec",), None, "spec is not a map"),
+        (("spec", "mirrors"), [], r"spec\.mirrors is empty"),
+        (("spec", "mirrors"), {}, r"spec\.mirrors is not a list"),
+        (("spec", "clusters"), [], "names the cluster 'west'"),
+        (("spec", "clusters", 0, "bootstrapServers"), None, "cluster west: bootstrapServers is missing"),
+        (("spec", "clusters", 0, "authentication", "username"), None, "username is missing"),
+    ],
+)  # fmt: skip
+def test_a_resource_that_cannot_be_run_is_refused(
+    path: tuple[Any, ...], value: object, said: str
+) -> None:
+    resource = yaml.safe_load(OLD)
+    place = resource
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(ConfigError, match=said):
+        mirror_maker_2_file(resource, secrets="/secrets")
+
+
+def secrets_of(folder: Path) -> str:
+    for name in ("west-ca/ca.crt", "west-old-ca/ca.crt", "west-user/password", "east-ca/ca.crt",
+                 "east-user/user.crt", "east-user/user.key", "one-user/pw", "two-user/pw"):  # fmt: skip
+        file = folder / "secrets" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("text of a secret")
+    return str(folder / "secrets")
+
+
+@pytest.mark.parametrize("text", [OLD, NEW])
+def test_lint_accepts_what_is_printed(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(imported(text, secrets_of(tmp_path)).text)
+    environ = {"CLIENT": "mirror"}
+    errors = [
+        it
+        for it in lint(file, CONNECTORS, environ=environ)
+        # The texts of this test are no certificates.
+        if it.severity is Severity.ERROR and "ssl." not in it.key
+    ]
+    assert errors == []
+
+
+def test_connectors_get_what_the_operator_gave_them(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(imported(OLD, secrets_of(tmp_path)).text)
+    config = MirrorMakerConfig.load(file, CONNECTORS, environ={"CLIENT": "mirror"})
+    flow = FlowName(ClusterAlias("west"), ClusterAlias("east"))
+    assert config.flows() == (flow,), "the way back is no flow"
+    source = config.resolved(config.connector_configs(flow)["MirrorSourceConnector"])
+    assert source["source.cluster.bootstrap.servers"] == "west:9093"
+    assert source["source.cluster.security.protocol"] == "SASL_SSL"
+    assert source["tasks.max"] == "10"
+    assert config.worker_config(flow)["config.storage.replication.factor"] == "-1"

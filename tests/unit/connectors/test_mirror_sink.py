@@ -1,0 +1,260 @@
+"""The MirrorSink connector and its task: what is read, where it is written, and what may be committed."""
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mm2py.api.records import SinkRecord
+from mm2py.config.client_properties import sink_consumer_properties
+from mm2py.errors import FatalError, RetriableError
+from mm2py.protocol.topics import NewTopic
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.contexts import FakeConnectorContext
+from mm2py.types import TopicPartition
+from mm2py_connectors.mirror_sink import MirrorSinkConnector
+from mm2py_connectors.mirror_sink_task import MirrorSinkTask
+from mm2py_connectors.record_sender import Idle, Refused, Sent
+from tests.unit.connectors.mirror_fakes import Region
+
+CONFIG = {
+    "name": "MirrorSinkConnector",
+    "connector.class": "MirrorSinkConnector",
+    "topics": "t.*",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "a:1",
+    "target.cluster.bootstrap.servers": "b:1",
+    "replication.factor": "1",
+}
+T0, T1 = TopicPartition("t1", 0), TopicPartition("t1", 1)
+
+
+@asynccontextmanager
+async def running(region: Region, **more: str) -> AsyncGenerator[MirrorSinkConnector]:
+    context = FakeConnectorContext()
+    config = CONFIG | {name.replace("_", "."): text for name, text in more.items()}
+    connector = MirrorSinkConnector(config, admins=region.open_admin)
+    await connector.start(context)
+    await context.clock.settle()
+    try:
+        yield connector
+    finally:
+        await connector.stop()
+    assert region.all_closed
+    assert not context.failures
+
+
+async def test_every_task_reads_all_topics_whose_copies_are_created_with_the_same_partitions() -> (
+    None
+):
+    region = Region({"t1": 2, "t2": 1, "other": 1})
+    async with running(region) as connector:
+        configs = connector.task_configs(2)
+    assert region.target.created == [NewTopic("A.t1", 2, 1, {}), NewTopic("A.t2", 1, 1, {})]
+    assert region.source.created == []
+    assert [it["topics"] for it in configs] == ["t1,t2", "t1,t2"]
+    assert [it["task.index"] for it in configs] == ["0", "1"]
+
+
+async def test_there_are_no_more_tasks_than_partitions_and_none_of_a_disabled_flow() -> None:
+    async with running(Region({"t1": 2})) as connector:
+        assert len(connector.task_configs(5)) == 2
+    async with running(Region({"t1": 2}), enabled="false") as connector:
+        assert connector.task_configs(5) == []
+
+
+def test_the_consumer_is_connects_with_the_sources_own_properties() -> None:
+    config = CONFIG | {
+        "source.consumer.fetch.min.bytes": "7",
+        "consumer.override.max.poll.records": "9",
+        "task.index": "2",
+    }
+    source = MirrorSinkConnector.consumer_properties(config)
+    props = sink_consumer_properties(
+        {"bootstrap.servers": "b:1", "consumer.fetch.min.bytes": "1"}, config, source=source
+    )
+    assert props["bootstrap.servers"] == "a:1"
+    assert props["group.id"] == "connect-MirrorSinkConnector"
+    assert props["auto.offset.reset"] == "earliest"
+    assert props["enable.auto.commit"] == "false"
+    assert (props["fetch.min.bytes"], props["max.poll.records"]) == ("7", "9")
+    assert props["client.id"] == "A->B|MirrorSinkConnector-2|mirror-sink-consumer"
+
+
+def test_a_third_partys_sink_reads_the_workers_own_cluster() -> None:
+    worker = {
+        "bootstrap.servers": "w:1",
+        "consumer.fetch.min.bytes": "5",
+        "consumer.override.x": "no",
+    }
+    config = {"name": "files", "consumer.override.group.id": "mine"}
+    props = sink_consumer_properties(worker, config, task_index=1)
+    assert props == {
+        "bootstrap.servers": "w:1",
+        "group.id": "mine",
+        "auto.offset.reset": "earliest",
+        "client.id": "connector-consumer-files-1",
+        "fetch.min.bytes": "5",
+        "enable.auto.commit": "false",
+    }
+
+
+class Target:
+    """A ``RecordSender`` in memory with room for ``room`` records, acknowledged by ``flush`` unless ``away``."""
+
+    def __init__(self) -> None:
+        self.room, self.away = 100, False
+        self.sent: list[Sent] = []
+        self.refusals: dict[int, str] = {}
+        self.refused: Refused = lambda _sent, _text: None
+        self.closed = False
+
+    def __call__(self, values: Mapping[str, object], refused: Refused) -> "Target":
+        assert values["bootstrap.servers"] == "b:1"
+        assert values["enable.idempotence"]
+        assert values["acks"] == -1
+        self.refused = refused
+        return self
+
+    def send(self, sent: Sent, idle: Idle, /) -> None:
+        if len(self.sent) >= self.room:
+            raise RetriableError("full")
+        self.sent.append(sent)
+
+    def serve(self, idle: Idle, /) -> None:
+        pass
+
+    def flush(self, idle: Idle, /) -> None:
+        if self.away:
+            raise RetriableError("away")
+        for sent in self.sent:
+            text = self.refusals.pop(sent.place[2], None)
+            if text is not None:
+                self.refused(sent, text)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Context:
+    """A ``SinkTaskContext`` that keeps what is reported."""
+
+    def __init__(self, report: Callable[[SinkRecord, Exception], None] | None = None) -> None:
+        self.clock, self.task_id = FakeClock(), "sink-0"
+        self.assignment: Collection[TopicPartition] = ()
+        self.reported: list[tuple[int, str]] = []
+        self._report = report
+
+    def report(self, record: SinkRecord, error: Exception) -> None:
+        self.reported.append((record.offset, str(error)))
+        if self._report is not None:
+            self._report(record, error)
+
+    def rewind(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+    def hold(self, partitions: Collection[TopicPartition]) -> None: ...
+    def release(self, partitions: Collection[TopicPartition]) -> None: ...
+    def retry_after(self, delay_ms: int) -> None: ...
+    def request_commit(self) -> None: ...
+
+
+def a_task(target: Target, context: Context | None = None) -> MirrorSinkTask:
+    config = CONFIG | {"topics": "t1", "task.index": "0"}
+    task = MirrorSinkTask(config, context or Context(), sender=target)
+    task.start()
+    task.open([T0, T1])
+    return task
+
+
+def record(place: TopicPartition, offset: int, *, timestamp_ms: int = 5) -> SinkRecord:
+    headers = (("h", b"1"), ("h", None))
+    return SinkRecord(*place, b"k", None, headers, timestamp_ms, offset, *place)
+
+
+def test_a_record_keeps_everything_but_the_name_of_its_topic() -> None:
+    target = Target()
+    a_task(target).put([record(T1, 7), record(T1, 8, timestamp_ms=-1)])
+    first, second = (it.record for it in target.sent)
+    assert (first.topic, first.partition, first.key, first.value) == ("A.t1", 1, b"k", None)
+    assert (first.headers, first.timestamp_ms) == ((("h", b"1"), ("h", None)), 5)
+    assert second.timestamp_ms is None
+
+
+def test_a_record_that_a_transform_has_renamed_goes_where_its_key_belongs() -> None:
+    target = Target()
+    a_task(target).put([record(T1, 7)._replace(topic="t1-2026")])
+    assert (target.sent[0].record.topic, target.sent[0].record.partition) == ("A.t1-2026", None)
+    assert target.sent[0].place == ("t1", 1, 7)
+
+
+def test_nothing_may_be_committed_while_the_target_does_not_acknowledge() -> None:
+    target = Target()
+    task = a_task(target)
+    task.put([record(T0, 0)])
+    target.away = True
+    assert task.pre_commit({T0: 1}) == {}
+    target.away = False
+    assert task.pre_commit({T0: 1}) == {T0: 1}
+
+
+def test_records_that_had_room_are_not_sent_twice_when_the_batch_is_put_again() -> None:
+    target = Target()
+    task = a_task(target)
+    batch = [record(T0, 0), record(T1, 5), record(T0, 1), record(T1, 6)]
+    target.room = 2
+    for room in (2, 3):
+        target.room = room
+        with pytest.raises(RetriableError):
+            task.put(batch)
+    target.room = 100
+    task.put(batch)
+    assert [it.place for it in target.sent] == [
+        ("t1", 0, 0), ("t1", 1, 5), ("t1", 0, 1), ("t1", 1, 6),
+    ]  # fmt: skip
+    task.put([record(T0, 0)])  # read again after a rewind: it is sent
+    assert len(target.sent) == 5
+
+
+def test_a_partition_that_comes_back_is_sent_from_where_it_is_read() -> None:
+    target = Target()
+    task = a_task(target)
+    target.room = 1
+    with pytest.raises(RetriableError):
+        task.put([record(T0, 0), record(T0, 1)])
+    task.close([T0])
+    target.room = 100
+    task.put([record(T0, 0), record(T0, 1)])
+    assert [it.place[2] for it in target.sent] == [0, 0, 1]
+
+
+def test_a_refused_record_is_reported_with_its_place_and_what_the_target_said() -> None:
+    target, context = Target(), Context()
+    target.refusals = {1: "too large"}
+    task = a_task(target, context)
+    task.put([record(T0, 0), record(T0, 1)])
+    assert task.pre_commit({T0: 2}) == {T0: 2}
+    assert context.reported == [(1, "t1-0 at offset 1: too large")]
+
+
+def test_a_refusal_that_is_not_tolerated_fails_the_task_before_a_position_is_allowed() -> None:
+    def fail(_record: SinkRecord, error: Exception) -> None:
+        raise FatalError(str(error))
+
+    target = Target()
+    target.refusals = {0: "too large"}
+    task = a_task(target, Context(fail))
+    task.put([record(T0, 0)])
+    with pytest.raises(FatalError, match="too large"):
+        task.pre_commit({T0: 1})
+
+
+def test_what_is_no_bytes_is_refused_with_the_converter_to_set() -> None:
+    with pytest.raises(FatalError, match="ByteArrayConverter"):
+        a_task(Target()).put([record(T0, 0)._replace(value="text")])
+
+
+def test_the_end_closes_the_producer() -> None:
+    target = Target()
+    a_task(target).stop()
+    assert target.closed
+    MirrorSinkTask(CONFIG, Context(), sender=target).stop()

@@ -1,0 +1,64 @@
+"""Failovers that a test plays: what was asked for, and how far they are."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
+from mm2py.flows.failover_views import FailoverPlan
+from mm2py.mirror.failovers import Failover, FailoverKind, Step
+from mm2py.types import FlowName
+
+__all__ = ["PLAN", "FakeFailovers"]
+
+PLAN = FailoverPlan(
+    flow="A->B",
+    kind="failover",
+    at_ms=1,
+    source_reachable=True,
+    state="RUNNING",
+    reverse_state="",
+    would_lose=0,
+    fence_rules=1,
+    fence_note="",
+    quarantine=(),
+    unfinished="",
+    problems=(),
+)
+
+
+class FakeFailovers:
+    """Implements ``mm2py.flows.failovers.FailoverCommands``; a driver lasts until ``ended`` is set."""
+
+    def __init__(self) -> None:
+        self.planned = PLAN
+        self.record: Failover | None = None
+        self.ended = asyncio.Event()
+        self.requests: list[FailoverRequest] = []
+
+    async def newest(self, flow: FlowName, kind: FailoverKind) -> Failover | None:
+        del flow, kind
+        return self.record
+
+    async def plan(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
+        return replace(self.planned, flow=str(flow), kind=str(kind))
+
+    async def execute(
+        self, flow: FlowName, request: FailoverRequest, report: Callable[[Failover], None]
+    ) -> Failover:
+        self.requests.append(request)
+        self.record = Failover(
+            id=request.id, flow=str(flow), kind=request.kind, step=Step.FENCE, run=1
+        )
+        report(self.record)
+        await self.ended.wait()
+        self.record = replace(self.record, step=Step.DONE)
+        return self.record
+
+    async def cancel(self, flow: FlowName, kind: FailoverKind, *, dry_run: bool) -> Failover:
+        del flow, kind
+        if self.record is None:
+            raise FailoverRefusedError("there is no unfinished failover")
+        found = self.record if dry_run else replace(self.record, step=Step.CANCELLED)
+        self.record = found
+        return found

@@ -1,0 +1,170 @@
+"""A consumer group in memory, and a sink task that records what it is asked; steps of both can be made to fail."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from mm2py.api.records import SinkRecord
+from mm2py.errors import RetriableError
+from mm2py.runtime.tasks.sink_loop import AssignmentListener, Progress
+from mm2py.types import State, TopicPartition
+
+__all__ = [
+    "T0",
+    "T1",
+    "FakeConsumer",
+    "FakeGroup",
+    "Observed",
+    "RecordingTask",
+    "a_record",
+    "not_now",
+]
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def a_record(place: TopicPartition, offset: int, value: bytes = b"v") -> SinkRecord:
+    return SinkRecord(place.topic, place.partition, b"k", value, (), 1_000 + offset, offset, *place)
+
+
+class FakeGroup:
+    """Logs and committed positions of a cluster, for any number of members."""
+
+    def __init__(self, **lengths: int) -> None:
+        self.ends = {TopicPartition("t", int(name[1:])): end for name, end in lengths.items()}
+        self.committed: dict[TopicPartition, int] = {}
+
+
+class FakeConsumer:
+    """One member; ``give``, ``take`` and ``lose`` change what it has at the next poll."""
+
+    def __init__(self, group: FakeGroup, listener: AssignmentListener, *, most: int = 3) -> None:
+        self.group, self.listener, self.most = group, listener, most
+        self.subscribed: tuple[str, ...] = ()
+        self.positions: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.events: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_errors: list[Exception | bool] = []
+        self.polls: list[float] = []
+        self.closed = False
+        self.on_poll: Callable[[], None] = lambda: None
+        self.known: Collection[str] = ("t", "other")
+
+    def give(self, *places: TopicPartition) -> None:
+        self.events.append(("assigned", places))
+
+    def take(self, *places: TopicPartition) -> None:
+        self.events.append(("revoked", places))
+
+    def lose(self, *places: TopicPartition) -> None:
+        self.events.append(("lost", places))
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self.subscribed = tuple(topics)
+
+    def topics(self) -> Collection[str]:
+        return self.known
+
+    def poll(self, timeout_s: float) -> Sequence[SinkRecord]:
+        self.polls.append(timeout_s)
+        self.on_poll()
+        events, self.events = self.events, []
+        for what, places in events:
+            if what == "assigned":
+                self.positions |= {it: self.group.committed.get(it, 0) for it in places}
+                self.paused.difference_update(places)
+                self.listener.assigned(places)
+            else:
+                (self.listener.revoked if what == "revoked" else self.listener.lost)(places)
+                for place in places:
+                    del self.positions[place]
+        records: list[SinkRecord] = []
+        for place, position in self.positions.items():
+            if place not in self.paused:
+                end = min(self.group.ends[place], position + self.most)
+                records += [a_record(place, offset) for offset in range(position, end)]
+                self.positions[place] = end
+        return records
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
+        answer = self.commit_errors.pop(0) if self.commit_errors else True
+        if isinstance(answer, Exception):
+            raise answer
+        if answer:
+            self.commits.append(dict(positions))
+            self.group.committed.update(positions)
+        return answer
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        assert set(partitions) <= self.positions.keys()
+        self.paused.update(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        assert set(partitions) <= self.positions.keys()
+        self.paused.difference_update(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.positions[partition] = offset
+
+    def end(self, partition: TopicPartition) -> int:
+        return self.group.ends[partition]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordingTask:
+    """Takes records; what it has taken is acknowledged when ``pre_commit`` is asked, unless ``stuck``."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.taken: list[tuple[TopicPartition, int]] = []
+        self.put_errors: list[Exception] = []
+        self.start_errors: list[Exception] = []
+        self.commit_errors: list[Exception] = []
+        self.answer: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]] = (
+            lambda offsets: offsets
+        )
+
+    def start(self) -> None:
+        self.calls.append("start")
+        if self.start_errors:
+            raise self.start_errors.pop(0)
+
+    def open(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append(f"open {','.join(map(str, sorted(partitions)))}")
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        if self.put_errors:
+            raise self.put_errors.pop(0)
+        self.taken += [
+            (TopicPartition(it.original_topic, it.original_partition), it.offset) for it in records
+        ]
+
+    def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        if self.commit_errors:
+            raise self.commit_errors.pop(0)
+        return self.answer(offsets)
+
+    def close(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append(f"close {','.join(map(str, sorted(partitions)))}")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+class Observed:
+    """States and progress that were reported."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.made: list[Mapping[TopicPartition, Progress]] = []
+
+    def state(self, state: State) -> None:
+        self.states.append(state.value)
+
+    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+        self.made.append(made)
+
+
+def not_now(text: str = "not now") -> RetriableError:
+    return RetriableError(text)

@@ -1,0 +1,397 @@
+"""The loop of a sink task: what is put, what is committed, and when the group changes."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from mm2py.api.records import SinkRecord
+from mm2py.errors import FatalError
+from mm2py.runtime.tasks.sink_loop import SinkLoop, SinkSettings
+from mm2py.types import TopicPartition
+from tests.unit.runtime.runtime_fakes import EagerClock
+from tests.unit.runtime.sink_fakes import (
+    T0,
+    T1,
+    FakeConsumer,
+    FakeGroup,
+    Observed,
+    RecordingTask,
+    a_record,
+    not_now,
+)
+
+
+class Stage:
+    """One loop over fakes, turned by hand."""
+
+    def __init__(
+        self,
+        group: FakeGroup | None = None,
+        task: RecordingTask | None = None,
+        *,
+        prepare: Callable[[SinkRecord], SinkRecord | None] | None = None,
+        settings: SinkSettings | None = None,
+    ) -> None:
+        self.group = group or FakeGroup(p0=10, p1=10)
+        self.task = task or RecordingTask()
+        self.clock, self.observed = EagerClock(), Observed()
+        self.settled = 0
+        self.consumers: list[FakeConsumer] = []
+        self.on_poll: Callable[[], None] = lambda: None
+
+        def consumer(listener: SinkLoop) -> FakeConsumer:
+            self.consumers.append(FakeConsumer(self.group, listener))
+            self.consumers[-1].on_poll = self.on_poll
+            return self.consumers[-1]
+
+        self.loop = SinkLoop(
+            self.task,
+            consumer,  # type: ignore[arg-type] # the loop itself is the listener
+            settings or SinkSettings(topics=("t",), commit_s=1.0),
+            self.observed,
+            clock=self.clock,
+            prepare=prepare,
+            settle=self._settle,
+        )
+
+    def _settle(self) -> None:
+        self.settled += 1
+
+    @property
+    def consumer(self) -> FakeConsumer:
+        return self.consumers[-1]
+
+    def begin(self, *places: TopicPartition) -> None:
+        assert self.loop.start()
+        self.consumer.give(*places)
+
+    def turn(self, seconds: float = 0.0) -> None:
+        self.clock.seconds += seconds
+        self.loop.turn()
+
+
+def test_records_are_put_in_order_and_their_positions_committed_each_interval() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.turn()
+    assert stage.task.taken == [(T0, offset) for offset in range(6)]
+    assert stage.consumer.commits == []
+    stage.turn(1.0)
+    assert stage.consumer.commits == [{T0: 6}]
+    assert stage.settled == 1
+    stage.turn(1.0)
+    assert stage.consumer.commits == [{T0: 6}, {T0: 9}]
+
+
+def test_nothing_is_committed_past_what_the_task_allows_nor_past_what_it_was_given() -> None:
+    stage = Stage()
+    stage.task.answer = lambda offsets: {T0: offsets[T0] - 1, T1: 99}
+    stage.begin(T0, T1)
+    stage.turn()
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: 2}
+
+
+def test_a_partition_that_is_revoked_is_committed_before_it_goes() -> None:
+    stage = Stage()
+    stage.begin(T0, T1)
+    stage.turn()
+    stage.consumer.take(T0)
+    stage.turn()
+    assert stage.group.committed == {T0: 3, T1: 3}
+    assert stage.task.calls == ["start", "open t-0,t-1", "close t-0"]
+    assert set(stage.loop.owned) == {T1}
+
+
+def test_a_partition_that_is_lost_is_closed_without_a_commit() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.consumer.lose(T0)
+    stage.turn()
+    assert stage.group.committed == {}
+    assert stage.task.calls[-1] == "close t-0"
+
+
+def test_records_of_a_partition_that_goes_within_the_same_poll_are_not_put() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.consumer.give(T1)
+    late = [a_record(T0, 7)]
+    poll = stage.consumer.poll
+
+    def both(timeout_s: float) -> list[SinkRecord]:
+        stage.consumer.take(T0)
+        return [*poll(timeout_s), *late]
+
+    stage.consumer.poll = both  # type: ignore[method-assign]
+    stage.turn()
+    assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2), (T1, 0), (T1, 1), (T1, 2)]
+
+
+def test_a_task_that_cannot_put_keeps_its_place_and_gets_the_same_records_again() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.task.put_errors = [not_now(), not_now()]
+    stage.turn()
+    stage.turn()
+    assert stage.consumer.paused == {T0}
+    assert stage.task.taken == []
+    for _ in range(5):
+        stage.turn(0.2)
+    assert stage.task.taken[:3] == [(T0, 0), (T0, 1), (T0, 2)]
+    assert stage.consumer.paused == set()
+    assert [offset for _, offset in stage.task.taken] == list(range(len(stage.task.taken)))
+
+
+def test_a_partition_that_comes_while_records_wait_is_paused_as_well() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.task.put_errors = [not_now() for _ in range(3)]
+    stage.turn()
+    stage.consumer.give(T1)
+    stage.turn()
+    assert stage.consumer.paused == {T0, T1}
+
+
+def test_records_of_a_revoked_partition_are_not_put_again() -> None:
+    stage = Stage()
+    stage.begin(T0, T1)
+    stage.task.put_errors = [not_now()]
+    stage.turn()
+    stage.consumer.take(T0)
+    stage.turn(5.0)
+    stage.turn(5.0)
+    assert {place for place, _ in stage.task.taken} == {T1}
+    assert T0 not in stage.group.committed
+
+
+def test_a_commit_that_the_task_cannot_make_rewinds_to_the_last_one() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: 3}
+    stage.task.commit_errors = [not_now()]
+    stage.turn(1.0)
+    assert stage.task.taken[-3:] == [(T0, 3), (T0, 4), (T0, 5)]
+    assert stage.task.taken.count((T0, 3)) == 2
+    assert stage.task.taken.count((T0, 0)) == 1
+
+
+def test_a_commit_that_the_cluster_does_not_take_is_made_by_the_next_interval() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.consumer.commit_errors = [not_now(), False]
+    stage.turn(1.0)
+    stage.turn(1.0)
+    assert stage.group.committed == {}
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: 9}
+
+
+def test_what_is_dropped_before_the_task_is_committed_all_the_same() -> None:
+    stage = Stage(prepare=lambda record: None if record.offset % 2 else record)
+    stage.begin(T0)
+    stage.turn()
+    stage.turn(1.0)
+    assert stage.task.taken == [(T0, 0), (T0, 2), (T0, 4)]
+    assert stage.group.committed == {T0: 3}
+
+
+def test_an_error_of_a_callback_fails_the_turn_that_polled() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.task.commit_errors = [FatalError("the target refused a record")]
+    stage.consumer.take(T0)
+    with pytest.raises(FatalError, match="refused"):
+        stage.turn()
+    assert stage.group.committed == {}
+
+
+def test_paused_partitions_of_a_user_stay_silent_and_a_paused_task_stays_in_its_group() -> None:
+    stage = Stage()
+    stage.begin(T0, T1)
+    stage.loop.user_held = frozenset({T1})
+    stage.turn()
+    stage.turn()
+    assert {place for place, _ in stage.task.taken} == {T0}
+    stage.loop.user_held = frozenset({TopicPartition("t", -1)})
+    stage.turn()
+    assert stage.consumer.paused == {T0, T1}
+    stage.loop.user_held, stage.loop.paused = frozenset(), True
+    before = len(stage.task.taken)
+    polls = len(stage.consumer.polls)
+    stage.turn()
+    assert len(stage.task.taken) == before
+    assert len(stage.consumer.polls) == polls + 1
+    assert stage.observed.states == ["RUNNING", "PAUSED"]
+    stage.loop.paused = False
+    stage.turn()
+    assert len(stage.task.taken) > before
+
+
+def test_a_task_rewinds_holds_and_asks_for_a_commit_by_itself() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.loop.rewind({T0: 1})
+    stage.turn()
+    assert stage.task.taken[3:] == [(T0, 1), (T0, 2), (T0, 3)]
+    stage.loop.hold({T0})
+    stage.loop.request_commit()
+    stage.turn()
+    assert stage.group.committed == {T0: 4}
+    assert stage.consumer.paused == {T0}
+    stage.loop.release({T0})
+    stage.turn()
+    assert stage.consumer.paused == set()
+
+
+def test_topics_are_chosen_among_those_of_the_cluster() -> None:
+    chosen = SinkSettings(chosen=lambda name: name.startswith("o"), look_s=5.0)
+    stage = Stage(settings=chosen)
+    stage.begin()
+    stage.turn()
+    assert stage.consumer.subscribed == ("other",)
+    stage.consumer.known = ("o2", "other")
+    stage.turn()
+    assert stage.consumer.subscribed == ("other",)
+    stage.turn(5.0)
+    assert list(stage.consumer.subscribed) == ["o2", "other"]
+
+
+def test_the_end_commits_closes_and_leaves_in_this_order() -> None:
+    stage = Stage()
+    polls = 0
+
+    def stop_at_third() -> None:
+        nonlocal polls
+        polls += 1
+        if polls == 1:
+            stage.consumer.give(T0)
+        if polls == 3:
+            stage.loop.stopping.set()
+
+    stage.on_poll = stop_at_third
+    stage.loop.run()
+    assert stage.group.committed == {T0: 9}
+    assert stage.task.calls == ["start", "open t-0", "close t-0", "stop"]
+    assert stage.consumer.closed
+
+
+def test_a_start_that_fails_for_now_is_tried_again_and_one_for_good_ends_it() -> None:
+    stage = Stage()
+    stage.task.start_errors = [not_now(), FatalError("no such table")]
+    with pytest.raises(FatalError, match="no such table"):
+        stage.loop.run()
+    assert stage.task.calls == ["start", "start", "stop"]
+    assert stage.consumers == []
+
+
+def test_progress_counts_what_was_read_and_the_lag_behind_it() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.turn()
+    stage.turn(1.0)
+    made = stage.observed.made[-1][T0]
+    assert (made.records, made.size_bytes, made.newest_ms, made.lag_records) == (3, 6, 1_002, 7)
+
+
+class Copier(RecordingTask):
+    """A task with a target: what is put is under way until it is acknowledged, in order, at random moments."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self.dice = dice
+        self.under_way: list[tuple[TopicPartition, int]] = []
+        self.target: list[tuple[TopicPartition, int]] = []
+
+    def put(self, records: object) -> None:
+        if self.dice.random() < 0.15:
+            raise not_now()
+        before = len(self.taken)
+        super().put(records)  # type: ignore[arg-type]
+        self.under_way += self.taken[before:]
+        self._acknowledge(self.dice.randrange(len(self.under_way) + 1))
+
+    def pre_commit(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:  # type: ignore[override]
+        if self.dice.random() < 0.1:
+            raise not_now()
+        if self.dice.random() < 0.3:
+            return {}
+        self._acknowledge(len(self.under_way))
+        return offsets
+
+    def _acknowledge(self, count: int) -> None:
+        self.target += self.under_way[:count]
+        self.under_way = self.under_way[count:]
+
+
+class _KilledError(BaseException):
+    """The process is gone between two steps."""
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("round_", range(30))
+def test_no_position_is_ever_past_a_record_that_is_not_on_the_target(
+    round_: int, seed: int
+) -> None:
+    dice = random.Random(seed * 1000 + round_)
+    group, on_target = FakeGroup(p0=40, p1=40), set[tuple[TopicPartition, int]]()
+    for _ in range(12):
+        _one_life(group, on_target, dice)
+    # A last life without faults brings the rest.
+    stage = Stage(group, Copier(random.Random(1)))
+    stage.task.put = stage.task.__class__.__base__.put.__get__(stage.task)  # type: ignore[union-attr, method-assign]
+    stage.begin(T0, T1)
+    for _ in range(60):
+        stage.turn(0.5)
+    on_target.update(stage.task.taken)
+    assert on_target == {(place, offset) for place in (T0, T1) for offset in range(40)}
+
+
+def _one_life(
+    group: FakeGroup, on_target: set[tuple[TopicPartition, int]], dice: random.Random
+) -> None:
+    task = Copier(dice)
+    stage = Stage(group, task)
+    stage.begin(*dice.sample([T0, T1], dice.randint(1, 2)))
+    kill_at = dice.randrange(1, 40)
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        _check(group, on_target | set(task.target))
+        if steps == kill_at:
+            raise _KilledError
+
+    stage.consumer.on_poll = step
+    try:
+        while True:
+            have = set(stage.consumer.positions)
+            if have and dice.random() < 0.1:
+                lost = tuple(dice.sample(sorted(have), 1))
+                (stage.consumer.take if dice.random() < 0.7 else stage.consumer.lose)(*lost)
+            elif dice.random() < 0.15:
+                missing = {T0, T1} - have
+                if missing and not stage.consumer.events:
+                    stage.consumer.give(*missing)
+            if dice.random() < 0.1:
+                stage.consumer.commit_errors = [not_now() if dice.random() < 0.5 else False]
+            stage.turn(dice.random())
+    except _KilledError:
+        on_target.update(task.target)
+        _check(group, on_target)
+
+
+def _check(group: FakeGroup, on_target: set[tuple[TopicPartition, int]]) -> None:
+    for place, position in group.committed.items():
+        missing = [offset for offset in range(position) if (place, offset) not in on_target]
+        assert missing == [], f"{place} is committed at {position} without {missing}"

@@ -1,0 +1,144 @@
+"""Parts of a failover that ask nobody: where a group continues, where the flow back begins, what refuses."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mm2py.flows.failover_views import FailoverPlan
+from mm2py.mirror.offset_lookup import Place, Translation
+from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
+from mm2py.types import TopicPartition
+from mm2py_workers.cli import app
+from mm2py_workers.failover_control import flow_now
+from mm2py_workers.failover_groups import moves_of, place_of
+from mm2py_workers.failover_tail import holes_of
+
+ONE = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("forward", "back", "place"),
+    [
+        (Translation(Place.COPIED, 7), Translation(Place.COPIED, 9), 7),
+        (Translation(Place.NEVER_EXISTED, 3), Translation(Place.COPIED, 9), 9),
+        (Translation(Place.UNKNOWN, -1), Translation(Place.COPIED, 9), 9),
+        (Translation(Place.AT_END, 5), Translation(Place.NEVER_EXISTED, 4), 4),
+        (Translation(Place.AT_END, 5), None, 5),
+        (Translation(Place.NOT_YET_COPIED, -1), None, -1),
+        (None, None, -1),
+    ],
+)
+def test_a_group_continues_at_the_copy_or_the_original_of_its_record(
+    forward: Translation | None, back: Translation | None, place: int
+) -> None:
+    assert place_of(forward, back) == place
+
+
+def test_offsets_on_the_target_never_go_back() -> None:
+    wanted = {TopicPartition("orders", it): OffsetToCommit("orders", it, 10) for it in range(3)}
+    there = {
+        TopicPartition("orders", it): FetchedOffset("orders", it, at, -1, "", 0)
+        for it, at in ((0, 9), (1, 11))
+    }
+    assert [it.partition for it in moves_of(wanted, there)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("spans", "at", "holes"),
+    [
+        ([(0, 5), (5, 9)], 0, []),
+        ([(2, 5), (7, 9)], 0, [(0, 2), (5, 7)]),
+        ([(2, 5), (7, 9)], 5, [(5, 7)]),
+        ([(2, 5), (7, 9)], 8, []),
+        ([(2, 2), (3, 4)], 2, [(2, 3)]),
+    ],
+)
+def test_holes_between_copies_are_found_from_a_place_on(
+    spans: list[tuple[int, int]], at: int, holes: list[tuple[int, int]]
+) -> None:
+    assert holes_of(spans, at) == holes
+
+
+def plan(
+    *, lost: int = 0, there: bool = True, state: str = "RUNNING", unfinished: str = ""
+) -> FailoverPlan:
+    return FailoverPlan(
+        flow="A->B",
+        kind="failover",
+        at_ms=0,
+        source_reachable=there,
+        state=state,
+        reverse_state="",
+        would_lose=lost,
+        fence_rules=0,
+        fence_note="",
+        quarantine=(),
+        unfinished=unfinished,
+        problems=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "accept", "unplanned", "word"),
+    [
+        (plan(), -1, False, ""),
+        (plan(lost=7), -1, False, "--accept-loss 7"),
+        (plan(lost=7), 6, False, "--accept-loss 7"),
+        (plan(lost=7), 7, False, ""),
+        (plan(lost=7, unfinished="failover f is at DRAIN"), -1, False, ""),
+        (plan(state=""), -1, False, "no worker answers"),
+        (plan(there=False), 0, False, "--unplanned"),
+        (plan(there=False), -1, True, "--accept-loss 0"),
+        (plan(there=False, lost=5), 4, True, "--accept-loss 5"),
+        (plan(there=False, lost=5), 5, True, ""),
+        (plan(), 0, True, "leave --unplanned out"),
+    ],
+)
+def test_what_would_lose_is_refused_with_its_number(
+    found: FailoverPlan, accept: int, unplanned: bool, word: str
+) -> None:
+    text = "; ".join(found.refusals(accept, unplanned=unplanned))
+    assert word in text
+    assert bool(word) == bool(text)
+
+
+def test_a_flow_of_the_api_is_understood() -> None:
+    now = flow_now(
+        {
+            "flow": "A->B",
+            "state": "STOPPED",
+            "enabled": True,
+            "failed_partitions": 0,
+            "paused": [],
+            "connectors": [{"tasks": [{"number": 0}]}, {"name": "without tasks"}],
+        }
+    )
+    assert now.tasks == 1
+    assert not now.is_stopped
+    assert not now.is_wanted
+    assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
+    assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
+    waiting = flow_now({"state": "WAITING", "enabled": False})
+    assert not waiting.is_stopped
+    assert not waiting.is_wanted
+    assert flow_now({"state": "DEGRADED", "enabled": True}).is_wanted
+
+
+@pytest.mark.parametrize("command", ["failover", "failback"])
+@pytest.mark.parametrize("words", [[], ["--plan", "--execute"]])
+def test_one_of_the_actions_has_to_be_chosen(command: str, words: list[str]) -> None:
+    ended = CliRunner().invoke(app, [command, "mm2.properties", "--flow", "A->B", *words])
+    assert ended.exit_code == 2
+    assert "choose one of --plan" in ended.output
+
+
+def test_a_flow_that_a_sink_connector_copies_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        "clusters = A, B\nA.bootstrap.servers = localhost:1\nB.bootstrap.servers = localhost:2\n"
+        "A->B.enabled = true\nA->B.copy.connector = sink\n"
+    )
+    ended = CliRunner().invoke(app, ["failover", str(file), "--flow", "A->B", "--plan"])
+    assert ended.exit_code == 1
+    assert "copy.connector=source" in ended.output

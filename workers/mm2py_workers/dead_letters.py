@@ -1,0 +1,110 @@
+"""The dead letter queue of a sink task: a topic on the worker's cluster (``DeadLetterQueueReporter``).
+
+Flow: ``ErrantRecords`` -> ``send`` -> ``RecordSender``; ``flush`` before positions are committed. Loads confluent-kafka.
+"""
+
+import logging
+import time
+from typing import Final, cast, final
+
+from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
+from mm2py.api.records import SinkRecord
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import Clock
+from mm2py.config.librdkafka import Settings
+from mm2py.errors import FatalError, RetriableError
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.topics import NewTopic
+from mm2py.runtime.tasks.errant_records import DeadLetterQueue
+from mm2py_connectors.record_sender import Idle, RecordSender, Sent
+
+__all__ = ["DeadLetterTopic"]
+
+log = logging.getLogger(__name__)
+
+FLUSH_S: Final = 10.0
+"""How long a commit waits for the cluster; it is tried again then."""
+SEND_S: Final = 60.0
+"""How long a record waits for room before its task fails: nothing else may overtake it."""
+
+
+@final
+class DeadLetterTopic(DeadLetterQueue):
+    """Implements ``DeadLetterQueue``; the producer is opened with the first record."""
+
+    def __init__(
+        self,
+        topic: str,
+        replication_factor: int,
+        settings: Settings,
+        *,
+        cluster: str,
+        clock: Clock,
+    ) -> None:
+        self._topic, self._replication_factor = topic, replication_factor
+        self._settings, self._cluster, self._clock = settings, cluster, clock
+        self._sender: RecordSender | None = None
+
+    async def create(self) -> None:
+        """Create the topic where it is missing; one that exists stays as it is."""
+        cluster = Cluster(self._settings.connection, alias=self._cluster, clock=self._clock)
+        try:
+            await cluster.connect()
+            wanted = NewTopic(self._topic, 1, self._replication_factor)
+            error = (await Admin(cluster).create_topics([wanted])).get(self._topic)
+        finally:
+            await cluster.close()
+        if error is None:
+            log.info("dead letter queue created topic=%s", self._topic)
+        elif isinstance(error, RetriableError):
+            raise error
+        elif error.code != codes.TOPIC_ALREADY_EXISTS:
+            raise FatalError(
+                f"dead letter queue {self._topic} cannot be created on {self._cluster}: {error.message}",
+                remedy="create it by hand, or correct errors.deadletterqueue.topic.replication.factor (now"
+                f" {self._replication_factor})",
+            ) from error
+
+    def send(self, record: SinkRecord, headers: tuple[tuple[str, bytes], ...]) -> None:
+        """Send the raw bytes of a record."""
+        if self._sender is None:
+            self._sender = RecordSender(self._settings.values, _refused)
+        place = record.original_topic, record.original_partition, record.offset
+        kept = OutgoingRecord(
+            self._topic,
+            cast("bytes | None", record.key),
+            cast("bytes | None", record.value),
+            (*cast("Headers", record.headers), *headers),
+            None if record.timestamp_ms < 0 else record.timestamp_ms,
+        )
+        error = FatalError(f"dead letter queue {self._topic} takes no records")
+        self._sender.send(Sent(place, kept), _within(SEND_S, error))
+
+    def flush(self) -> None:
+        """Wait until all that was sent is acknowledged."""
+        if self._sender is not None:
+            error = RetriableError(f"dead letter queue {self._topic} takes no records now")
+            self._sender.flush(_within(FLUSH_S, error))
+
+    def close(self) -> None:
+        """End the producer."""
+        if self._sender is not None:
+            self._sender.close()
+
+
+def _within(seconds: float, error: Exception) -> Idle:
+    until_s = time.monotonic() + seconds
+
+    def idle() -> None:
+        if time.monotonic() > until_s:
+            raise error
+
+    return idle
+
+
+def _refused(_sent: Sent, text: str) -> None:
+    raise FatalError(
+        f"the dead letter queue refuses a record: {text}",
+        remedy="let its topic take what the source topic takes (max.message.bytes), or drop such records",
+    )

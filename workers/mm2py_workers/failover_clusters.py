@@ -1,0 +1,293 @@
+"""Both clusters of a flow for a failover: connections, topics, how far the copy is, and the failover topics on both.
+
+Flow: ``FlowPlan`` of the flow and of the way back -> ``FailoverClusters`` -> ``pairs``, ``progress``, ``positions`` of either way. The source
+may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the failover topics.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.range_reader import RangeReader, log_ends
+from mm2py.client.permit import UNLIMITED
+from mm2py.clock import Clock
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.clients import connection_settings
+from mm2py.config.definitions import parse_config
+from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
+from mm2py.flows.failover import Progress, SourceAwayError
+from mm2py.mirror.failovers import failover_driver_id, failover_topic
+from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.error_codes import NETWORK_EXCEPTION
+from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.record_batch import HEADER
+from mm2py.protocol.records import Record
+from mm2py.spark.survey import CopiesReader
+from mm2py.storage.failover_store import FailoverStore
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_workers.bulk_flow import SOURCE, source_connector
+from mm2py_workers.internal_stores import FlowTables, store_producer
+from mm2py_workers.node_parts import FlowPlan
+
+__all__ = ["FailoverClusters", "MirrorIds", "producer_of"]
+
+CONNECT_S: Final = 8.0
+"""How long the source may take to answer at all."""
+
+_IMPATIENT: Final = {"default.api.timeout.ms": "8000", "request.timeout.ms": "5000"}
+"""Of what asks the source, which may be gone."""
+
+_PRODUCER_ID: Final = 9
+"""Field of ``HEADER``."""
+
+
+def producer_of(batch: LogBatch) -> int:
+    """Return the producer id of a batch, -1 for a producer without one."""
+    return int(HEADER.unpack_from(batch.data)[_PRODUCER_ID])
+
+
+@final
+class MirrorIds:
+    """Producer ids of the mirrors that write one cluster (``mm2py-producers.internal``)."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._reader: LogReader | None = None
+        self._ids: set[int] = set()
+
+    async def read(self) -> frozenset[int]:
+        """Return those that are known now; none where no mirror writes the cluster."""
+        if self._reader is None:
+            if PRODUCERS_TOPIC not in await Admin(self._cluster).describe_topics([PRODUCERS_TOPIC]):
+                return frozenset()
+            self._reader = LogReader(self._cluster, PRODUCERS_TOPIC, clock=self._clock)
+        await self._reader.read_to_end(self._take)
+        return frozenset(self._ids)
+
+    async def close(self) -> None:
+        """End a read that is under way."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    def _take(self, _partition: int, record: Record) -> None:
+        if record.key is not None and bytes(record.key).isdigit():
+            self._ids.add(int(bytes(record.key)))
+
+
+@final
+class FailoverClusters:
+    """A flow and its way back with open connections; an asynchronous context manager.
+
+    Args:
+        plan: of the flow.
+        back: of the flow from its target to its source.
+    """
+
+    def __init__(self, plan: FlowPlan, back: FlowPlan, clock: Clock) -> None:
+        self.plan, self.back, self.clock = plan, back, clock
+        self.name: FlowName = plan.name
+        self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+        self._connected = False
+        self.target = _cluster(self.config, "target", plan.name.target, clock)
+        self._source = _cluster(self.config, "source", plan.name.source, clock)
+        self.target_tables = self._tables(self.target, plan)
+        self.source_tables = self._tables(self._source, back)
+        # Of their own: a table that is opened creates all topics of its kind, and a plan creates none.
+        self._store_tables = self._tables(self.target, plan), self._tables(self._source, back)
+        self._read_config()
+        self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
+        self._source_store: FailoverStore | None = None
+        self._copies = CopiesReader(
+            Admin(self.target), plan.name.source, plan.worker.offset_storage_topic, clock
+        )
+        self._mirrors = MirrorIds(self._source, clock)
+        self._ends: dict[TopicPartition, int] = {}
+        self._counted: dict[TopicPartition, int] = {}
+
+    def _read_config(self) -> None:
+        options = parse_config(MirrorSourceConfig, self.config)
+        self.policy = policy_from_config(self.config)
+        self.keeps_names = not self.policy.detects_cycles
+        self.selection = TopicSelection(
+            self.policy,
+            topic_filter_from_config(self.config),
+            source_alias=self.name.source,
+            target_alias=self.name.target,
+            # Heartbeats never stand still, and nobody misses one.
+            replicate_heartbeats=False,
+        )
+        consumer = effective_client_properties(self.config, "source", "consumer")
+        self.read_committed = (
+            consumer.get("isolation.level") == "read_committed" or self.plan.worker.exactly_once
+        )
+        self.replication_factor = options.replication_factor
+
+    async def __aenter__(self) -> "FailoverClusters":
+        """Reach the target and learn what was changed over REST.
+
+        Raises:
+            RetriableError: the target does not answer.
+        """
+        try:
+            await self.target.connect()
+            found = await source_connector(self.plan, self.target_tables, self.clock)
+            if found is not None:
+                self.config = found
+                self._read_config()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self._copies.close()
+        await self._mirrors.close()
+        for store in (self.store, self._source_store):
+            if store is not None:
+                await store.stop()
+        for tables in (*self._store_tables, self.source_tables, self.target_tables):
+            await tables.close()
+        await self._source.close()
+        await self.target.close()
+
+    # ---- the source, which may be gone
+
+    @asynccontextmanager
+    async def source(self) -> AsyncGenerator[Cluster]:
+        """Lend the source, connected.
+
+        Raises:
+            SourceAwayError: it does not answer.
+        """
+        try:
+            if not self._connected:
+                async with asyncio.timeout(CONNECT_S):
+                    await self._source.connect()
+                self._connected = True
+            yield self._source
+        except TimeoutError as error:
+            raise self._away(f"not within {CONNECT_S:g} s") from error
+        except (ConnectionFailedError, RequestTimedOutError) as error:
+            raise self._away(error.message) from error
+        except RetriableServerError as error:
+            if error.code != NETWORK_EXCEPTION:
+                raise
+            raise self._away(error.message) from error
+
+    def _away(self, why: str) -> SourceAwayError:
+        self._connected = False
+        return SourceAwayError(f"cluster {self.name.source} does not answer: {why}")
+
+    async def is_source_there(self) -> bool:
+        """Whether the source answers."""
+        try:
+            async with self.source() as cluster:
+                await cluster.metadata([])
+        except SourceAwayError:
+            return False
+        return True
+
+    async def source_store(self) -> FailoverStore:
+        """Return the failover topic of the source: the fence on it."""
+        async with self.source() as cluster:
+            if self._source_store is None:
+                store = self._store(cluster, self._store_tables[1], self.back, drives=False)
+                self._source_store = store
+                await store.start()
+            await self._source_store.refresh()
+            return self._source_store
+
+    # ---- what is copied, and how far
+
+    async def topics(self) -> Mapping[str, Sequence[int]]:
+        """Return the source topics of the flow with their partitions."""
+        async with self.source() as cluster:
+            found = await Admin(cluster).list_topics()
+        return {
+            name: it.partitions
+            for name, it in sorted(found.items())
+            if self.selection.replicate(name)
+        }
+
+    def copy_of(self, partition: TopicPartition) -> TopicPartition:
+        """Return the copy of a source partition."""
+        return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
+
+    async def progress(self) -> Progress:
+        """Return how far the copy is; ends do not count what mirrors alone have written since the last call."""
+        partitions = [
+            TopicPartition(topic, number)
+            for topic, numbers in (await self.topics()).items()
+            for number in numbers
+        ]
+        async with self.source() as cluster:
+            found = await log_ends(cluster, partitions, read_committed=self.read_committed)
+            ends = {tp: await self._end_of_others(cluster, tp, it.end) for tp, it in found.items()}
+        known = await self._copies.read()
+        return Progress(ends, {tp: max(it.start, known.resume(tp)) for tp, it in found.items()})
+
+    async def copied(self) -> Mapping[TopicPartition, int]:
+        """Return below which source offset everything is copied, for each partition that has copies; asks the target alone."""
+        known = await self._copies.read()
+        return {tp: known.resume(tp) for tp in known.positions.keys() | known.pages.keys()}
+
+    async def copies_end(self, partition: TopicPartition) -> int:
+        """Return the target offset behind the newest copy of a source partition, -1 where that is not known."""
+        return (await self._copies.read()).target_end(partition)
+
+    async def _end_of_others(self, cluster: Cluster, tp: TopicPartition, end: int) -> int:
+        """Return the end of a log, or the one before where only mirrors have written since."""
+        before = self._ends.get(tp)
+        self._ends[tp] = end
+        if before is None or end == before or not self.keeps_names:
+            if before is None or end != before:
+                self._counted[tp] = end
+            return self._counted[tp]
+        reader = RangeReader(cluster, read_committed=self.read_committed)
+        batches = [it async for part in reader.read(tp, before, end) for it in part]
+        mirrors = await self._mirrors.read()
+        if any(producer_of(it) not in mirrors for it in batches):
+            self._counted[tp] = end
+        return self._counted[tp]
+
+    # ---- inside
+
+    def _tables(self, cluster: Cluster, plan: FlowPlan) -> FlowTables:
+        producer = store_producer(plan.props, plan.name)
+        return FlowTables(cluster, producer, permit=UNLIMITED, clock=self.clock)
+
+    def _store(
+        self, cluster: Cluster, tables: FlowTables, plan: FlowPlan, *, drives: bool
+    ) -> FailoverStore:
+        topic = failover_topic(plan.name.source)
+        factor = plan.worker.offset_storage_replication_factor
+        table = tables.own_table(topic, "compact", factor, follow=drives, transactional=True)
+        if not drives:
+            return FailoverStore(table)
+        writer = KafkaPrivilegedWriter(
+            cluster,
+            store_producer(plan.props, plan.name),
+            failover_driver_id(str(plan.name)),
+            TopicPartition(topic, 0),
+            permit=UNLIMITED,
+            clock=self.clock,
+        )
+        return FailoverStore(table, writer)
+
+
+def _cluster(config: Mapping[str, str], side: str, alias: ClusterAlias, clock: Clock) -> Cluster:
+    props = effective_client_properties(
+        config, "source" if side == "source" else "target", "admin", role="failover"
+    )
+    if side == "source":
+        props |= _IMPATIENT
+    return Cluster(connection_settings(props, scope=f"cluster {alias}"), alias=alias, clock=clock)

@@ -1,0 +1,175 @@
+"""``mm2py failover``, ``mm2py failback``, ``mm2py drill``: the change of sides as commands.
+
+Exit codes: 0 done (``--execute``: drained, switched, and the flow back runs), 1 failed, 2 usage, 3 refused by a check, 4 switched, but the
+source is gone and what it has not given away is still to be listed. With ``-o json`` the document is all that goes to standard output.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from mm2py.errors import UsageError
+from mm2py.mirror.failovers import FailoverKind
+from mm2py_workers.output import Output, OutputOption, Printer, examples
+from mm2py_workers.rest_access import DEFAULT_URL, Access, asks_rest
+from mm2py_workers.worker_place import find_worker
+
+__all__ = ["add_failover_commands"]
+
+PropertiesArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="mm2.properties of the workers", show_default=False)
+]
+FlowOption = Annotated[
+    str, typer.Option("--flow", metavar="A->B", help="the flow whose target takes over")
+]
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="show what would be done; changes nothing")
+]
+ExecuteOption = Annotated[
+    bool, typer.Option("--execute", help="do it, or continue one that was interrupted")
+]
+StatusOption = Annotated[bool, typer.Option("--status", help="show the newest one")]
+CancelOption = Annotated[
+    bool, typer.Option("--cancel", help="undo an unfinished one, as long as nobody was switched")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="with --execute or --cancel: only say what would be done")
+]
+AcceptOption = Annotated[
+    int | None,
+    typer.Option(
+        "--accept-loss",
+        min=0,
+        metavar="N",
+        help="go on although up to N offsets are not copied: the number that --plan shows",
+    ),
+]
+UnplannedOption = Annotated[
+    bool, typer.Option("--unplanned", help="the source is gone: switch without it")
+]
+SettleOption = Annotated[
+    float,
+    typer.Option(
+        "--settle", min=0.2, help="seconds for which the source's log ends must stand still"
+    ),
+]
+DrainOption = Annotated[
+    float,
+    typer.Option("--drain-timeout", min=1, help="seconds without progress after which it gives up"),
+]
+
+
+def _command(kind: FailoverKind) -> Callable[..., None]:
+    def command(  # noqa: PLR0913 - one argument per option
+        access: Access,
+        properties: PropertiesArgument,
+        flow: FlowOption,
+        *,
+        plan: PlanOption = False,
+        execute: ExecuteOption = False,
+        status: StatusOption = False,
+        cancel: CancelOption = False,
+        dry_run: DryRunOption = False,
+        accept_loss: AcceptOption = None,
+        unplanned: UnplannedOption = False,
+        settle: SettleOption = 2.0,
+        drain_timeout: DrainOption = 120.0,
+        output: OutputOption = Output.TABLE,
+    ) -> int:
+        from mm2py_workers.failover_runs import Action, FailoverOrder, run_order
+
+        given = {
+            Action.PLAN: plan,
+            Action.EXECUTE: execute,
+            Action.STATUS: status,
+            Action.CANCEL: cancel,
+        }
+        chosen = [action for action, wanted in given.items() if wanted]
+        if len(chosen) != 1:
+            raise UsageError("choose one of --plan, --execute, --status and --cancel")
+        order = FailoverOrder(
+            file=properties,
+            flow=flow,
+            kind=kind,
+            action=chosen[0],
+            dry_run=dry_run,
+            accept_loss=-1 if accept_loss is None else accept_loss,
+            unplanned=unplanned,
+            settle_s=settle,
+            drain_s=drain_timeout,
+        )
+        return run_order(order, _of_file(access, properties), Printer(output))
+
+    command.__name__ = str(kind)
+    command.__doc__ = _TEXTS[kind]
+    return asks_rest(command)
+
+
+_TEXTS: Final = {
+    FailoverKind.FAILOVER: """Let clients move to the target of a flow: everything copied, exact group offsets, and the flow back begun.
+
+    --execute ends with 0 only when that is done; interrupted, it continues where it was. It refuses what would lose records.
+    """,
+    FailoverKind.FAILBACK: """Let clients return to the source of a flow that was failed over: the same way back.
+    """,
+}
+
+
+@asks_rest
+def drill(
+    access: Access,
+    properties: PropertiesArgument,
+    flow: FlowOption,
+    *,
+    report: Annotated[
+        Path, typer.Option("--report", metavar="FILE", help="where the report goes, as JSON")
+    ] = Path("failover-drill.json"),
+    settle: SettleOption = 2.0,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Rehearse a failover without switching anybody: each step's questions are asked and timed, and a report is written.
+
+    Ends with 3 if a failover would be refused, or would leave somebody who writes.
+    """
+    from mm2py_workers.failover_runs import run_drill
+
+    return run_drill(
+        properties, flow, _of_file(access, properties), report, settle, Printer(output)
+    )
+
+
+def _of_file(access: Access, file: Path) -> Access:
+    """Return how the worker of ``file`` is reached, where nothing else was given; a plan is shown without one, too."""
+    if access.url or access.file:
+        return access
+    try:
+        return replace(access, url=find_worker(file) or DEFAULT_URL)
+    except UsageError:
+        return replace(access, url=DEFAULT_URL)
+
+
+def add_failover_commands(app: typer.Typer) -> None:
+    """Add the three commands."""
+    app.command(
+        "failover",
+        epilog=examples(
+            "mm2py failover mm2.properties --flow 'A->B' --plan",
+            "mm2py failover mm2.properties --flow 'A->B' --execute",
+            "mm2py failover mm2.properties --flow 'A->B' --execute --unplanned --accept-loss 120",
+            "mm2py failover mm2.properties --flow 'A->B' --status -o json",
+        ),
+    )(_command(FailoverKind.FAILOVER))
+    app.command(
+        "failback",
+        epilog=examples(
+            "mm2py failback mm2.properties --flow 'A->B' --plan",
+            "mm2py failback mm2.properties --flow 'A->B' --execute",
+        ),
+    )(_command(FailoverKind.FAILBACK))
+    app.command(
+        "drill",
+        epilog=examples("mm2py drill mm2.properties --flow 'A->B' --report drill.json"),
+    )(drill)

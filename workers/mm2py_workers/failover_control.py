@@ -1,0 +1,99 @@
+"""Flows as a failover asks and changes them: ``/flows``, of any worker from outside, of its own worker inside.
+
+Flow: ``FailoverDriver`` -> ``RestFlows`` -> ``FlowsApi`` -> answers. Implements ``mm2py.flows.flow_control.FlowControl``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol, final
+
+from mm2py.errors import Mm2pyError
+from mm2py.flows.flow_control import FlowNow
+from mm2py.types import FlowName, State
+from mm2py_workers.output import Row, count_of, rows_of, text_of, texts_of
+from mm2py_workers.rest_access import flow_path
+from mm2py_workers.rest_client import RestClient
+
+__all__ = ["FlowsApi", "RemoteApi", "RestFlows", "flow_now"]
+
+log = logging.getLogger(__name__)
+
+
+class FlowsApi(Protocol):
+    """One worker's API; ``Mm2pyError`` where it refuses or does not answer."""
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        ...
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        ...
+
+
+@final
+class RemoteApi:
+    """Asks a worker over the network, from a thread, one request at a time."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._turn = asyncio.Lock()
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        async with self._turn:
+            return await asyncio.to_thread(self._rest.rows, path)
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        async with self._turn:
+            await asyncio.to_thread(self._rest.change, "POST", path, None, body)
+
+
+def flow_now(row: Row) -> FlowNow:
+    """Return one flow of the answer to ``GET /flows``."""
+    return FlowNow(
+        state=text_of(row, "state"),
+        enabled=row.get("enabled") is not False,
+        tasks=sum(len(rows_of(it, "tasks")) for it in rows_of(row, "connectors")),
+        failed_partitions=count_of(row, "failed_partitions") or 0,
+        paused=tuple(texts_of(row, "paused")),
+    )
+
+
+@final
+class RestFlows:
+    """Implements ``FlowControl`` over ``/flows``."""
+
+    def __init__(self, api: FlowsApi) -> None:
+        self._api = api
+
+    async def now(self, flow: FlowName) -> FlowNow | None:
+        """Return a flow as it is; None where there is none."""
+        rows = await self._api.rows("/flows")
+        found = [flow_now(row) for row in rows if text_of(row, "flow") == str(flow)]
+        return found[0] if found else None
+
+    async def lag(self, flow: FlowName) -> Mapping[str, int]:
+        """Return the records of each topic that its tasks knew of and had not copied; none where no worker answers."""
+        try:
+            rows = await self._api.rows(flow_path(str(flow), "lag"))
+        except Mm2pyError as error:
+            log.info("lag is not known flow=%s cause=%s", flow, error)
+            return {}
+        lags = {text_of(row, "topic"): count_of(row, "lag_records") for row in rows}
+        return {topic: lag for topic, lag in lags.items() if lag is not None}
+
+    async def stop(self, flow: FlowName) -> None:
+        """Stop a flow."""
+        await self._api.post(flow_path(str(flow), "stop"))
+
+    async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
+        """Create a flow that does not copy, resume one that is stopped."""
+        now = await self.now(flow)
+        if now is None or not now.enabled:
+            body = {"source": flow.source, "target": flow.target, "config": dict(config)}
+            await self._api.post("/flows", body)
+        elif now.state in (State.STOPPED, State.PAUSED):
+            await self._api.post(flow_path(str(flow), "resume"))

@@ -1,0 +1,331 @@
+"""What a failover would do, asked of both clusters and of a worker; changes nothing.
+
+Flow: ``FailoverClusters``, ``FlowControl`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``. Where the source
+is gone: what the target and the worker know of it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
+from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
+from mm2py.flows.failover import Progress, SourceAwayError
+from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterRow
+from mm2py.flows.fence import FencePlan
+from mm2py.flows.flow_control import FlowControl, FlowNow
+from mm2py.flows.flow_offsets import FlowOffsets, GroupView
+from mm2py.mirror.failovers import Tail, failover_topic, quarantine_topic
+from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.protocol.acls import Acl
+from mm2py.protocol.records import decode_batches
+from mm2py.types import FlowName, TopicPartition
+from mm2py_connectors.acl_sync import remote_acls
+from mm2py_connectors.config_sync import config_operations
+from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds
+from mm2py_workers.failover_sides import FailoverSides
+
+__all__ = ["plan_failover"]
+
+MOST_GROUPS: Final = 10_000
+RECENT_MS: Final = 10 * 60_000
+"""A producer that has not written for so long is not shown as a writer."""
+
+_FIRST_BYTES: Final = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Found:
+    problems: list[str] = field(default_factory=list[str])
+    by_topic: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def note(self, topic: str, text: str) -> None:
+        self.by_topic.setdefault(topic, []).append(text)
+
+
+async def plan_failover(
+    clusters: FailoverClusters, sides: FailoverSides, control: FlowControl, kind: str
+) -> FailoverPlan:
+    """Return the plan.
+
+    Raises:
+        RetriableError: the target does not answer.
+    """
+    found = _Found()
+    now, back = await _flows(clusters.name, control, found)
+    try:
+        progress = await clusters.progress()
+        rows = await _Source(clusters, found).topics(progress, now)
+        groups = await _groups(clusters, found)
+        writers = await _writers(clusters, found)
+        fence = await sides.fence_plan()
+        there = True
+    except SourceAwayError as error:
+        found.problems.append(str(error))
+        there, fence, groups, writers = False, FencePlan((), ""), [], []
+        rows = await _known(clusters, control)
+    unfinished = await _unfinished(clusters)
+    return FailoverPlan(
+        flow=str(clusters.name),
+        kind=kind,
+        at_ms=clusters.clock.now_ms(),
+        source_reachable=there,
+        state="" if now is None else now.state,
+        reverse_state="" if back is None or not back.enabled else back.state,
+        would_lose=sum(it.would_lose or 0 for it in rows),
+        fence_rules=len(fence.rules),
+        fence_note=fence.note,
+        quarantine=tuple(
+            quarantine_topic(clusters.name.source, it.topic) for it in rows if it.would_lose
+        ),
+        unfinished=unfinished,
+        problems=tuple(found.problems),
+        topics=tuple(rows),
+        groups=tuple(groups),
+        writers=tuple(writers),
+    )
+
+
+async def _flows(
+    name: FlowName, control: FlowControl, found: _Found
+) -> tuple[FlowNow | None, FlowNow | None]:
+    try:
+        now = await control.now(name)
+        back = await control.now(FlowName(name.target, name.source))
+    except Mm2pyError as error:
+        found.problems.append(f"no worker answers, so nothing is known to copy: {error}")
+        return None, None
+    if now is None or not now.is_wanted:
+        state = "not there" if now is None or not now.enabled else now.state
+        found.problems.append(f"flow {name} is {state}: what is not copied stays behind")
+    return now, back
+
+
+async def _unfinished(clusters: FailoverClusters) -> str:
+    failover = clusters.store.failover
+    if failover is None or failover.step.is_over:
+        return ""
+    return f"{failover.kind} {failover.id} is at {failover.step}: --execute continues it"
+
+
+async def _known(clusters: FailoverClusters, control: FlowControl) -> list[TopicRow]:
+    """Return what is known of a source that is gone: how far each partition was copied, and the lag that workers saw last."""
+    lags = await control.lag(clusters.name)
+    copied: dict[str, dict[int, int]] = {}
+    for tp, offset in (await clusters.copied()).items():
+        copied.setdefault(tp.topic, {})[tp.partition] = offset
+    return [
+        TopicRow(
+            topic=topic,
+            copy=clusters.copy_of(TopicPartition(topic, 0)).topic,
+            partitions=len(parts),
+            lag_records=lags.get(topic),
+            lag_ms=None,
+            would_lose=lags.get(topic),
+            copied_to=dict(sorted(parts.items())),
+        )
+        for topic, parts in sorted(copied.items())
+    ]
+
+
+@final
+class _Source:
+    """What both clusters say of the topics."""
+
+    def __init__(self, clusters: FailoverClusters, found: _Found) -> None:
+        self._clusters, self._found = clusters, found
+
+    async def topics(self, progress: Progress, now: FlowNow | None) -> list[TopicRow]:
+        names = sorted({tp.topic for tp in progress.ends})
+        await self._look_at_copies(progress)
+        await self._look_at_configs(names)
+        await self._look_at_acls()
+        return [await self._row(name, progress, now) for name in names]
+
+    async def _row(self, name: str, progress: Progress, now: FlowNow | None) -> TopicRow:
+        clusters = self._clusters
+        tails = [it for it in progress.tails() if it.topic == name]
+        lag = sum(it.end - it.start for it in tails)
+        return TopicRow(
+            topic=name,
+            copy=clusters.copy_of(TopicPartition(name, 0)).topic,
+            partitions=sum(tp.topic == name for tp in progress.ends),
+            lag_records=lag,
+            lag_ms=await self._age(tails),
+            would_lose=sum(it.end - it.start for it in tails if not _is_copied(it, now)),
+            copied_to={
+                tp.partition: at for tp, at in sorted(progress.copied.items()) if tp.topic == name
+            },
+            problems=tuple(self._found.by_topic.get(name, ())),
+        )
+
+    async def _age(self, tails: Sequence[Tail]) -> int | None:
+        """Return the age of the oldest record that is not copied, in ms; 0 where all are."""
+        ages = [0]
+        for tail in tails:
+            async with self._clusters.source() as source:
+                stamp = await _first_stamp(source, tail)
+            if stamp is None:
+                return None
+            ages.append(max(0, self._clusters.clock.now_ms() - stamp))
+        return max(ages)
+
+    async def _look_at_copies(self, progress: Progress) -> None:
+        clusters = self._clusters
+        copies = {tp: clusters.copy_of(tp) for tp in progress.ends}
+        there = await Admin(clusters.target).describe_topics({it.topic for it in copies.values()})
+        for tp, copy in copies.items():
+            known = there.get(copy.topic)
+            if known is None:
+                if tp.partition == 0:
+                    self._found.note(
+                        tp.topic, f"topic {copy.topic} is missing on {clusters.name.target}"
+                    )
+            elif known.error is None and tp.partition not in known.partitions:
+                self._found.note(tp.topic, f"partition {copy} is missing on {clusters.name.target}")
+
+    async def _look_at_configs(self, names: Sequence[str]) -> None:
+        clusters = self._clusters
+        chosen = config_property_filter_from_config(clusters.config)
+        copies = {it: clusters.copy_of(TopicPartition(it, 0)).topic for it in names}
+        try:
+            async with clusters.source() as source:
+                here = await Admin(source).describe_topic_configs(names)
+            there = await Admin(clusters.target).describe_topic_configs(set(copies.values()))
+        except ServerError as error:
+            if isinstance(error, RetriableError):
+                raise
+            self._found.problems.append(f"configs cannot be compared: {error}")
+            return
+        for name, entries in here.items():
+            of_copy = {it.name: it.value for it in there.get(copies[name], ())}
+            for op in config_operations(entries, chosen) if of_copy else ():
+                if op.op == "SET" and of_copy.get(op.name) != op.value:
+                    self._found.note(
+                        name, f"{op.name} is {op.value}, of the copy {of_copy.get(op.name)}"
+                    )
+
+    async def _look_at_acls(self) -> None:
+        clusters = self._clusters
+        try:
+            async with clusters.source() as source:
+                here = await Admin(source).describe_topic_acls()
+            there = await Admin(clusters.target).describe_topic_acls()
+        except ServerError as error:
+            if isinstance(error, RetriableError):
+                raise
+            self._found.problems.append(f"ACLs cannot be compared: {error}")
+            return
+        if here is None or there is None:
+            return
+        fence = await self._fence()
+        wanted = remote_acls(
+            (it for it in here if it not in fence),
+            selection=clusters.selection,
+            policy=clusters.policy,
+            source_alias=clusters.name.source,
+        )
+        originals = {
+            clusters.policy.remote_topic(clusters.name.source, it.resource_name): it.resource_name
+            for it in here
+        }
+        for acl in set(wanted) - set(there):
+            topic = originals.get(acl.resource_name, acl.resource_name)
+            self._found.note(
+                topic, f"{acl.principal} has no {acl.operation.name} on {acl.resource_name} there"
+            )
+
+    async def _fence(self) -> Collection[Acl]:
+        """Return the rules of a failover, which are not to be copied; asks for no topic that is not there."""
+        clusters = self._clusters
+        topic = failover_topic(clusters.name.target)
+        async with clusters.source() as source:
+            if topic not in await Admin(source).describe_topics([topic]):
+                return ()
+        fence = (await clusters.source_store()).fence
+        return () if fence is None else fence.acls
+
+
+def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
+    """Whether a tail is going to be copied: the flow runs, and this part of it is not paused."""
+    if now is None or not now.is_wanted or now.failed_partitions:
+        return False
+    return not {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused)
+
+
+async def _first_stamp(source: Cluster, tail: Tail) -> int | None:
+    fetched = await fetch_partition(source, tail.tp, tail.start, max_bytes=_FIRST_BYTES)
+    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
+        for record in batch.records:
+            if record.offset >= tail.start and not batch.is_control:
+                return record.timestamp if record.timestamp >= 0 else None
+    return None
+
+
+async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
+    plan = clusters.plan
+    name = next(
+        (
+            it
+            for it, raw in plan.connectors.items()
+            if canonical_class(raw.get("connector.class", "")) == MIRROR_CHECKPOINT_CONNECTOR
+        ),
+        None,
+    )
+    config = clusters.config if name is None else plan.resolve(plan.connectors[name])
+    offsets = FlowOffsets(clusters.name, config, clusters.clock, has_checkpoints=name is not None)
+    try:
+        async with clusters.source(), offsets:
+            views = await offsets.groups(None, MOST_GROUPS)
+    except ServerError as error:
+        if isinstance(error, RetriableError):
+            raise
+        found.problems.append(f"groups cannot be read: {error}")
+        return []
+    return [_group_row(it) for it in views]
+
+
+def _group_row(view: GroupView) -> GroupRow:
+    return GroupRow(
+        group=view.group,
+        state=view.state,
+        state_there=view.state_there,
+        reads_again=view.reads_again,
+        skips=view.skips,
+        not_synced=view.not_synced,
+    )
+
+
+async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]:
+    partitions = [
+        TopicPartition(topic, number)
+        for topic, numbers in (await clusters.topics()).items()
+        for number in numbers
+    ]
+    async with clusters.source() as source:
+        ids = MirrorIds(source, clusters.clock)
+        try:
+            mirrors = await ids.read()
+            answers = await Admin(source).describe_producers(partitions)
+        except UnsupportedVersionError:
+            found.problems.append("writers are not known: DescribeProducers needs Kafka 2.8")
+            return []
+        finally:
+            await ids.close()
+    now = clusters.clock.now_ms()
+    return [
+        WriterRow(
+            topic=tp.topic,
+            partition=tp.partition,
+            producer_id=it.producer_id,
+            age_ms=None if it.last_timestamp < 0 else max(0, now - it.last_timestamp),
+            in_transaction=it.transaction_start >= 0,
+        )
+        for tp, producers in sorted(answers.items())
+        for it in producers
+        if it.producer_id not in mirrors
+        and (it.transaction_start >= 0 or now - it.last_timestamp < RECENT_MS)
+    ]

@@ -1,0 +1,157 @@
+"""What ``mm2py failover``, ``failback`` and ``drill`` do: checks, driver, report, exit code.
+
+Flow: ``FailoverOrder`` -> ``failover_work.opened`` -> plan -> refused, or executed -> the record, printed.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
+from mm2py.mirror.backfills import new_id
+from mm2py.mirror.failovers import Failover, FailoverKind, Step
+from mm2py_workers.failover_control import RemoteApi, RestFlows
+from mm2py_workers.failover_drill import rehearse
+from mm2py_workers.failover_views import print_drill, print_failover, print_plan
+from mm2py_workers.failover_work import FailoverWork, opened
+from mm2py_workers.output import OK, UNHEALTHY, Printer, say
+from mm2py_workers.rest_access import Access
+
+__all__ = ["LEFT_BEHIND", "Action", "FailoverOrder", "run_drill", "run_order"]
+
+LEFT_BEHIND: Final = 4
+"""Switched, but the source is gone: what it has not given away is listed by a later run."""
+
+
+class Action(StrEnum):
+    """What a command is asked to do."""
+
+    PLAN = "plan"
+    EXECUTE = "execute"
+    STATUS = "status"
+    CANCEL = "cancel"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverOrder:
+    """The arguments; ``accept_loss`` is -1 where it was not given."""
+
+    file: Path
+    flow: str
+    kind: FailoverKind
+    action: Action
+    dry_run: bool
+    accept_loss: int
+    unplanned: bool
+    settle_s: float
+    drain_s: float
+
+
+def run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
+    """Do what is asked for; return the exit code."""
+    try:
+        return asyncio.run(_run_order(order, access, printer))
+    except FailoverRefusedError as error:
+        say(f"mm2py: {error}")
+        return UNHEALTHY
+
+
+async def _run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
+    async with _opened(order.file, order.flow, order.kind, access) as work:
+        match order.action:
+            case Action.STATUS:
+                return await _status(order, work, printer)
+            case Action.CANCEL:
+                failover = await work.cancel(_say_step, dry_run=order.dry_run)
+                print_failover(printer, failover)
+                if order.dry_run:
+                    say("the rules that it has made would be removed")
+                return OK
+            case Action.PLAN:
+                print_plan(printer, await work.plan())
+                return OK
+            case Action.EXECUTE:
+                return await _execute(order, work, printer)
+
+
+async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
+    begun = await work.newest()
+    # One that was begun may always go on, and its clients wait.
+    if order.dry_run or begun is None or begun.step.is_over:
+        plan = await work.plan()
+        refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned)
+        if order.dry_run:
+            print_plan(printer, plan)
+            for text in refusals:
+                say(f"refused: {text}")
+            return UNHEALTHY if refusals else OK
+        if refusals:
+            raise FailoverRefusedError("; ".join(refusals))
+    request = FailoverRequest(
+        id=new_id(work.clusters.clock.now_ms()),
+        kind=order.kind,
+        accept_loss=order.accept_loss,
+        unplanned=order.unplanned,
+    )
+    failover = await work.execute(
+        request, _say_step, settle_s=order.settle_s, drain_s=order.drain_s
+    )
+    print_failover(printer, failover)
+    if failover.step is Step.DONE:
+        return OK
+    say(
+        f"{work.clusters.name.source} is gone: run the command again when it is back, which lists and keeps what was not copied"
+    )
+    return LEFT_BEHIND
+
+
+async def _status(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
+    failover = await work.newest()
+    if failover is not None:
+        print_failover(printer, failover)
+        return OK if failover.step.is_over else UNHEALTHY
+    if printer.is_table:
+        say(f"there was no {order.kind} of {order.flow}")
+    else:
+        printer.document(None)
+    return OK
+
+
+def run_drill(
+    file: Path, flow: str, access: Access, report: Path, settle_s: float, printer: Printer
+) -> int:
+    """Rehearse; return the exit code."""
+    return asyncio.run(_run_drill(file, flow, access, report, settle_s, printer))
+
+
+async def _run_drill(
+    file: Path, flow: str, access: Access, report: Path, settle_s: float, printer: Printer
+) -> int:
+    async with _opened(file, flow, FailoverKind.FAILOVER, access) as work:
+        await work.newest()
+        found = await rehearse(work.clusters, work.sides, work.control, settle_s)
+    text = json.dumps(found.document(), indent=2) + "\n"
+    await asyncio.to_thread(report.write_text, text, "utf-8")
+    print_drill(printer, found)
+    say(f"report: {report}")
+    return OK if found.is_ready else UNHEALTHY
+
+
+@asynccontextmanager
+async def _opened(
+    file: Path, flow: str, kind: FailoverKind, access: Access
+) -> AsyncGenerator[FailoverWork]:
+    with access.client() as rest:
+        async with opened(file, flow, kind, RestFlows(RemoteApi(rest))) as work:
+            yield work
+
+
+def _say_step(failover: Failover) -> None:
+    missing = f", {failover.missing} offsets not copied" if failover.missing > 0 else ""
+    say(f"{failover.flow} {failover.kind} {failover.id}: {failover.step}{missing}")

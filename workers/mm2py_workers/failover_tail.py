@@ -1,0 +1,231 @@
+"""Records that a failover left behind, kept in quarantine topics of the target; and where the flow back begins.
+
+Flow: ``Tail`` -> the source's log, record by record -> ``mm2py-quarantine.<source>.<topic>.internal``, same partition, key, value, timestamp
+and headers, and one header more with the source offset, by which a later run knows what is kept already.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
+from mm2py.client.permit import UNLIMITED
+from mm2py.client.send.record_writer import RecordWriter
+from mm2py.errors import ServerError
+from mm2py.mirror.failovers import Place, Tail, quarantine_topic
+from mm2py.mirror.offset_map import Mark, decode_page, decode_page_key, offset_map_topic
+from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
+from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.records import NewRecord, Record, decode_batch
+from mm2py.protocol.topics import NewTopic
+from mm2py.types import TopicPartition
+from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds, producer_of
+from mm2py_workers.internal_stores import store_producer
+
+__all__ = ["SOURCE_OFFSET", "holes_of", "quarantine", "reverse_starts"]
+
+SOURCE_OFFSET: Final = b"mm2py.source.offset"
+"""Header of a record in quarantine: its offset on the source, in decimal."""
+
+BATCH_RECORDS: Final = 500
+BATCH_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a batch in quarantine: it is not compressed, as the source's may be."""
+
+MOST_HOLES: Final = 1_000
+"""Places between copies that are looked at, of a partition; the flow back begins at the next one, and drops copies itself."""
+
+
+# ---- quarantine
+
+
+async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[Tail]:
+    """Keep the records of tails, each once; return the tails with their numbers of records.
+
+    Raises:
+        SourceAwayError: the source does not answer.
+        PartitionError: records are gone from the source meanwhile.
+    """
+    topics = await clusters.topics()
+    await _create(clusters, {it.topic: len(topics.get(it.topic, ())) for it in tails})
+    settings = store_producer(clusters.plan.props, clusters.name)
+    writer = RecordWriter(clusters.target, settings, clock=clusters.clock, permit=UNLIMITED)
+    try:
+        await writer.start()
+        return [await _keep(clusters, writer, it) for it in tails]
+    finally:
+        await writer.close()
+
+
+async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) -> Tail:
+    kept_in = TopicPartition(quarantine_topic(clusters.name.source, tail.topic), tail.partition)
+    kept = [it async for it in _source_offsets(clusters.target, kept_in)]
+    records = sum(tail.start <= it < tail.end for it in kept)
+    waiting: list[NewRecord] = []
+    async with clusters.source() as source:
+        first = max(tail.start, max(kept, default=-1) + 1)
+        first = max(first, (await log_ends(source, [tail.tp], read_committed=False))[tail.tp].start)
+        reader = RangeReader(source, read_committed=clusters.read_committed)
+        async for batches in reader.read(tail.tp, first, tail.end):
+            for record in _records(batches):
+                if not first <= record.offset < tail.end:
+                    continue
+                waiting.append(_in_quarantine(record))
+                records += 1
+                if len(waiting) >= BATCH_RECORDS or _size(waiting) > BATCH_BYTES:
+                    await writer.write(kept_in, waiting)
+                    waiting = []
+    if waiting:
+        await writer.write(kept_in, waiting)
+    return replace(tail, records=records)
+
+
+def _in_quarantine(record: Record) -> NewRecord:
+    mark = (SOURCE_OFFSET, str(record.offset).encode())
+    return NewRecord(record.key, record.value, (*record.headers, mark), record.timestamp)
+
+
+def _size(records: Sequence[NewRecord]) -> int:
+    return sum(len(it.key or b"") + len(it.value or b"") for it in records)
+
+
+async def _source_offsets(cluster: Cluster, tp: TopicPartition) -> AsyncGenerator[int]:
+    """Yield the source offsets of what a quarantine partition holds."""
+    ends = (await log_ends(cluster, [tp], read_committed=False))[tp]
+    reader = RangeReader(cluster, read_committed=False)
+    async for batches in reader.read(tp, ends.start, ends.end):
+        for record in _records(batches):
+            marks = [value for name, value in record.headers if name == SOURCE_OFFSET]
+            if marks and marks[-1] is not None:
+                yield int(marks[-1])
+
+
+def _records(batches: Sequence[LogBatch]) -> list[Record]:
+    return [record for it in batches for record in decode_batch(it.data, it.runs).records]
+
+
+async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> None:
+    configs = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(MAX_BYTES),
+    }
+    new = [
+        NewTopic(
+            quarantine_topic(clusters.name.source, topic),
+            count,
+            clusters.replication_factor,
+            configs=configs,
+        )
+        for topic, count in partitions.items()
+    ]
+    for error in (await Admin(clusters.target).create_topics(new)).values():
+        if isinstance(error, ServerError) and error.code != TOPIC_ALREADY_EXISTS:
+            raise error
+
+
+# ---- where the flow back begins
+
+
+async def reverse_starts(
+    clusters: FailoverClusters, ends_there: Sequence[Place], back_at: Mapping[TopicPartition, int]
+) -> list[Place]:
+    """Return where the flow back begins in the topics that both flows keep the names of.
+
+    That is the first record behind ``back_at``, where the flow back was before, which no mirror has written; where nothing is known
+    of a copy, the end that it had before clients wrote there. Topics with prefixes need nothing: the flow back leaves copies alone.
+    """
+    if not clusters.keeps_names or not ends_there:
+        return []
+    spans = await _copied_spans(clusters)
+    logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
+    ids = MirrorIds(clusters.target, clusters.clock)
+    try:
+        mirrors = await ids.read()
+        return [
+            replace(
+                it,
+                offset=await _start(
+                    clusters.target,
+                    it,
+                    logs[it.tp],
+                    spans.get(it.tp, []),
+                    back_at.get(it.tp, 0),
+                    mirrors,
+                ),
+            )
+            for it in ends_there
+        ]
+    finally:
+        await ids.close()
+
+
+async def _start(
+    target: Cluster,
+    end_there: Place,
+    log: LogEnds,
+    spans: Sequence[tuple[int, int]],
+    back_at: int,
+    mirrors: frozenset[int],
+) -> int:
+    if not spans:
+        return max(back_at, end_there.offset)
+    at = max(back_at, log.start, spans[0][0])
+    reader = RangeReader(target, read_committed=False)
+    for looked, (first, end) in enumerate(holes_of(spans, at)):
+        if looked == MOST_HOLES:
+            return first
+        async for batches in reader.read(end_there.tp, first, end):
+            for batch in batches:
+                if producer_of(batch) not in mirrors:
+                    return max(first, batch.base_offset)
+    return max(back_at, log.start, spans[-1][1])
+
+
+def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
+    """Return the places from ``at`` on, before the end of the last span, that no span covers; spans rise."""
+    holes: list[tuple[int, int]] = []
+    for first, end in spans:
+        if first > at:
+            holes.append((at, first))
+        at = max(at, end)
+    return holes
+
+
+async def _copied_spans(
+    clusters: FailoverClusters,
+) -> Mapping[TopicPartition, list[tuple[int, int]]]:
+    """Return the target offsets of copies, by target partition, as spans that rise."""
+    pages: dict[TopicPartition, dict[int, list[tuple[int, int]]]] = {}
+
+    def take(_partition: int, record: Record) -> None:
+        source, number = decode_page_key(record.key)
+        of_partition = pages.setdefault(clusters.copy_of(source), {})
+        for later in [it for it in of_partition if it >= number and record.value is not None]:
+            del of_partition[later]
+        if record.value is None:
+            of_partition.pop(number, None)
+            return
+        of_partition[number] = [
+            (it.target, it.target_end)
+            for it in decode_page(number, bytes(record.value)).segments
+            if it.mark is Mark.COPIED
+        ]
+
+    topic = offset_map_topic(clusters.name.source)
+    if topic in await Admin(clusters.target).describe_topics([topic]):
+        reader = LogReader(
+            clusters.target, topic, clock=clusters.clock, waits_for_transactions=True
+        )
+        try:
+            await reader.read_to_end(take)
+        finally:
+            await reader.close()
+    return {
+        tp: [span for number in sorted(found) for span in found[number]]
+        for tp, found in pages.items()
+    }
