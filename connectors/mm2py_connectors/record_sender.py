@@ -33,6 +33,7 @@ from confluent_kafka import (
 )
 
 from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
+from mm2py.client.connect.kerberos import use_java_krb5_conf
 from mm2py.config.librdkafka import Value
 from mm2py.errors import ConfigError, FatalError
 
@@ -75,18 +76,21 @@ LIBRDKAFKA: Final = logging.getLogger("librdkafka")
 LIBRDKAFKA.addFilter(_not_expected)
 
 
-def check_kerberos() -> None:
-    """Check that the library can log in by Kerberos.
+def check_kerberos(values: Mapping[str, Value]) -> None:
+    """Check that the library can log in by Kerberos, where its settings ask for that.
 
     Raises:
         ConfigError: it was built without; the wheels of confluent-kafka are.
     """
+    if values.get("sasl.mechanism") != "GSSAPI":
+        return
+    use_java_krb5_conf()
     try:
         Producer({"builtin.features": "sasl_gssapi", "log_level": 0})
     except KafkaException:
         raise ConfigError(
             "confluent-kafka's librdkafka was built without Kerberos (GSSAPI), as that of its wheels is",
-            remedy="build both as docs/mirror-maker-1.md shows under Kerberos, or mirror with connect-mirror-maker-py",
+            remedy="build both as docs/mirror-maker-1.md shows under Kerberos, or mirror with MirrorSource",
         ) from None
 
 
@@ -133,6 +137,7 @@ class RecordSender:
     def __init__(
         self, values: Mapping[str, Value], refused: Refused, *, is_sync: bool = False
     ) -> None:
+        check_kerberos(values)
         self._values: dict[str, object] = {
             **values,
             "delivery.report.only.error": True,

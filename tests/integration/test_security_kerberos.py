@@ -322,6 +322,29 @@ def test_a_flow_waits_for_a_keytab_and_a_server_and_continues_when_they_are_repa
         assert mirror.stop() == 0
 
 
+def test_a_flow_waits_for_an_ended_ticket_and_continues_after_kinit(
+    broker: KerberosRegion,
+    region_b: KafkaAddress,
+    kdc: Kdc,
+    keytab: Path,
+    tmp_path: Path,
+    unique: Unique,
+    create_topic: CreateTopic,
+) -> None:
+    topic, cache = unique("ended"), tmp_path / "cache"
+    create_topic(broker.region, topic)
+    write(broker.region, topic, [Sent(0, b"one"), Sent(0, b"two")])
+    kdc.kinit(keytab, MIRROR, life="2s", cache=cache)
+    until(lambda: not _is_valid(kdc, cache), 60, "the ticket has ended")
+    flow = kerberos_flow(tmp_path, broker, region_b, topic, cache_login(cache))
+    with Mirror(flow.file) as mirror:
+        mirror.wait_for_log(rf"the ticket of the principal in ticket cache {cache} has expired")
+        kdc.kinit(keytab, MIRROR, life="1h", cache=cache)
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        assert mirror.stop() == 0
+
+
 def jaas_file(folder: Path, keytab: Path) -> Path:
     """The file of the HDP guide as written, but for path and host."""
     file = folder / "kafka_mirrormaker_jaas.conf"

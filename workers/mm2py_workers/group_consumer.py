@@ -23,7 +23,7 @@ from mm2py.errors import AuthenticationError, FatalError, Mm2pyError, RetriableE
 from mm2py.observability.logging import cause_text
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.types import TopicPartition as Partition
-from mm2py_connectors.record_sender import LIBRDKAFKA
+from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
 
 __all__ = ["MOVED", "ConfluentConsumer", "consumer_failure"]
 
@@ -66,6 +66,7 @@ class ConfluentConsumer(GroupConsumer):
     def __init__(
         self, values: Mapping[str, Value], batch: int, listener: AssignmentListener
     ) -> None:
+        check_kerberos(values)
         self._batch, self._listener = batch, listener
         self._failure: Mm2pyError | None = None
         self._left: set[Partition] = set()

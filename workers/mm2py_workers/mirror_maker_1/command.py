@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from typing import Final, NoReturn, cast
 
 from mm2py.api.mirror_maker_1 import MessageHandler, RebalanceListener
-from mm2py.client.connect.kerberos import use_java_krb5_conf
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import consumer_settings, producer_settings
 from mm2py.config.mirror_maker_1 import (
@@ -58,10 +57,8 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
     topics = topic_choice(*topic_lists(include, arguments.blacklist, source))
     consumer = consumer_settings(source.values, scope=arguments.consumer_config)
     producer = producer_settings(target.values, scope=arguments.producer_config)
-    logins = (consumer.connection.sasl, producer.connection.sasl)
-    if any(it is not None and it.kerberos is not None for it in logins):
-        use_java_krb5_conf()
-        check_kerberos()
+    for settings in (consumer, producer):
+        check_kerberos(settings.values)
     for remark in (*consumer.remarks, *producer.remarks):
         log.warning("%s", remark)
     if arguments.queue_size is not None:
