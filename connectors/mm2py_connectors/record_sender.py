@@ -46,6 +46,8 @@ FLUSH_S: Final = 0.5
 RETRY_S: Final = 1.0
 FULL_S: Final = 0.1
 SAID_EVERY_S: Final = 30.0
+SMALL_BATCH: Final = 16_384
+"""Java's default of ``batch.size``."""
 
 Idle = Callable[[], None]
 """Called while a stream waits for the target; keeps its place in the group. Raises where the stream has to end."""
@@ -149,6 +151,7 @@ class RecordSender:
         self._failures: list[_Failure] = []
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
+        self._stopped: Producer | None = None
         self.dropped = 0
 
     @contextmanager
@@ -203,7 +206,7 @@ class RecordSender:
     def serve(self, idle: Idle) -> None:
         """Look at what has failed since; raises as ``flush``."""
         self._check()
-        _poll(self._producer, 0)
+        self._poll(self._producer, 0)
         if self._failures:
             self._recover(idle)
 
@@ -249,7 +252,7 @@ class RecordSender:
                     partition=-1 if partition is None else partition,
                 )
             except BufferError:
-                if not _poll(producer, FULL_S):
+                if not self._poll(producer, FULL_S):
                     idle()
             except KafkaException as error:
                 self._failed(sent, _cause(error))
@@ -271,14 +274,28 @@ class RecordSender:
         # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
         idle_s = time.monotonic() + FLUSH_S
         while len(producer):
-            _poll(producer, FULL_S)
+            if producer is self._stopped:
+                # What was handed over while it stopped is in no purge of its own, and would never leave.
+                producer.purge(in_flight=False, blocking=False)
+            self._poll(producer, FULL_S)
             if time.monotonic() >= idle_s:
                 idle_s = time.monotonic() + FLUSH_S
                 idle()
 
+    def _poll(self, producer: Producer, timeout_s: float) -> int:
+        """Serve callbacks; a producer that has stopped at a gap says so once, and then fails its records."""
+        try:
+            return producer.poll(timeout_s)
+        except KafkaException as error:
+            if not _cause(error).fatal():
+                raise
+            self._stopped = producer
+            return 1
+
     def _recover(self, idle: Idle) -> None:
         """Send again what failed, each record alone, in the order of the source."""
         self._wait(self._producer, idle)
+        self._fit_batches()
         producer = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
         said_s = -SAID_EVERY_S
         while self._failures:
@@ -292,6 +309,18 @@ class RecordSender:
                     )  # fmt: skip
                 self._pause(idle)
         self._producer = self._gapless()
+
+    def _fit_batches(self) -> None:
+        """Build smaller batches from now on where a topic did not take one: each that is refused costs a request per record."""
+        size = int(cast("int", self._values.get("batch.size", SMALL_BATCH)))
+        too_large = [it for it in self._failures if it.error.name() == "MSG_SIZE_TOO_LARGE"]
+        if too_large and size > SMALL_BATCH:
+            self._values["batch.size"] = SMALL_BATCH
+            log.warning(
+                "a batch was too large for topic %s, batch.size=%d from now on",
+                too_large[0].sent.record.topic,
+                SMALL_BATCH,
+            )
 
     def _send_alone(self, producer: Producer, idle: Idle) -> None:
         failures, self._failures = sorted(self._failures, key=_place), []
@@ -333,16 +362,6 @@ def _as_it_is(source: Message) -> Sent:
 
 def _ignored(_error: KafkaError) -> None:
     pass
-
-
-def _poll(producer: Producer, timeout_s: float) -> int:
-    """Serve callbacks; a producer that has stopped at a gap says so once, and then fails its records."""
-    try:
-        return producer.poll(timeout_s)
-    except KafkaException as error:
-        if not _cause(error).fatal():
-            raise
-        return 1
 
 
 def _place(failure: _Failure) -> tuple[str, int, int]:

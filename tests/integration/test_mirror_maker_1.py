@@ -187,6 +187,23 @@ def test_a_record_that_is_too_large_is_dropped_alone(files: Files, narrow: str) 
     assert committed(files, narrow) == {0: 500}
 
 
+def test_a_topic_that_takes_only_small_batches_gets_small_ones(
+    files: Files, unique: Unique, create_topic: CreateTopic
+) -> None:
+    topic = unique("small-batches")
+    create_topic(files.source, topic, 1)
+    create_topic(files.target, topic, 1, config={"max.message.bytes": "40000"})
+    values = [b"%04d" % number * 250 for number in range(2_000)]
+    write(files.source, topic, [Sent(0, value, b"k") for value in values])
+    with start(files, "--whitelist", topic) as mirror:
+        wait_for_records(files.target, topic, len(values), mirror)
+        assert mirror.stop() == 0
+        assert mirror.lines("mirrored 2000 records in .* dropped 0")
+        assert len(mirror.lines("a batch was too large for topic .*batch.size=16384")) == 1
+    assert [it.value for it in read(files.target, topic)[0].records] == values
+    assert committed(files, topic) == {0: len(values)}
+
+
 def test_a_refused_record_ends_the_mirror_and_no_position_is_past_it(
     files: Files, narrow: str
 ) -> None:

@@ -21,7 +21,7 @@ def test_silent_properties_have_javas_defaults() -> None:
     producer = producer_settings(SERVERS, scope="p").values
     assert producer["partitioner"] == "murmur2_random"
     assert (producer["acks"], producer["enable.idempotence"]) == (-1, True)
-    assert (producer["batch.size"], producer["message.max.bytes"]) == (16_384, 1_048_576)
+    assert (producer["batch.size"], producer["message.max.bytes"]) == (131_072, 1_048_576)
     assert producer["queue.buffering.max.kbytes"] == 32_768
 
 
