@@ -87,11 +87,15 @@ class FailoverPlan:
         """Return it as JSON shows it."""
         return asdict(self)
 
-    def refusals(self, accept_loss: int, *, unplanned: bool) -> tuple[str, ...]:
-        """Return why a failover must not begin (``accept_loss`` -1: nothing is accepted); one that was begun may always go on."""
-        if self.unfinished:
+    def refusals(
+        self, accept_loss: int, *, unplanned: bool, begun: Failover | None = None
+    ) -> tuple[str, ...]:
+        """Return why a failover must not begin, or go on behind ``begun`` (``accept_loss`` -1: nothing is accepted)."""
+        if begun is not None and begun.goes_on(unplanned=unplanned):
             return ()
-        found: list[str] = [self.standing] if self.standing else []
+        if self.standing:
+            return (self.standing,)  # how much would be lost is no question then
+        found: list[str] = []
         if not self.source_reachable and not unplanned:
             found.append("the source does not answer; if it is gone, use --unplanned")
         if self.source_reachable and unplanned:

@@ -62,8 +62,8 @@ class FailoverService:
         """Return what would be done, and what would refuse it; changes nothing."""
         kind = request.kind
         plan = await self._commands.plan(flow, kind)
-        refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
         newest = await self._commands.newest(flow, kind)
+        refused = plan.refusals(request.accept_loss, unplanned=request.unplanned, begun=newest)
         view = self._view(flow, kind, newest)
         return FailoverView(
             flow=view.flow,
@@ -81,7 +81,7 @@ class FailoverService:
         """
         key = (flow, request.kind)
         newest = await self._commands.newest(flow, request.kind)
-        if newest is None or newest.step.is_over:  # one that was begun may always go on
+        if newest is None or not newest.goes_on(unplanned=request.unplanned):
             plan = await self._commands.plan(flow, request.kind)
             refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
             if refused:

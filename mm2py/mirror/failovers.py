@@ -205,6 +205,10 @@ class Failover:
     starts: tuple[Place, ...] = ()
     cause: str = ""
 
+    def goes_on(self, *, unplanned: bool) -> bool:
+        """Whether a run continues it as it was accepted: its clients wait. One that is to go on without its source is checked again."""
+        return not self.step.is_over and (not unplanned or self.unplanned or self.step.is_switched)
+
 
 FailoverRecord = Failover | Fence
 

@@ -82,10 +82,9 @@ async def _run_order(order: FailoverOrder, access: Access, printer: Printer) -> 
 
 async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
     begun = await work.newest()
-    # One that was begun may always go on, and its clients wait.
-    if order.dry_run or begun is None or begun.step.is_over:
+    if order.dry_run or begun is None or not begun.goes_on(unplanned=order.unplanned):
         plan = await work.plan()
-        refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned)
+        refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned, begun=begun)
         if order.dry_run:
             print_plan(printer, plan)
             for text in refusals:

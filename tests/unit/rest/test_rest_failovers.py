@@ -19,7 +19,7 @@ from mm2py.runtime.herder.errors import ConflictError
 from mm2py.testing.waiting import until
 from mm2py_workers.failover_control import RestFlows
 from mm2py_workers.failover_inside import OwnApi
-from tests.unit.rest.failover_fakes import FakeFailovers
+from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB
 
 THERE = FailoverKind.FAILOVER
@@ -96,6 +96,27 @@ async def test_one_that_was_begun_goes_on_without_another_plan() -> None:
         commands.planned = replace(commands.planned, would_lose=9)
         await service.start(AB, REQUEST)
         assert len(commands.requests) == 1
+
+
+async def test_one_that_was_begun_is_checked_again_where_it_is_to_go_on_without_its_source() -> (
+    None
+):
+    async with stage() as (commands, service):
+        commands.record = Failover(id="f", flow="A->B", kind=THERE, step=Step.DRAIN, run=3)
+        request = replace(REQUEST, unplanned=True)
+        with pytest.raises(ConflictError, match="the source answers"):
+            await service.start(AB, request)
+        assert (await service.plan(AB, request)).refused
+        commands.planned = replace(commands.planned, source_reachable=False, would_lose=9)
+        with pytest.raises(ConflictError, match="--accept-loss 9"):
+            await service.start(AB, request)
+        await service.start(AB, replace(request, accept_loss=9))
+        assert len(commands.requests) == 1
+
+
+async def test_clients_that_were_moved_already_are_no_question_of_loss() -> None:
+    plan = replace(PLAN, standing="clients of A->B were moved already", would_lose=50)
+    assert plan.refusals(-1, unplanned=False) == (plan.standing,)
 
 
 async def test_drivers_end_with_the_worker() -> None:
