@@ -6,13 +6,12 @@ deals the partitions -> ``MirrorSinkTask``, which loads confluent-kafka, so it i
 
 import logging
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import SinkConnector
 from mm2py.api.context import ConnectorContext
 from mm2py.api.sink import SinkTask, SinkTaskContext
-from mm2py.config.class_names import MIRROR_SINK_CONNECTOR
+from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SINK_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.mirror.offset_checks import Positions
@@ -36,7 +35,7 @@ class MirrorSinkConnector(SinkConnector):
     java_class: ClassVar[str] = MIRROR_SINK_CONNECTOR
     plugin_type: ClassVar[str] = "sink"
     takes_bytes: ClassVar[bool] = True
-    plugin_version: ClassVar[str] = version("mm2py")
+    plugin_version: ClassVar[str] = KAFKA_RELEASE
     config_model: ClassVar[type[ConfigModel]] = MirrorSinkConfig
 
     def __init__(self, config: Mapping[str, str], *, admins: AdminFactory = open_admin) -> None:

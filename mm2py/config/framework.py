@@ -197,8 +197,7 @@ class FrameworkConfig(ConfigModel):
     errors_retry_timeout: Annotated[
         int,
         Option(
-            _LONG, "Longest time in ms a failed operation on a record is tried again; -1 without end. Comes with part 5.",
-            effect=Effect.LATER,
+            _LONG, "Longest time in ms a failed operation on a record of a sink is tried again; -1 without end.",
             group="Error Handling", order=1, width="MEDIUM", importance="MEDIUM",
             display="Retry Timeout for Errors",
         ),
@@ -206,7 +205,7 @@ class FrameworkConfig(ConfigModel):
     errors_retry_delay_max_ms: Annotated[
         int,
         Option(
-            _LONG, "Longest pause in ms between two restarts of a failed task.",
+            _LONG, "Longest pause in ms between two restarts of a failed task, and between two attempts on a record of a sink.",
             group="Error Handling", order=2, width="MEDIUM", importance="MEDIUM",
             display="Maximum Delay Between Retries for Errors",
         ),

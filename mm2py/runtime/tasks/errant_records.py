@@ -115,7 +115,8 @@ class ErrantRecords:
         context_headers: bool = False,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._connector, self._task, self._errors, self._clock = connector, task, errors, clock
+        self._errors = errors
+        self._connector, self._task, self._clock = connector, task, clock
         self._queue, self._context_headers, self._chance = queue, context_headers, chance
         self.counters = ErrorCounters()
         self.stopping: threading.Event = threading.Event()
