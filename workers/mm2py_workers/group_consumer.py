@@ -30,6 +30,8 @@ __all__ = ["MOVED", "ConfluentConsumer", "consumer_failure"]
 log = logging.getLogger(__name__)
 
 LIST_S: Final = 10.0
+ASK_S: Final = 2.0
+"""How long an answer that is only shown is waited for."""
 
 MOVED: Final = frozenset(
     ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
@@ -138,13 +140,29 @@ class ConfluentConsumer(GroupConsumer):
         """Read on from this offset."""
         self._consumer.seek(TopicPartition(*partition, offset))
 
-    def end(self, partition: Partition) -> int:
-        """Return the end as the last answer of the broker said."""
+    def end(self, partition: Partition, *, ask: bool) -> int:
+        """Return the end as the last Fetch said, or as the broker says now."""
         try:
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+            _, end = (
+                self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=ASK_S)
+                if ask
+                else self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+            )
         except KafkaException:
             return -1
         return end
+
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """Ask the group's coordinator."""
+        try:
+            found = self._consumer.committed(_theirs(partitions), timeout=ASK_S)
+        except KafkaException as error:
+            raise RetriableError(f"the group does not answer: {cause_text(error)}") from error
+        return {
+            Partition(it.topic, it.partition): it.offset
+            for it in found
+            if it.error is None and it.offset >= 0
+        }
 
     def close(self) -> None:
         """Leave the group."""

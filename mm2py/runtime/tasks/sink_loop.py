@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Protocol, final
 
 from mm2py.api.records import SinkRecord
@@ -43,6 +44,10 @@ log = logging.getLogger(__name__)
 POLL_S: Final = 0.5
 RETRY_MS: Final = 100
 LONGEST_RETRY_MS: Final = 10_000
+STANDSTILL_S: Final = 10.0
+"""After so long without an acknowledgement of what was read, the flow is shown as DEGRADED."""
+LOOK_AGAIN_S: Final = 5.0
+"""How often brokers are asked for what a paused consumer does not hear, and for positions that nobody has committed."""
 
 Positions = Mapping[TopicPartition, int]
 Prepare = Callable[[SinkRecord], SinkRecord | None]
@@ -96,8 +101,12 @@ class GroupConsumer(Protocol):
         """Read on from this offset."""
         ...
 
-    def end(self, partition: TopicPartition) -> int:
-        """Return the partition's end as the last answer of its broker said, -1 where none did."""
+    def end(self, partition: TopicPartition, *, ask: bool) -> int:
+        """Return the partition's end as the last Fetch said, or ``ask`` its broker; -1 where nobody answered."""
+        ...
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Positions:
+        """Return the group's positions, of partitions that have one; ``RetriableError``: not now."""
         ...
 
     def close(self) -> None:
@@ -110,7 +119,7 @@ ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was put of one partition since the last report, and how far it is behind (-1: not known)."""
+    """What was committed of one partition since the last report, and how far the group's position is behind (-1: not known)."""
 
     records: int
     size_bytes: int
@@ -126,7 +135,11 @@ class SinkObserver(Protocol):
         ...
 
     def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
-        """What was put since the last call, with every partition that the task has."""
+        """What was committed since the last call, with every partition that the task has."""
+        ...
+
+    def standstill(self, cause: str) -> None:
+        """Nothing that was read is acknowledged any more, and why; without a text it is again."""
         ...
 
 
@@ -156,6 +169,12 @@ class _Count:
             self.size_bytes += len(key)
         if at_ms > self.newest_ms:
             self.newest_ms = at_ms
+
+    def join(self, other: "_Count") -> None:
+        """Count what another one has counted."""
+        self.records += other.records
+        self.size_bytes += other.size_bytes
+        self.newest_ms = max(self.newest_ms, other.newest_ms)
 
 
 @final
@@ -203,6 +222,14 @@ class SinkLoop:
         self._first: dict[TopicPartition, int] = {}
         self._rewinds: dict[TopicPartition, int] = {}
         self._counts: dict[TopicPartition, _Count] = {}
+        """Of each partition what was read and is not committed."""
+        self._ready: dict[TopicPartition, _Count] = {}
+        """What was committed and is not reported."""
+        self._asked_at = -inf
+        self._moved_at: float | None = None
+        """When something was committed last, while more waits for it."""
+        self._cause = ""
+        self._stands = False
         self._failure: Exception | None = None
         self._retries = Backoff(RETRY_MS, LONGEST_RETRY_MS)
         self._retry_at = 0.0
@@ -283,6 +310,7 @@ class SinkLoop:
             self._commit_at = now + self._settings.commit_s
             self._commit()
             self._report_progress(consumer)
+            self._report_standstill(now)
         self._apply_rewinds(consumer)
         self._apply_pauses(consumer)
         self._report_state()
@@ -354,6 +382,7 @@ class SinkLoop:
             pause_s = self._retries.next_s()
             if self._retry_after_ms is not None:
                 pause_s = self._retry_after_ms / 1000
+            self._cause = cause_text(error)
             if not self._retry_at:
                 log.warning(
                     "records cannot be put yet, tried again records=%d cause=%s",
@@ -380,6 +409,7 @@ class SinkLoop:
         try:
             allowed = self._task.pre_commit(dict(self._positions))
         except RetriableError as error:
+            self._cause = cause_text(error)
             log.warning(
                 "nothing is committed, partitions are read again cause=%s", cause_text(error)
             )
@@ -393,10 +423,21 @@ class SinkLoop:
             self._settle()
             done = self._opened.commit(positions)
         except RetriableError as error:
+            self._cause = cause_text(error)
             log.warning("positions are not committed yet cause=%s", cause_text(error))
             return
         if done:
-            self._committed.update(positions)
+            self._note_committed(positions)
+
+    def _note_committed(self, positions: Positions) -> None:
+        self._committed.update(positions)
+        self._moved_at, self._cause = None, ""
+        for partition, offset in positions.items():
+            # Of a batch that waits, more was counted than is committed.
+            if not self._ends and offset == self._positions.get(partition):
+                count = self._counts.pop(partition, None)
+                if count is not None:
+                    self._ready.setdefault(partition, _Count()).join(count)
 
     def _may_commit(self, partition: TopicPartition, offset: int) -> bool:
         if partition not in self._owned or self._committed.get(partition) == offset:
@@ -431,6 +472,7 @@ class SinkLoop:
         ]
         for known in (self._ends, self._positions, self._first, self._counts):
             known.pop(partition, None)
+        self._asked_at = -inf
         if self._retry_at and not self._batch:
             self._retry_at = 0.0
 
@@ -461,17 +503,56 @@ class SinkLoop:
             self._observer.state(state)
 
     def _report_progress(self, consumer: GroupConsumer) -> None:
-        counts, self._counts = self._counts, {}
+        now = self._clock.monotonic()
+        asks = now >= self._asked_at + LOOK_AGAIN_S
+        if asks:
+            self._asked_at = now
+            self._look_up_committed(consumer)
+        counts, self._ready = self._ready, {}
         made: dict[TopicPartition, Progress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
-            end, position = consumer.end(partition), self._position(partition)
-            lag = max(0, end - position) if end >= 0 and position >= 0 else -1
+            is_silent = partition in self._silent
+            if is_silent and not asks and not count.records:
+                continue  # what was reported last is as good
+            end = consumer.end(partition, ask=is_silent and asks)
+            lag = self._lag(partition, end)
+            asks = asks and not (is_silent and end < 0)  # a broker that is away is waited for once
             made[partition] = Progress(count.records, count.size_bytes, count.newest_ms, lag)
         self._observer.progress(made)
 
-    def _position(self, partition: TopicPartition) -> int:
-        return self._ends.get(partition, self._positions.get(partition, -1))
+    def _look_up_committed(self, consumer: GroupConsumer) -> None:
+        """Ask for positions of partitions of which nothing was committed here: quiet ones have their lag, too."""
+        unknown = self._owned - self._committed.keys()
+        if not unknown:
+            return
+        try:
+            self._committed.update(consumer.committed(unknown))
+        except RetriableError as error:
+            log.debug("positions of the group are not known yet cause=%s", cause_text(error))
+
+    def _lag(self, partition: TopicPartition, end: int) -> int:
+        """Return how far the group's position is behind, -1 where that is not known."""
+        position = self._committed.get(partition, self._first.get(partition, -1))
+        if position < 0:
+            return 0 if end == 0 else -1
+        return max(0, end - position) if end >= 0 else -1
+
+    def _report_standstill(self, now: float) -> None:
+        """Tell when nothing is acknowledged although something was read."""
+        waits = bool(self._retry_at) or not self._positions.items() <= self._committed.items()
+        if not waits:
+            self._moved_at, self._cause = None, ""
+        elif self._moved_at is None:
+            self._moved_at = now
+        late_s = 0.0 if self._moved_at is None else now - self._moved_at
+        stands = late_s >= STANDSTILL_S
+        if stands != self._stands:
+            self._stands = stands
+            cause = self._cause or "the target does not acknowledge; the task's log says more"
+            self._observer.standstill(
+                f"nothing of what was read is acknowledged: {cause}" if stands else ""
+            )
 
     # ---- AssignmentListener
 
@@ -479,6 +560,7 @@ class SinkLoop:
         """Let the task open them."""
         log.info("partitions assigned partitions=%s", _shown(partitions))
         self._owned.update(partitions)
+        self._asked_at = -inf
         self._task_held.difference_update(partitions)
         self._guarded(lambda: self._task.open(partitions))
         self._apply_pauses(self._opened)
@@ -504,6 +586,7 @@ class SinkLoop:
             self._silent.discard(partition)
             self._forget(partition)
             self._committed.pop(partition, None)
+            self._ready.pop(partition, None)
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Callbacks of the group run inside a client: what fails there is raised by the next turn."""

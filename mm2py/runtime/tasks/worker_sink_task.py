@@ -221,6 +221,11 @@ class WorkerSinkTask(SinkObserver):
         """Pass on what was put."""
         self._tell(self._measure, made)
 
+    def standstill(self, cause: str) -> None:
+        """Show the flow as DEGRADED while nothing is acknowledged."""
+        finding = Finding(task=self._name, what="acknowledgements", text=cause, count=1, harms=True)
+        self._tell(self._meter.note_finding, finding)
+
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
         assert self._events is not None
         try:
@@ -241,7 +246,7 @@ class WorkerSinkTask(SinkObserver):
 
     def _measure(self, made: Mapping[TopicPartition, Progress]) -> None:
         now_ms = self._clock.now_ms()
-        self._forget(self._metered - made.keys())
+        self._forget({it for it in self._metered - made.keys() if it not in self._loop.owned})
         self._note_left_out()
         for partition, progress in made.items():
             meter = self._meter.partition(partition)

@@ -46,6 +46,7 @@ class FakeConsumer:
         self.commit_errors: list[Exception | bool] = []
         self.polls: list[float] = []
         self.closed = False
+        self.heard: dict[TopicPartition, int] = {}
         self.on_poll: Callable[[], None] = lambda: None
         self.known: Collection[str] = ("t", "other")
 
@@ -105,8 +106,16 @@ class FakeConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.positions[partition] = offset
 
-    def end(self, partition: TopicPartition) -> int:
-        return self.group.ends[partition]
+    def end(self, partition: TopicPartition, *, ask: bool) -> int:
+        self.heard[partition] = (
+            self.group.ends[partition]
+            if ask or partition not in self.paused
+            else self.heard.get(partition, -1)
+        )
+        return self.heard[partition]
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {it: self.group.committed[it] for it in partitions if it in self.group.committed}
 
     def close(self) -> None:
         self.closed = True
@@ -158,12 +167,16 @@ class Observed:
     def __init__(self) -> None:
         self.states: list[str] = []
         self.made: list[Mapping[TopicPartition, Progress]] = []
+        self.standstills: list[str] = []
 
     def state(self, state: State) -> None:
         self.states.append(state.value)
 
     def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
         self.made.append(made)
+
+    def standstill(self, cause: str) -> None:
+        self.standstills.append(cause)
 
 
 def not_now(text: str = "not now") -> RetriableError:

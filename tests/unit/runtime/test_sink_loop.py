@@ -303,6 +303,61 @@ def test_progress_counts_what_was_read_and_the_lag_behind_it() -> None:
     assert (made.records, made.size_bytes, made.newest_ms, made.lag_records) == (3, 6, 1_002, 7)
 
 
+def test_what_is_not_acknowledged_is_neither_counted_nor_off_the_lag_and_is_told_after_a_while() -> (
+    None
+):
+    stage = Stage()
+    stage.begin(T0)
+    stage.task.answer = lambda _: {}
+    stage.turn()
+    stage.turn(1.0)
+    made = stage.observed.made[-1][T0]
+    assert (made.records, made.lag_records) == (0, 10)
+    assert stage.observed.standstills == []
+    for _ in range(12):
+        stage.turn(1.0)
+    assert len(stage.observed.standstills) == 1
+    assert "does not acknowledge" in stage.observed.standstills[0]
+    stage.task.answer = lambda offsets: offsets
+    stage.turn(1.0)
+    stage.turn(1.0)
+    assert stage.observed.standstills[1:] == [""]
+    assert sum(it[T0].records for it in stage.observed.made) == 10
+    assert stage.observed.made[-1][T0].lag_records == 0
+
+
+def test_records_that_cannot_be_put_are_told_with_the_cause() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    stage.task.put_errors = [not_now("no room") for _ in range(40)]
+    for _ in range(14):
+        stage.turn(1.0)
+    assert "no room" in stage.observed.standstills[0]
+
+
+def test_a_quiet_partition_has_the_lag_of_its_group() -> None:
+    stage = Stage()
+    stage.group.committed[T0] = stage.group.ends[T0]
+    stage.begin(T0)
+    stage.turn()
+    stage.turn(1.0)
+    assert stage.observed.made[-1][T0].lag_records == 0
+
+
+def test_the_lag_of_a_paused_task_grows() -> None:
+    stage = Stage()
+    stage.begin(T0)
+    for _ in range(6):
+        stage.turn(1.0)
+    assert stage.observed.made[-1][T0].lag_records == 0
+    stage.loop.paused = True
+    stage.turn()
+    stage.group.ends[T0] += 5
+    for _ in range(6):
+        stage.turn(1.0)
+    assert [it[T0].lag_records for it in stage.observed.made if T0 in it][-1] == 5
+
+
 class Copier(RecordingTask):
     """A task with a target: what is put is under way until it is acknowledged, in order, at random moments."""
 
