@@ -186,6 +186,8 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     "allow.auto.create.topics": False,
     # What has been read ahead: librdkafka would keep 64 MiB for each partition.
     "queued.max.messages.kbytes": 16_384,
+    # By default it waits a second once so much is there: most of it idle.
+    "fetch.queue.backoff.ms": 10,
 }
 _PRODUCER_DEFAULTS: Final[Mapping[str, Value]] = {
     "acks": -1,
