@@ -16,7 +16,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import names_a_secret
-from mm2py.errors import RetriableError
+from mm2py.errors import ConfigError, RetriableError
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.source_offsets import (
     mirror_source_partition,
@@ -46,12 +46,18 @@ def flow_plan(path: Path, flow: str) -> FlowPlan:
 
     Raises:
         UsageError: the file has no such clusters.
-        ConfigError: the file is wrong.
+        ConfigError: the file is wrong, or a consumer group copies the flow.
     """
     config = MirrorMakerConfig.load(path, CONNECTORS)
     name = flow_named(config, flow if "->" in flow else flow.replace("/", "->", 1))
     runs = config.flow_enabled(name) or config.heartbeats_enabled(name)
-    return derive_plan(config, name, Plugins(), by_file=runs)
+    plan = derive_plan(config, name, Plugins(), by_file=runs)
+    if SOURCE not in plan.connectors:
+        raise ConfigError(
+            f"flow {name} is copied by MirrorSinkConnector, which keeps neither positions nor an offset map of its own",
+            remedy="this command needs copy.connector=source",
+        )
+    return plan
 
 
 async def source_connector(

@@ -12,7 +12,6 @@ from typing import final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.errors import ConfigError
 from mm2py.flows.failover import (
     DRAIN_S,
     SETTLE_S,
@@ -24,7 +23,7 @@ from mm2py.flows.failover_views import FailoverPlan
 from mm2py.flows.flow_control import FlowControl
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
 from mm2py.types import FlowName
-from mm2py_workers.bulk_flow import SOURCE, flow_plan
+from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_plan import plan_failover
 from mm2py_workers.failover_sides import FailoverSides
@@ -46,12 +45,6 @@ async def opened(
     back = await asyncio.to_thread(
         flow_plan, file, str(FlowName(plan.name.target, plan.name.source))
     )
-    for it in (plan, back):
-        if SOURCE not in it.connectors:
-            raise ConfigError(
-                f"flow {it.name} is copied by MirrorSinkConnector, which keeps no offset map",
-                remedy="a failover needs copy.connector=source in both directions",
-            )
     if kind is FailoverKind.FAILBACK:
         plan, back = back, plan
     async with FailoverClusters(plan, back, clock) as clusters:

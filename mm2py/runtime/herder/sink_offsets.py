@@ -5,6 +5,7 @@ that the connector is STOPPED; a group that still has members refuses changes by
 """
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Protocol, final
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 TOPIC: Final = "kafka_topic"
 PARTITION: Final = "kafka_partition"
 OFFSET: Final = "kafka_offset"
+_DIGITS: Final = re.compile("[+-]?[0-9]{1,20}")
 _HAS_MEMBERS: Final = frozenset(
     {codes.UNKNOWN_MEMBER_ID, codes.NON_EMPTY_GROUP, codes.GROUP_SUBSCRIBED_TO_TOPIC}
 )
@@ -193,7 +195,7 @@ def _parsed(entry: OffsetEntry) -> tuple[TopicPartition, int | None]:
         raise BadRequestError("Kafka topic names must be valid strings and may not be null")
     if partition[PARTITION] is None:
         raise BadRequestError("Kafka partitions must be valid numbers and may not be null")
-    number = _integer(partition[PARTITION], "partition", "Partition")
+    number = _integer(partition[PARTITION], "partition", "Partition", bits=32)
     tp = TopicPartition(str(partition[TOPIC]), number)
     if offset is None:
         return tp, None
@@ -201,18 +203,19 @@ def _parsed(entry: OffsetEntry) -> tuple[TopicPartition, int | None]:
         raise BadRequestError(
             f"The offset for a sink connector should either be null or contain the key '{OFFSET}'"
         )
-    return tp, _integer(offset[OFFSET], "offset", "Offset")
+    return tp, _integer(offset[OFFSET], "offset", "Offset", bits=64)
 
 
-def _integer(value: JsonScalar, what: str, name: str) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        shown = "null" if value is None else value
-        raise BadRequestError(
-            f"Failed to parse the following Kafka {what} value in the provided offsets: '{shown}'. {name} values for sink"
-            " connectors need to be integers."
-        ) from None
+def _integer(value: JsonScalar, what: str, name: str, *, bits: int) -> int:
+    """``Integer.parseInt`` and ``Long.parseLong``: too large a number is none."""
+    text = "null" if value is None else str(value)
+    most = 1 << (bits - 1)
+    if _DIGITS.fullmatch(text) and -most <= int(text) < most:
+        return int(text)
+    raise BadRequestError(
+        f"Failed to parse the following Kafka {what} value in the provided offsets: '{text}'. {name} values for sink"
+        " connectors need to be integers."
+    )
 
 
 @final

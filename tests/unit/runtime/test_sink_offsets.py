@@ -137,6 +137,16 @@ async def test_a_reset_deletes_the_group() -> None:
             " connectors need to be integers.",
         ),
         (
+            [entry("t", 1 << 31, 1)],
+            "Failed to parse the following Kafka partition value in the provided offsets: '2147483648'. Partition values for sink"
+            " connectors need to be integers.",
+        ),
+        (
+            [entry("t", 0, 1 << 63)],
+            "Failed to parse the following Kafka offset value in the provided offsets: '9223372036854775808'. Offset values for"
+            " sink connectors need to be integers.",
+        ),
+        (
             [OffsetEntry({"kafka_topic": "t", "kafka_partition": 0}, {"offset": 1})],
             "The offset for a sink connector should either be null or contain the key 'kafka_offset'",
         ),
