@@ -66,6 +66,8 @@ class Operator:
                 [str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]
             ),
             "MM2PY_STATE_DIR": str(folder / "state"),
+            # Other tests have workers on this machine.
+            "MM2PY_FILE": str(folder / "mm2.properties"),
             "A_BROKERS": a.bootstrap_servers,
             "B_BROKERS": b.bootstrap_servers,
             "NO_COLOR": "1",
