@@ -52,7 +52,7 @@ def effective_client_properties(
     """
     cluster = with_prefix(config, f"{side}.cluster.")
     props = {key: cluster[key] for key in CLIENT_KEYS if key in cluster}
-    props |= with_prefix(config, f"{kind}.")
+    props |= _without_overrides(with_prefix(config, f"{kind}."))
     props |= with_prefix(config, f"{side}.{kind}.")
     if kind == "consumer":
         props["enable.auto.commit"] = "false"
@@ -124,5 +124,9 @@ def sink_consumer_properties(
 def _worker_client(worker_config: Mapping[str, str], kind: ClientKind) -> dict[str, str]:
     props = {key: worker_config[key] for key in ("bootstrap.servers",) if key in worker_config}
     props |= with_prefix(worker_config, f"{kind}.")
-    # A worker config key `producer.override.x` is a connector setting by its name only.
+    return _without_overrides(props)
+
+
+def _without_overrides(props: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what ``producer.override.x`` became: it is of the clients of the framework."""
     return {key: value for key, value in props.items() if not key.startswith("override.")}

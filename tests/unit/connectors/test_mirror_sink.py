@@ -80,6 +80,7 @@ def test_the_consumer_is_connects_with_the_sources_own_properties() -> None:
     assert props["enable.auto.commit"] == "false"
     assert (props["fetch.min.bytes"], props["max.poll.records"]) == ("7", "9")
     assert props["client.id"] == "A->B|MirrorSinkConnector-2|mirror-sink-consumer"
+    assert not [name for name in props if name.startswith("override.")]
 
 
 def test_a_third_partys_sink_reads_the_workers_own_cluster() -> None:
