@@ -148,7 +148,11 @@ class _Rerun:
     async def ranges(
         self, partitions: list[TopicPartition], start: Boundary, end: Boundary
     ) -> dict[TopicPartition, LogEnds]:
-        """Return the offsets to copy, as far as the log has them."""
+        """Return the offsets to copy, as far as the log has them.
+
+        Raises:
+            ConfigError: there are none.
+        """
         committed = self._sides.read_committed
         ends = await log_ends(self._source, partitions, read_committed=committed)
         firsts, lasts = [await self._times(partitions, it) for it in (start, end)]
@@ -156,6 +160,12 @@ class _Rerun:
         for tp, log in ends.items():
             first = placed(start, firsts.get(tp), log, log.start)
             found[tp] = LogEnds(first, max(first, placed(end, lasts.get(tp), log, log.end)))
+        if all(it.start == it.end for it in found.values()):
+            tp, log = min(ends.items())
+            raise ConfigError(
+                f"the range from {self._order.start or 'earliest'} to {self._order.end or 'now'} of {tp.topic} has no offsets",
+                remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive",
+            )
         return found
 
     async def _times(

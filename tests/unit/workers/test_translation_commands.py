@@ -86,6 +86,12 @@ def test_what_mirror_maker_refuses_is_refused(
     assert len(found.stderr.splitlines()) == 1
 
 
+def test_a_name_that_no_topic_can_have_is_refused(files: list[str]) -> None:
+    found = run("migrate", "mm1", *files, "--whitelist", "x", "--source", "a b")
+    assert found.exit_code == 2
+    assert "'a b' is no name of a cluster" in found.stderr
+
+
 def test_the_checker_says_what_takes_the_place_of_zookeeper() -> None:
     found = run("consumer-offset-checker", "--group", "g", "--zkconnect", "zk:2181", "--topic", "t")
     assert found.exit_code == 2

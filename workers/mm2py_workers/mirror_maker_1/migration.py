@@ -5,6 +5,7 @@ with ``carries`` the flow's plan, from the very text that is printed -> ``migrat
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import dropwhile
@@ -34,6 +35,7 @@ from mm2py_workers.wiring import derive_plan
 
 __all__ = ["migrated"]
 
+_NAME: Final = re.compile("[A-Za-z0-9._-]+")
 _NOT_CARRIED: Final = (
     "positions of group {} are not carried over: stop the mirror and repeat this with --carry-positions, else the flow"
     " starts at auto.offset.reset={}"
@@ -44,11 +46,17 @@ def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -
     """Return the file; store the positions first where ``carries``. Words before the first option are a script's name.
 
     Raises:
-        UsageError: the command line is wrong, or both clusters have one name.
+        UsageError: the command line is wrong, or the names of the clusters are.
         ConfigError: a file is wrong; or of ``carry_positions``.
     """
     if source == target:
         raise UsageError("source and target have one name", remedy="give --source and --target")
+    for name in (source, target):
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is no name of a cluster",
+                remedy="take letters, digits, '-', '_' and '.': topics are named after it",
+            )
     arguments = read_arguments(list(dropwhile(lambda word: not word.startswith("-"), words)))
     consumer = consumer_file(arguments.consumer_config)
     producer = producer_file(arguments.producer_config)
