@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress
+from tests.integration.cluster_changes import delete_topic
 from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.connect_process import (
     DISTRIBUTED,
@@ -393,6 +394,38 @@ def test_a_target_that_is_away_makes_the_group_wait_and_nothing_is_lost(
         wait_committed(mirror, flow, topic)
         after = committed(flow.source, group_of(flow), topic)
         assert all(after[partition] >= offset for partition, offset in before.items())
+        mirror.stop()
+
+
+def test_a_flow_whose_target_acknowledges_nothing_is_degraded_and_its_lag_grows(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    topic: str,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    flow = a_flow(tmp_path, region_a, region_b, topic, {"refresh.topics.interval.seconds": "600"})
+    write(flow.source, topic, [Sent(number % PARTITIONS, b"%d" % number) for number in range(60)])
+    with Mirror(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+        rest = rest_of(mirror)
+
+        def shown() -> dict[str, object]:
+            path = f"flows/{flow.source_alias}-%3E{flow.target_alias}"
+            return cast("dict[str, object]", rest.ok("GET", path))
+
+        until(lambda: shown()["lag_records"] == 0, 60, lambda: str(shown()), alive=mirror)
+        delete_topic(flow.target, flow.remote(topic))
+        create_topic(flow.target, flow.remote(topic), 1)  # by somebody else, with one partition
+        write(flow.source, topic, [Sent(1, b"%d" % number) for number in range(20)])
+        found = until(
+            lambda: it if (it := shown())["state"] == "DEGRADED" else None,
+            90,
+            lambda: str(shown()),
+            alive=mirror,
+        )
+        assert "acknowledge" in str(found["errors"])
+        assert shown()["lag_records"] == 20
         mirror.stop()
 
 
