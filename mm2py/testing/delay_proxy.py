@@ -173,12 +173,16 @@ class _Link:
         self._replies = _Direction(Way.REPLIES, line, loop, self._finish)
         self._transports: list[asyncio.Transport] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._ended = False
 
     def client_side(self) -> _Side:
         return _Side(self, self._requests, self._replies)
 
     def made(self, transport: asyncio.Transport) -> None:
         self._transports.append(transport)
+        if self._ended:  # while it was connected to the server
+            reset(transport)
+            return
         if len(self._transports) > 1:
             return
         if self._line.refusing:
@@ -199,6 +203,11 @@ class _Link:
         self._requests.wake()
         self._replies.wake()
 
+    async def connected(self) -> None:
+        """Wait until the server's side is there, or cannot be."""
+        if self._connecting is not None:
+            await asyncio.gather(self._connecting, return_exceptions=True)
+
     def _finish(self) -> None:
         if self._requests.finished and self._replies.finished:
             self._line.links.discard(self)
@@ -207,6 +216,7 @@ class _Link:
 
     def reset(self) -> None:
         """End both with a reset."""
+        self._ended = True
         self._line.links.discard(self)
         self._requests.cancel()
         self._replies.cancel()
@@ -289,7 +299,7 @@ class DelayProxy:
 
     def close(self) -> None:
         """End everything."""
-        self._call(self._close)
+        self._run(self._close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_TIMEOUT_S)
         self._loop.close()
@@ -306,10 +316,13 @@ class DelayProxy:
         for link in list(self._line.links):
             link.reset()
 
-    def _close(self) -> None:
+    async def _close(self) -> None:
         for server in self._servers:
             server.close()
+        links = list(self._line.links)
         self._reset()
+        for link in links:
+            await link.connected()
 
     def _call(self, action: Callable[[], None]) -> None:
         async def run() -> None:
