@@ -178,11 +178,10 @@ class ProducerOptions(ConfigModel):
     buffer_memory: Annotated[
         int,
         _bytes(
-            _LONG, "bytes of batches read and not yet acknowledged, per task, 16 MiB by default (Java: 32): what more "
-            "reads ahead keeps no broker busier; partitions that fill it are held, and the others may have half as "
-            "much", "33554432", _HIGH,
+            _LONG, "bytes of batches read and not yet acknowledged, per task; partitions that fill it are held, "
+            "and the others may have half as much", None, _HIGH,
         ),
-    ] = 16_777_216  # fmt: skip
+    ] = 33_554_432  # fmt: skip
     produce_connections_max: Annotated[
         int,
         Option(

@@ -73,7 +73,7 @@ FULL_FOR_S: Final = 0.5
 class TaskSettings:
     """How a worker treats its tasks (worker and connector properties)."""
 
-    buffer_memory_bytes: int = 16 << 20
+    buffer_memory_bytes: int = 32 << 20
     offset_flush_interval_ms: int = 1_000
     graceful_timeout_ms: int = 5_000
     fail_on_partition_failure: bool = False

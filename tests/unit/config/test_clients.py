@@ -24,7 +24,7 @@ def test_silent_properties_have_javas_defaults() -> None:
         "earliest",
     )
     producer = producer_settings(SERVERS)
-    assert (producer.buffer_memory, producer.max_request_size) == (16_777_216, 0)
+    assert (producer.buffer_memory, producer.max_request_size) == (33_554_432, 0)
     connection = consumer.connection
     assert (connection.request_timeout_ms, connection.metadata_max_age_ms) == (30_000, 300_000)
 
