@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(30
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 80_000
+BACKLOG = 240_000
 IN_FLIGHT = 5
 LARGEST_BATCH = 1_048_576
 GOAL = 0.8
