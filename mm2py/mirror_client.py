@@ -24,12 +24,12 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.client_properties import ClientKind, with_prefix
 from mm2py.config.clients import connection_settings
-from mm2py.errors import FatalError, ProtocolError
-from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.errors import FatalError
+from mm2py.mirror.checkpoint_log import read_checkpoints
+from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.offset_lookup import Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
-from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 
 __all__ = [
@@ -235,22 +235,13 @@ class MirrorClient:
                 remedy="name the alias that the mirror's file has for the source, and look whether"
                 " its checkpoint connector runs",
             )
-        found: dict[str, dict[TopicPartition, Checkpoint]] = {}
 
-        def take(_partition: int, record: Record) -> None:
-            if record.key is None or record.value is None:
-                return
-            try:
-                checkpoint = decode_checkpoint(record.key, record.value)
-            except ProtocolError:
-                return
-            group = checkpoint.group
-            if group == groups if isinstance(groups, str) else groups.fullmatch(group):
-                found.setdefault(group, {})[checkpoint.partition] = checkpoint
+        def is_wanted(group: str) -> bool:
+            return group == groups if isinstance(groups, str) else bool(groups.fullmatch(group))
 
         await self._consumer.connect()
-        await LogReader(self._consumer, topic, clock=self._clock).read_to_end(take)
-        return found
+        log = LogReader(self._consumer, topic, clock=self._clock)
+        return await read_checkpoints(log, is_wanted)
 
     async def _topics(self) -> set[str]:
         return set(await Admin(self._admin).list_topics())

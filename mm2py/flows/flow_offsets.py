@@ -20,16 +20,16 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.flows.flow_proofs import ProofView, proof_view
-from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.mirror.checkpoint_log import read_checkpoints
+from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.proofs import proof_group, proofs_of
 from mm2py.protocol.groups import FetchedOffset
-from mm2py.protocol.records import Record
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 
@@ -415,21 +415,10 @@ class FlowOffsets:
         self, groups: Collection[str]
     ) -> Mapping[str, Mapping[TopicPartition, Checkpoint]]:
         topic = self._policy.checkpoints_topic(self._flow.source)
-        found: dict[str, dict[TopicPartition, Checkpoint]] = {}
-
-        def take(_partition: int, record: Record) -> None:
-            if record.key is None or record.value is None:
-                return
-            try:
-                it = decode_checkpoint(record.key, record.value)
-            except ProtocolError:
-                return
-            if it.group in groups:
-                found.setdefault(it.group, {})[it.partition] = it
-
-        if await self._exists(topic):
-            await LogReader(self._target, topic, clock=self._clock).read_to_end(take)
-        return found
+        if not await self._exists(topic):
+            return {}
+        log = LogReader(self._target, topic, clock=self._clock)
+        return await read_checkpoints(log, groups.__contains__)
 
 
 def _is_share(group: GroupListing) -> bool:

@@ -243,8 +243,14 @@ async def test_workers_go_on_with_what_they_have_when_the_broker_was_frozen_for_
             members_region.thaw()
         await until(lambda: not any(stage.worker(name).suspended for name in ("a", "b")), "resumed")
         await stage.until_shared("a", "b")
-        assert not [lost for name in ("a", "b") for lost in stage.worker(name).lost]
-        assert [stage.worker(name).owned for name in ("a", "b")] == before
+        lost = [lost for name in ("a", "b") for lost in stage.worker(name).lost]
+        if lost:
+            # A heartbeat that lay in the broker's socket through the freeze may have been read before
+            # its member was expired: the coordinator kept that member and expired the other, which must
+            # then stop its work, for the one in the group may have been given it.
+            assert len(lost) == 1 and "another worker is in the group" in lost[0].reason
+        else:
+            assert [stage.worker(name).owned for name in ("a", "b")] == before
 
 
 @asynccontextmanager

@@ -16,15 +16,14 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin
 from mm2py.client.fetch.log_reader import LogReader
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
-from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.mirror.checkpoint_log import read_checkpoints
 from mm2py.mirror.failovers import GroupMove
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
-from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 from mm2py_workers.failover_clusters import FailoverClusters
 
@@ -187,26 +186,13 @@ async def _checkpoints(
     clusters: FailoverClusters,
 ) -> dict[str, dict[TopicPartition, OffsetToCommit]]:
     topic = clusters.policy.checkpoints_topic(clusters.name.source)
-    found: dict[tuple[str, TopicPartition], Checkpoint] = {}
-
-    def take(_partition: int, record: Record) -> None:
-        if record.key is None or record.value is None:
-            return
-        try:
-            it = decode_checkpoint(record.key, record.value)
-        except ProtocolError:
-            return
-        found[it.group, it.partition] = it
-
-    if topic in await Admin(clusters.target).describe_topics([topic]):
-        reader = LogReader(clusters.target, topic, clock=clusters.clock)
-        try:
-            await reader.read_to_end(take)
-        finally:
-            await reader.close()
-    wanted: dict[str, dict[TopicPartition, OffsetToCommit]] = {}
-    for (group, tp), it in found.items():
-        wanted.setdefault(group, {})[tp] = OffsetToCommit(
-            tp.topic, tp.partition, it.downstream, metadata=it.metadata
-        )
-    return wanted
+    if topic not in await Admin(clusters.target).describe_topics([topic]):
+        return {}
+    found = await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
+    return {
+        group: {
+            tp: OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
+            for tp, it in checkpoints.items()
+        }
+        for group, checkpoints in found.items()
+    }
