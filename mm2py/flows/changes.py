@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from mm2py.config.definitions import parse_config
-from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import RequestTimedOutError
+from mm2py.flows.edits import Patches, created, deleted, nothing_held, patched, without_topic
 from mm2py.flows.graph import FlowNode, copies
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
@@ -26,7 +25,7 @@ from mm2py.flows.states import (
 )
 from mm2py.flows.views import ChangeView, change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
-from mm2py.mirror.flow_overrides import Presence, state_key
+from mm2py.mirror.flow_overrides import state_key
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.observability.logging import HIDDEN
 from mm2py.runtime.herder.api import WorkState
@@ -53,11 +52,7 @@ __all__ = [
     "Change",
     "ChangeResult",
     "FlowChanges",
-    "Patches",
     "Request",
-    "created",
-    "deleted",
-    "patched",
 ]
 
 SOURCE: Final = "MirrorSourceConnector"
@@ -73,14 +68,8 @@ APPLIED_S: Final = 30.0
 AGAIN_S: Final = 1.0
 """The leader repeats a write that failed once a second."""
 
-_TOPICS: Final = "topics"
-_EXCLUDE: Final = "topics.exclude"
 _NO_COPY: Final = {"enabled": "false"}
 _WANTED: Final = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}
-
-Configs = Mapping[str, Mapping[str, str]]
-Patches = Mapping[str, ConnectorConfig]
-"""Connector -> properties; None returns one to what the file has."""
 
 Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 """Has the worker that owns a task restart it."""
@@ -235,7 +224,7 @@ class FlowChanges:
         async def plan(node: FlowNode) -> Change:
             name, config = self._source(request.flow, node)
             self._need_copied(request.flow, config, topic)
-            change = patched({name: _without_topic(request.flow, config, topic)}, {})
+            change = patched({name: without_topic(request.flow, config, topic)}, {})
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))
 
@@ -294,7 +283,7 @@ class FlowChanges:
             return Change(
                 action=action,
                 target=str(request.flow),
-                edit=_nothing_held if all_topics else _unchanged,
+                edit=nothing_held if all_topics else _unchanged,
                 states=states,
                 carry_out=carry_out,
             )
@@ -619,51 +608,6 @@ async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> No
         )
 
 
-# -- edits ------------------------------------------------------------------------------------------
-
-
-def patched(patches: Patches, file: Configs) -> Edit:
-    """Return the edit that changes properties of connectors that there are; None: as in ``file``."""
-
-    def edit(now: FlowPicture) -> FlowPicture:
-        configs = dict(now.configs)
-        for name, patch in patches.items():
-            if name in configs:
-                own = file.get(name, {})
-                given = {key: own.get(key) if it is None else it for key, it in patch.items()}
-                merged = {**configs[name], **given}
-                configs[name] = {key: it for key, it in merged.items() if it is not None}
-        return replace(now, configs=configs)
-
-    return edit
-
-
-def created(file: Configs, patches: Patches) -> Edit:
-    """Return the edit that makes a flow: all connectors of the file, enabled, and the patches."""
-
-    def edit(now: FlowPicture) -> FlowPicture:
-        configs: dict[str, Mapping[str, str]] = {**file, **now.configs}
-        for name in file:
-            if not enabled(configs[name]):
-                configs[name] = {**configs[name], "enabled": "true"}
-        return patched(patches, file)(replace(now, presence=Presence.ADDED, configs=configs))
-
-    return edit
-
-
-def deleted(file: Configs) -> Edit:
-    """Return the edit that ends a flow; its other changes end with it."""
-
-    def edit(_now: FlowPicture) -> FlowPicture:
-        return FlowPicture(presence=Presence.DELETED, configs=file, held=frozenset())
-
-    return edit
-
-
-def _nothing_held(now: FlowPicture) -> FlowPicture:
-    return replace(now, held=frozenset())
-
-
 def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
     """Return an edit that is refused where another revision is in force than the request expects."""
 
@@ -676,33 +620,6 @@ def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
         return edit(now)
 
     return checked
-
-
-def _without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dict[str, str]:
-    """Return the patch of a source connector that takes one topic out of its flow.
-
-    Raises:
-        BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
-    """
-    literal = (topic, topic.replace(".", "\\."))
-    read = parse_config(TopicFilterConfig, config)
-    items = read.topics
-    left = [item for item in items if item not in literal]
-    if not left:
-        raise BadRequestError(
-            f"Flow {flow} would copy no topic without {topic}; delete or stop the flow"
-        )
-    patch: dict[str, str] = {}
-    if len(left) != len(items):
-        patch[_TOPICS] = ",".join(left)
-    if copies(flow, {**config, **patch}, topic):
-        patch[_EXCLUDE] = ",".join((*read.topics_exclude, literal[1]))
-    if copies(flow, {**config, **patch}, topic):
-        raise BadRequestError(
-            f"Topic {topic} cannot be taken out of flow {flow} by its properties {_TOPICS} and"
-            f" {_EXCLUDE}; pause it instead"
-        )
-    return patch
 
 
 # -- states -----------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from pydantic import (
 
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError
-from mm2py.flows.changes import FLOW, Patches
+from mm2py.flows.changes import FLOW
+from mm2py.flows.edits import Patches
 from mm2py.mirror.backfills import Order
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.runtime.herder.errors import HerderError

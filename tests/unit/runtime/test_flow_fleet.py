@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.flows.changes import created, deleted
+from mm2py.flows.edits import created, deleted
 from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
 from mm2py.runtime.herder.api import PeerClient

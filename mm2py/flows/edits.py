@@ -1,0 +1,98 @@
+"""What a change makes of a flow: edits of what is in force, without I/O.
+
+Flow: ``FlowChanges`` -> ``Edit`` (a ``FlowPicture`` -> the one that shall be in force) -> ``FlowOverridesStore.edit``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from mm2py.config.definitions import parse_config
+from mm2py.config.mirror_options import TopicFilterConfig
+from mm2py.flows.graph import copies
+from mm2py.flows.states import enabled
+from mm2py.mirror.flow_overrides import Presence
+from mm2py.mirror.flow_state import FlowPicture
+from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.flow_overrides_store import Edit
+from mm2py.types import FlowName
+
+__all__ = ["Configs", "Patches", "created", "deleted", "nothing_held", "patched", "without_topic"]
+
+Configs = Mapping[str, Mapping[str, str]]
+Patches = Mapping[str, ConnectorConfig]
+"""Connector -> properties; None returns one to what the file has."""
+
+_TOPICS: Final = "topics"
+_EXCLUDE: Final = "topics.exclude"
+
+
+def patched(patches: Patches, file: Configs) -> Edit:
+    """Return the edit that changes properties of connectors that there are; None: as in ``file``."""
+
+    def edit(now: FlowPicture) -> FlowPicture:
+        configs = dict(now.configs)
+        for name, patch in patches.items():
+            if name in configs:
+                own = file.get(name, {})
+                given = {key: own.get(key) if it is None else it for key, it in patch.items()}
+                merged = {**configs[name], **given}
+                configs[name] = {key: it for key, it in merged.items() if it is not None}
+        return replace(now, configs=configs)
+
+    return edit
+
+
+def created(file: Configs, patches: Patches) -> Edit:
+    """Return the edit that makes a flow: all connectors of the file, enabled, and the patches."""
+
+    def edit(now: FlowPicture) -> FlowPicture:
+        configs: dict[str, Mapping[str, str]] = {**file, **now.configs}
+        for name in file:
+            if not enabled(configs[name]):
+                configs[name] = {**configs[name], "enabled": "true"}
+        return patched(patches, file)(replace(now, presence=Presence.ADDED, configs=configs))
+
+    return edit
+
+
+def deleted(file: Configs) -> Edit:
+    """Return the edit that ends a flow; its other changes end with it."""
+
+    def edit(_now: FlowPicture) -> FlowPicture:
+        return FlowPicture(presence=Presence.DELETED, configs=file, held=frozenset())
+
+    return edit
+
+
+def nothing_held(now: FlowPicture) -> FlowPicture:
+    """Edit: no topic and no partition is paused alone any more."""
+    return replace(now, held=frozenset())
+
+
+def without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Return the patch of a source connector that takes one topic out of its flow.
+
+    Raises:
+        BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
+    """
+    literal = (topic, topic.replace(".", "\\."))
+    read = parse_config(TopicFilterConfig, config)
+    items = read.topics
+    left = [item for item in items if item not in literal]
+    if not left:
+        raise BadRequestError(
+            f"Flow {flow} would copy no topic without {topic}; delete or stop the flow"
+        )
+    patch: dict[str, str] = {}
+    if len(left) != len(items):
+        patch[_TOPICS] = ",".join(left)
+    if copies(flow, {**config, **patch}, topic):
+        patch[_EXCLUDE] = ",".join((*read.topics_exclude, literal[1]))
+    if copies(flow, {**config, **patch}, topic):
+        raise BadRequestError(
+            f"Topic {topic} cannot be taken out of flow {flow} by its properties {_TOPICS} and"
+            f" {_EXCLUDE}; pause it instead"
+        )
+    return patch
