@@ -34,16 +34,19 @@ _console = Console()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the workloads asked for and print a table; return the exit code."""
     parser = argparse.ArgumentParser(prog="bench.sink")
-    parser.add_argument("workloads", nargs="*", default=DEFAULT, choices=[*WORKLOADS, []])
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     parser.add_argument("--quick", action="store_true", help="fewer records, Java less warm")
     parser.add_argument("--no-java", action="store_true")
     options = parser.parse_args(arguments)
+    chosen = options.workloads or DEFAULT
+    if not set(chosen) <= WORKLOADS.keys():
+        parser.error(f"workloads are {', '.join(WORKLOADS)}")
     table = Table("workload", "mirror", "us/record", "records/s", "MB of memory")
     with (
         tempfile.TemporaryDirectory(prefix="mm2py-bench-sink-") as folder,
         Clusters(Path(folder)) as clusters,
     ):
-        for name in options.workloads or DEFAULT:
+        for name in chosen:
             costs = _measured(
                 clusters,
                 Path(folder),

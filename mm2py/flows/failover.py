@@ -221,7 +221,8 @@ class FailoverDriver:
                 f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients may have written to the target",
                 remedy="run it to its end, then mm2py failback",
             )
-        failover = self._mine(failover, failover.accept_loss)
+        # Who continues it, should this driver die behind the lifting, begins with the fence.
+        failover = replace(self._mine(failover, failover.accept_loss), step=Step.FENCE)
         await self._write(failover)
         await self._insist(lambda: self._sides.lift_fence(source=True))
         failover = replace(failover, step=Step.CANCELLED, fenced=False)

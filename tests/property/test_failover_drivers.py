@@ -352,3 +352,30 @@ async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_ste
     assert world.failover is not None
     assert world.failover == replace(cancelled, at_ms=world.failover.at_ms)
     assert world.runs
+
+
+async def test_a_failover_whose_cancel_died_is_continued_from_its_fence() -> None:
+    world = World(random.Random(1), fences=True, copies=False)
+    world.chance = random.Random(2)
+    world.chance.random = lambda: 0.7  # type: ignore[method-assign] # nothing happens by chance
+    world.source, world.position, world.target = list(range(5)), 0, []
+    first = Process(world)
+    await first.store.start()
+    running = asyncio.create_task(first.driver.run(FailoverRequest(id="f")))
+    await until(lambda: (it := world.failover) is not None and it.step is Step.DRAIN)
+    running.cancel()
+    second = Process(world)
+    await second.store.start()
+    cancelling = asyncio.create_task(second.driver.cancel())
+    await until(lambda: not world.fenced)
+    cancelling.cancel()
+    await asyncio.gather(running, cancelling, return_exceptions=True)
+    assert (it := world.failover) is not None
+    assert it.step is not Step.CANCELLED
+    third = Process(world)
+    await third.store.start()
+    world.copies = True
+    failover = await third.driver.run(FailoverRequest(id="g"))
+    assert failover.step is Step.DONE
+    assert world.fenced
+    world.check_done()

@@ -59,7 +59,8 @@ REST_S: Final = 60.0
 """For how long no partition is dealt to a connection beside the first one that could not be opened."""
 
 FIRST_PAUSE_S: Final = 0.05
-"""Between the first two questions to a broker that seems distant."""
+MOST_PAUSE_S: Final = 8.0
+"""Between the first two questions to a broker that seems distant, and between later ones."""
 
 QUIET_FAILURES: Final = 3
 """Failed connects before it is worth a word: brokers restart."""
@@ -98,7 +99,7 @@ class ProduceNode:
         self._transactional_id = None if transactions is None else transactions.transactional_id
         self._oldest, self._newest = _versions(transactions)
         self._merges = merges
-        self._pinging = False
+        self._pinging = self._asks = False
         self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
         self._throttled_until = self._rests_until = 0.0
 
@@ -145,16 +146,24 @@ class ProduceNode:
             self._owner.spawn(self._ping(connection))
 
     async def _ping(self, connection: BrokerConnection) -> None:
-        """Ask by a connection on which no answer waits behind data, soon and then each second."""
+        """Ask by a connection on which no answer waits behind data, soon and then seldom.
+
+        Until the answer is there the broker counts as nearby: joining what is large keeps the loop so busy
+        that any answer is read late, and a broker that was once slow would seem distant for as long as there
+        is enough to send.
+        """
         pause_s = FIRST_PAUSE_S
         try:
             with suppress(Mm2pyError):  # asked again with the next look
                 while is_distant(connection) and not connection.closed:
-                    await ping(await self._cluster.connection(self._node_id, ADMIN), 1)
+                    asked = await self._cluster.connection(self._node_id, ADMIN)
+                    self._asks = True
+                    await ping(asked, 1)
+                    self._asks = False
                     await self._clock.sleep(pause_s)
-                    pause_s = min(1.0, 2 * pause_s)
+                    pause_s = min(MOST_PAUSE_S, 2 * pause_s)
         finally:
-            self._pinging = False
+            self._pinging = self._asks = False
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -186,7 +195,7 @@ class ProduceNode:
         node_id, channel, limit = self._node_id, self._channel, self._most_bytes
         plan = None
         if self._merges:
-            plan = DISTANT if is_distant(connection) else LOCAL
+            plan = DISTANT if is_distant(connection) and not self._asks else LOCAL
         for lane in list(ready):
             if lane.leader != node_id or lane.channel != channel:
                 del ready[lane]
@@ -317,6 +326,7 @@ class ProduceNode:
         finally:
             self._connecting = False
         self._pump()
+        self.look_after()
 
     def _hand_back(self) -> None:
         """Without this connection the lanes go back to the first one: a broker may limit their number."""

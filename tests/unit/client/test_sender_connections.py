@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.send import sender
+from mm2py.client.send import node, sender
+from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
@@ -154,3 +155,23 @@ async def test_a_broker_that_accepts_few_connections_is_sent_everything_over_tho
         assert await rig.sender.flush(20)
         assert rig.is_complete(2)
         assert (rig.failed, rig.stalled) == ([], [])
+
+
+async def test_while_a_broker_is_asked_whether_it_is_distant_nothing_keeps_the_answer_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: list[MergePlan | None] = []
+    take = SenderLane.take
+
+    def noted(lane: SenderLane, plan: MergePlan | None = None) -> Sent:
+        plans.append(plan)
+        return take(lane, plan)
+
+    monkeypatch.setattr(SenderLane, "take", noted)
+    async with distant() as rig:
+        for number in range(20):
+            for target in TARGETS:
+                rig.enqueue(target, number * BATCHES * RECORDS)
+        assert await rig.sender.flush(20)
+        assert rig.is_complete(20)
+    assert {node.LOCAL, node.DISTANT} <= set(plans)
