@@ -55,6 +55,9 @@ joins batches of 16 KiB for a tenth of what sending them one by one costs; in Py
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
 
+ASKED: Final = DISTANT._replace(small_compressed=LOCAL.small_compressed)
+"""While a broker is asked whether it is distant: unpacking and packing anew keeps the loop so busy that any answer is read late."""
+
 REST_S: Final = 60.0
 """For how long no partition is dealt to a connection beside the first one that could not be opened."""
 
@@ -148,8 +151,7 @@ class ProduceNode:
     async def _ping(self, connection: BrokerConnection) -> None:
         """Ask by a connection on which no answer waits behind data, soon and then seldom.
 
-        Until the answer is there the broker counts as nearby: joining what is large keeps the loop so busy
-        that any answer is read late, and a broker that was once slow would seem distant for as long as there
+        Until the answer is there the plan is ``ASKED``, else a broker that was once slow would seem distant for as long as there
         is enough to send.
         """
         pause_s = FIRST_PAUSE_S
@@ -161,7 +163,7 @@ class ProduceNode:
                     await ping(asked, 1)
                     self._asks = False
                     await self._clock.sleep(pause_s)
-                    pause_s = min(MOST_PAUSE_S, 2 * pause_s)
+                    pause_s = min(MOST_PAUSE_S, 4 * pause_s)
         finally:
             self._pinging = self._asks = False
 
@@ -195,7 +197,9 @@ class ProduceNode:
         node_id, channel, limit = self._node_id, self._channel, self._most_bytes
         plan = None
         if self._merges:
-            plan = DISTANT if is_distant(connection) and not self._asks else LOCAL
+            plan = LOCAL
+            if is_distant(connection):
+                plan = ASKED if self._asks else DISTANT
         for lane in list(ready):
             if lane.leader != node_id or lane.channel != channel:
                 del ready[lane]

@@ -157,7 +157,7 @@ async def test_a_broker_that_accepts_few_connections_is_sent_everything_over_tho
         assert (rig.failed, rig.stalled) == ([], [])
 
 
-async def test_while_a_broker_is_asked_whether_it_is_distant_nothing_keeps_the_answer_waiting(
+async def test_while_a_broker_is_asked_whether_it_is_distant_no_compressed_batch_is_packed_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plans: list[MergePlan | None] = []
@@ -174,4 +174,5 @@ async def test_while_a_broker_is_asked_whether_it_is_distant_nothing_keeps_the_a
                 rig.enqueue(target, number * BATCHES * RECORDS)
         assert await rig.sender.flush(20)
         assert rig.is_complete(20)
-    assert {node.LOCAL, node.DISTANT} <= set(plans)
+    assert {node.ASKED, node.DISTANT} <= set(plans)
+    assert node.ASKED.small_compressed == node.LOCAL.small_compressed
