@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mm2py.api.context import SourceGap
-from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
+from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.group_requests import SHARE_GROUPS
@@ -105,6 +105,12 @@ class MirrorAdmin(Protocol):
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> dict[str, ServerError | None]:
         """Change configs; None or the refusal per topic."""
+        ...
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = ...
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries its error."""
         ...
 
     async def describe_topic_acls(self) -> Sequence[Acl] | None:

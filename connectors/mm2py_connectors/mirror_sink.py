@@ -1,6 +1,6 @@
 """MirrorSink connector: the copy of a flow, driven by a consumer group of the source (KIP-382).
 
-Flow: ``TopicUpkeep`` finds topics and keeps their copies in step -> ``task_configs``: every task gets all topics, the group
+Flow: ``TopicUpkeep`` finds topics and keeps their copies in step -> ``FirstPositions`` -> ``task_configs``: every task gets all topics, the group
 deals the partitions -> ``MirrorSinkTask``, which loads confluent-kafka, so it is imported where a task is built.
 """
 
@@ -11,12 +11,25 @@ from typing import ClassVar, Final, final
 from mm2py.api.connector import SinkConnector
 from mm2py.api.context import ConnectorContext
 from mm2py.api.sink import SinkTask, SinkTaskContext
+from mm2py.clock import Clock
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SINK_CONNECTOR
-from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.client_properties import (
+    client_id,
+    effective_client_properties,
+    sink_consumer_properties,
+)
 from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.mirror.offset_checks import Positions
+from mm2py.mirror.start_positions import StartPositions
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import AdminFactory, open_admin
+from mm2py_connectors.clients import (
+    AdminFactory,
+    GroupFactory,
+    MirrorAdmin,
+    open_admin,
+    open_groups,
+)
+from mm2py_connectors.first_positions import FirstPositions
 from mm2py_connectors.mirror_sink_config import MirrorSinkConfig, MirrorSinkTaskConfig
 from mm2py_connectors.topic_upkeep import TopicUpkeep
 
@@ -38,8 +51,14 @@ class MirrorSinkConnector(SinkConnector):
     plugin_version: ClassVar[str] = KAFKA_RELEASE
     config_model: ClassVar[type[ConfigModel]] = MirrorSinkConfig
 
-    def __init__(self, config: Mapping[str, str], *, admins: AdminFactory = open_admin) -> None:
-        self._props = dict(config)
+    def __init__(
+        self,
+        config: Mapping[str, str],
+        *,
+        admins: AdminFactory = open_admin,
+        groups: GroupFactory = open_groups,
+    ) -> None:
+        self._props, self._groups = dict(config), groups
         self._config = parse_config(MirrorSinkConfig, config)
         self._upkeep = TopicUpkeep(
             self._props,
@@ -50,6 +69,7 @@ class MirrorSinkConnector(SinkConnector):
         self._topics: tuple[str, ...] = ()
         self._partitions = 0
         self._context: ConnectorContext | None = None
+        self._first: FirstPositions | None = None
 
     @staticmethod
     def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
@@ -76,7 +96,9 @@ class MirrorSinkConnector(SinkConnector):
         self._context = context
         try:
             source, target = await self._upkeep.open(context)
+            self._first = self._first_positions(source.admin, context.clock)
             await self._upkeep.topics.refresh()
+            await self._first.settle(self._upkeep.topics.ready())
             self._look()
             self._upkeep.begin(source, target, self._refresh)
         except BaseException:
@@ -105,22 +127,45 @@ class MirrorSinkConnector(SinkConnector):
 
     def waiting(self) -> Mapping[TopicPartition, str]:
         """Source partitions without a copy on the target, with the cause."""
-        return self._upkeep.waiting()
+        return {**self._upkeep.waiting(), **self._held}
 
     def problems(self) -> Mapping[str, str]:
         """Jobs whose last run failed and topics that wait for their copy, with the cause."""
-        return self._upkeep.problems()
+        waiting = {f"topic {tp.topic} waits": cause for tp, cause in self._held.items()}
+        return {**self._upkeep.problems(), **waiting}
+
+    @property
+    def _held(self) -> Mapping[TopicPartition, str]:
+        return {} if self._first is None else self._first.waiting
+
+    def _first_positions(self, source: MirrorAdmin, clock: Clock) -> FirstPositions:
+        consumer = sink_consumer_properties(
+            {}, self._props, source=self.consumer_properties(self._props)
+        )
+        return FirstPositions(
+            StartPositions.parse(self._config.start_positions, clock),
+            consumer,
+            source,
+            lambda: self._groups(
+                consumer | {"client.id": client_id(self._props, "start-positions-admin")},
+                self._config.source_cluster_alias,
+                clock,
+            ),
+        )
 
     def _look(self) -> bool:
         """Note what there is to copy; whether tasks have to know it: new partitions of a topic find themselves."""
-        ready = self._upkeep.topics.ready()
+        held = {tp.topic for tp in self._held}
+        ready = [tp for tp in self._upkeep.topics.ready() if tp.topic not in held]
         before = self._topics, self._partitions
         self._topics = tuple(sorted({partition.topic for partition in ready}))
         self._partitions = len(ready)
         return before != (self._topics, self._partitions)
 
     async def _refresh(self) -> None:
-        if self._context is None:
+        if self._context is None or self._first is None:
             return
-        if await self._upkeep.topics.refresh() and self._look():
+        await self._upkeep.topics.refresh()
+        await self._first.settle(self._upkeep.topics.ready())
+        if self._look():
             self._context.request_reconfiguration()

@@ -3,13 +3,19 @@
 Flow: config texts -> ``parse_config`` -> ``mirror_sink``, ``mirror_sink_task``.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from mm2py.config.definitions import Option
+from mm2py.config.definitions import Option, Problem
 from mm2py.config.framework import SinkFrameworkConfig
 from mm2py.config.java_values import JavaType
 from mm2py.config.mirror_options import TOPICS, Topics, UseDefaultsFrom
-from mm2py_connectors.mirror_topics_config import HeartbeatsReplication, MirrorTopicsConfig
+from mm2py_connectors.mirror_topics_config import (
+    HeartbeatsReplication,
+    MirrorTopicsConfig,
+    StartRules,
+    start_problems,
+)
 
 __all__ = ["MirrorSinkConfig", "MirrorSinkTaskConfig"]
 
@@ -20,6 +26,12 @@ class MirrorSinkConfig(SinkFrameworkConfig, MirrorTopicsConfig):
     topics: Topics = TOPICS
     heartbeats_replication_enabled: HeartbeatsReplication = True
     use_defaults_from: UseDefaultsFrom = "target"
+    start_positions: StartRules = ()
+
+    @classmethod
+    def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
+        """Check ``start.positions``."""
+        return start_problems(props)
 
 
 class MirrorSinkTaskConfig(MirrorSinkConfig):

@@ -6,21 +6,23 @@ Flow: config texts -> ``parse_config`` -> ``mirror_source``, ``mirror_source_tas
 from collections.abc import Mapping
 from typing import Annotated
 
-from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import Option, Problem
 from mm2py.config.framework import LossPolicies
-from mm2py.config.java_values import JavaType, parse_list
+from mm2py.config.java_values import JavaType
 from mm2py.config.mirror_options import UseDefaultsFrom
-from mm2py.errors import ConfigError
-from mm2py.mirror.start_positions import START_POSITIONS, StartPositions
 from mm2py_connectors.mirror_connector_config import (
     MetricNamesFormats,
     OffsetSyncsLocation,
     replicas,
     switch,
 )
-from mm2py_connectors.mirror_topics_config import HeartbeatsReplication, MirrorTopicsConfig
+from mm2py_connectors.mirror_topics_config import (
+    HeartbeatsReplication,
+    MirrorTopicsConfig,
+    StartRules,
+    start_problems,
+)
 
 __all__ = ["MirrorSourceConfig", "MirrorSourceTaskConfig"]
 
@@ -66,20 +68,7 @@ class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
             importance="MEDIUM",
         ),
     ] = "worker"
-    start_positions: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "Where the copy of a partition begins while the flow has stored no position for it: topic=position, topic:partition=position, or "
-            "a position alone for all that no earlier item is about; topic is a name or a Java pattern for the whole name. Positions: earliest, "
-            "latest, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago (also minutes, days, weeks), offset:N. Partitions "
-            "without an item begin as auto.offset.reset of the source consumer says. Topics that appear later begin at their first "
-            "record where this is latest.",
-            ours=True,
-            java_default="auto.offset.reset",
-            importance="MEDIUM",
-        ),
-    ] = ()
+    start_positions: StartRules = ()
     loop_suppression: Annotated[
         str,
         Option(
@@ -98,12 +87,7 @@ class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
         """``MirrorSourceConnector.validate``: exactly-once, offset-sync and tolerance combinations."""
-        problems: list[Problem] = []
-        starts = props.get(START_POSITIONS, "")
-        try:
-            StartPositions.parse(parse_list(starts), SYSTEM_CLOCK)
-        except ConfigError as error:
-            problems.append(Problem(START_POSITIONS, starts, error.message, error.remedy))
+        problems = start_problems(props)
         tolerance = props.get("errors.tolerance", "")
         if tolerance.strip().lower() == "all":
             problems.append(

@@ -3,11 +3,13 @@
 Flow: ``MirrorSourceConfig`` and ``MirrorSinkConfig`` extend it -> ``mm2py_connectors.topic_upkeep``. Java's order.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import DEFAULT_CONFIG_PROPERTY_FILTER, DEFAULT_TOPIC_FILTER
-from mm2py.config.definitions import Option
-from mm2py.config.java_values import JavaType
+from mm2py.config.definitions import Option, Problem
+from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.mirror_options import (
     CONFIG_PROPERTIES_EXCLUDE,
     TOPICS,
@@ -18,6 +20,8 @@ from mm2py.config.mirror_options import (
     Topics,
     TopicsExclude,
 )
+from mm2py.errors import ConfigError
+from mm2py.mirror.start_positions import START_POSITIONS, StartPositions
 from mm2py_connectors.mirror_connector_config import (
     ConsumerPollTimeout,
     MirrorConnectorConfig,
@@ -26,9 +30,33 @@ from mm2py_connectors.mirror_connector_config import (
     switch,
 )
 
-__all__ = ["HeartbeatsReplication", "MirrorTopicsConfig"]
+__all__ = ["HeartbeatsReplication", "MirrorTopicsConfig", "StartRules", "start_problems"]
 
 HeartbeatsReplication = Annotated[bool, switch("Copy heartbeat topics whatever topics says.")]
+StartRules = Annotated[
+    tuple[str, ...],
+    Option(
+        JavaType.LIST,
+        "Where the copy of a partition begins while the flow has stored no position for it: topic=position, topic:partition=position, or "
+        "a position alone for all that no earlier item is about; topic is a name or a Java pattern for the whole name. Positions: earliest, "
+        "latest, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago (also minutes, days, weeks), offset:N. Partitions "
+        "without an item begin as auto.offset.reset of the source consumer says. Topics that appear later begin at their first "
+        "record where this is latest.",
+        ours=True,
+        java_default="auto.offset.reset",
+        importance="MEDIUM",
+    ),
+]
+
+
+def start_problems(props: Mapping[str, str]) -> list[Problem]:
+    """Return what is wrong with ``start.positions``."""
+    text = props.get(START_POSITIONS, "")
+    try:
+        StartPositions.parse(parse_list(text), SYSTEM_CLOCK)
+    except ConfigError as error:
+        return [Problem(START_POSITIONS, text, error.message, error.remedy)]
+    return []
 
 
 class MirrorTopicsConfig(MirrorConnectorConfig):

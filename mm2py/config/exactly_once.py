@@ -6,6 +6,7 @@ Flow: typed settings -> problems -> ``lint`` (which refuses the start), REST val
 from collections.abc import Mapping
 from typing import Final
 
+from mm2py.config.class_names import MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.definitions import Problem, parse_config
 from mm2py.config.framework import SourceFrameworkConfig, TaskFrameworkConfig
@@ -33,10 +34,10 @@ def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> l
     Raises:
         ConfigError: a value is wrong by itself.
     """
-    options, settings = (
-        parse_config(TaskFrameworkConfig, connector),
-        parse_config(WorkerConfig, worker),
-    )
+    settings = parse_config(WorkerConfig, worker)
+    if canonical_class(connector.get("connector.class", "")) == MIRROR_SINK_CONNECTOR:
+        return _sink_problems(connector, enabled=settings.exactly_once)
+    options = parse_config(TaskFrameworkConfig, connector)
     found = exactly_once_problems(options, enabled=settings.exactly_once)
     if settings.exactly_once:
         producer = framework_producer_properties(worker, connector)
@@ -82,6 +83,33 @@ def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> l
             )
         )
     return found
+
+
+def _sink_problems(connector: Mapping[str, str], *, enabled: bool) -> list[Problem]:
+    """Return why a flow that MirrorSink copies is not exactly once: its positions and its copies are on two clusters."""
+    source = "set copy.connector=source, which copies exactly once"
+    support, chosen = connector.get("exactly.once.support", ""), connector.get("copy.connector", "")
+    if support.strip().lower() == "required":
+        return [
+            Problem(
+                "exactly.once.support",
+                support,
+                "is not possible: MirrorSink copies at least once, its positions are those of a consumer group of the source",
+                f"remove it, or {source}",
+            )
+        ]
+    # On a Connect worker the setting is for its source connectors; a mirror's file means the flow.
+    if enabled and chosen:
+        return [
+            Problem(
+                "copy.connector",
+                chosen,
+                "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, its positions are those of a"
+                " consumer group of the source",
+                f"{source}, or <target>.exactly.once.source.support=disabled",
+            )
+        ]
+    return []
 
 
 def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConfig) -> int:

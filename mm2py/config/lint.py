@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from mm2py.config.catalog import Catalog
-from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, MIRROR_SINK_CONNECTOR
 from mm2py.config.client_options import MAX_IN_FLIGHT
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import (
@@ -20,6 +19,7 @@ from mm2py.config.definitions import (
     Option,
     Problem,
     check_config,
+    options_of,
     value_problem,
 )
 from mm2py.config.derivation import Effective, Value, texts
@@ -92,7 +92,7 @@ def _lint(config: MirrorMakerConfig) -> list[Finding]:
                 flow = config.flow_configs(FlowName(source, target))
                 # One line is told wrong once, however many flows it reaches.
                 found += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
-    found += _loops(config) + _aliases(config) + _exactly_once(config)
+    found += _aliases(config) + _exactly_once(config)
     return in_order(found)
 
 
@@ -103,11 +103,34 @@ def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding
         if effective is None:
             continue
         found += _model_findings(config, flow, definition.model, effective)
+    if flow.enabled:
+        found += _read_by_the_other(config, flow)
     # What contradicts each other can be judged where each value is right by itself.
     if flow.enabled and all(it.severity is not Severity.ERROR for it in found):
         for effective in flow.connectors.values():
             found += _contradictions(config, flow, effective)
     return found
+
+
+def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
+    """Name what is set for the flow and read only by the connector that does not copy it (``copy.connector``)."""
+    read: set[str] = set()
+    others: set[str] = set()
+    for definition in config.definitions:
+        (read if definition.name in flow.connectors else others).update(
+            options_of(definition.model)
+        )
+    keys = {f"{flow.flow}.{name}" for name in others - read}
+    return [
+        Finding(
+            Severity.WARNING,
+            value.line,
+            key,
+            f"has no effect: {flow.copy['name'].text} copies the flow and does not read it",
+        )
+        for key, value in config.raw.items()
+        if key in keys
+    ]
 
 
 def _contradictions(
@@ -257,53 +280,6 @@ def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
                 remedy = f"remove it, or set {flow.source}.consumer.isolation.level=read_committed"
                 found.append(Finding(Severity.WARNING, value.line, key, message, remedy))
     return found
-
-
-def _loops(config: MirrorMakerConfig) -> list[Finding]:
-    """Warn of two enabled directions that keep topic names and do not suppress loops: every record would circle."""
-    found: list[Finding] = []
-    for source in config.clusters:
-        for target in config.clusters:
-            there, back = FlowName(source, target), FlowName(target, source)
-            if source >= target or not (config.flow_enabled(there) and config.flow_enabled(back)):
-                continue
-            cause = _keeps_names(config, there)
-            if cause is None or _keeps_names(config, back) is None:
-                continue
-            if not any(_passes_all_on(config, flow) for flow in (there, back)):
-                continue
-            found.append(
-                Finding(
-                    Severity.WARNING,
-                    cause.line,
-                    cause.key,
-                    f"{there} and {back} both keep topic names and do not suppress loops: a topic "
-                    "that both directions copy would circle without end, as in Java",
-                    "remove loop.suppression=off, give each direction other topics, or keep the default "
-                    "naming",
-                )
-            )
-    return found
-
-
-def _passes_all_on(config: MirrorMakerConfig, flow: FlowName) -> bool:
-    source = config.flow_configs(flow).copy
-    if source["connector.class"].text == MIRROR_SINK_CONNECTOR:
-        return True
-    suppression = source.get("loop.suppression")
-    return suppression is not None and suppression.text.strip().lower() == "off"
-
-
-def _keeps_names(config: MirrorMakerConfig, flow: FlowName) -> Value | None:
-    source = config.flow_configs(flow).copy
-    policy = source.get("replication.policy.class")
-    if policy is not None and policy.text == IDENTITY_REPLICATION_POLICY:
-        return policy
-    separator = source.get("replication.policy.separator")
-    alias = source.get("source.cluster.alias")
-    if separator is not None and alias is not None and not separator.text and not alias.text:
-        return separator
-    return None
 
 
 def _aliases(config: MirrorMakerConfig) -> list[Finding]:

@@ -1,8 +1,8 @@
 """Would records run in a circle? Same-name cycles over the configs of all flows.
 
 Flow: config of each flow's source connector -> flows that keep names -> names that may exist -> cycles. A flow
-whose names carry their provenance stops cycles by itself, and one that suppresses loops does not pass on what came
-from its target (``loop.suppression``). Patterns are tried on sample names and on those that
+whose names carry their provenance stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
+drop what the other one marks, does not pass on what came from its target. Patterns are tried on sample names and on those that
 are known; two patterns that meet only in a name nobody has seen are not found.
 """
 
@@ -12,13 +12,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
+from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
+from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError, RetriableError
+from mm2py.flows.header_marks import HeaderMarks, header_marks
 from mm2py.flows.states import enabled
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
@@ -28,15 +31,16 @@ from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import BadRequestError, ForbiddenError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import FlowName
+from mm2py.types import ClusterAlias, FlowName
 
 __all__ = [
-    "CIRCLE_REMEDY",
     "CircleGuard",
     "Cycle",
     "FlowNode",
     "Sources",
+    "check_connectors",
     "copies",
+    "file_cycle",
     "new_cycles",
     "source_configs",
 ]
@@ -49,11 +53,6 @@ _REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
 REFRESH_S: Final = 5.0
 """How long the other flows' topics may take to be read before a change is taken without them."""
 
-CIRCLE_REMEDY: Final = (
-    "exclude the topic in one of these flows, use a replication policy that renames topics, or let each of them"
-    " suppress loops (loop.suppression=on; all where three or more clusters are all connected)"
-)
-
 MOST_NAMES: Final = 5_000
 """Names tried at most: a change over REST must not hold up the event loop."""
 
@@ -63,13 +62,32 @@ MOST_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Flows that hand ``topic`` round under the same name, in order."""
+    """Flows that hand ``topic`` round under the same name, in order; ``by_group``: those of them that MirrorSink copies."""
 
     flows: tuple[FlowName, ...]
     topic: str
+    by_group: tuple[FlowName, ...] = ()
 
     def __str__(self) -> str:
-        return f"{', '.join(str(flow) for flow in self.flows)} (topic {self.topic})"
+        return f"{_joined(self.flows)} (topic {self.topic})"
+
+    @property
+    def remedy(self) -> str:
+        """What an operator can do; nothing of MirrorSink's copies says who wrote them, unless its transforms do."""
+        start = "exclude the topic in one of these flows, use a replication policy that renames topics, or"
+        if not self.by_group:
+            return (
+                f"{start} let each of them suppress loops (loop.suppression=on; all where three or more clusters are all"
+                " connected)"
+            )
+        return (
+            f"{start} set copy.connector=source for {_joined(self.by_group)} (loops are then suppressed); transforms that mark"
+            " copies by a header and drop what is marked do as well (docs/mirror-sink.md)"
+        )
+
+
+def _joined(flows: Collection[FlowName]) -> str:
+    return ", ".join(map(str, flows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +95,16 @@ class _Edge:
     flow: FlowName
     selection: TopicSelection
     suppression: Suppression
+    marks: HeaderMarks
+    by_group: bool
 
     def carries(self, topic: str) -> bool:
         return self.selection.replicate(topic)
 
     def passes_on(self, before: "_Edge") -> bool:
         """Whether it copies what ``before`` wrote to its source."""
+        if self.marks.dropped & before.marks.put:
+            return False
         if before.suppression is Suppression.OFF or self.suppression is Suppression.OFF:
             return True  # the ids are not published, or nothing is dropped
         if self.suppression is Suppression.ALL:
@@ -104,6 +126,23 @@ def source_configs(connectors: Configs) -> Sequence[Mapping[str, str]]:
         for config in connectors.values()
         if canonical_class(config.get("connector.class", "")) in COPY_CONNECTORS
     ]
+
+
+def file_cycle(
+    config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> Cycle | None:
+    """Return a cycle of the flows that a file enables; ``resolve`` replaces the placeholders of a connector's config.
+
+    Raises:
+        ConfigError: a pattern, filter or policy cannot be used.
+    """
+    pairs = (FlowName(*pair) for pair in permutations(config.clusters, 2))
+    sources = {
+        pair: [resolve(it) for it in source_configs(config.connector_configs(pair))]
+        for pair in pairs
+        if config.flow_enabled(pair)
+    }
+    return next(iter(new_cycles({}, sources)), None)
 
 
 def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) -> tuple[Cycle, ...]:
@@ -136,7 +175,7 @@ def _circles(sources: Sources, names: Collection[str]) -> _Circles:
     edges = [edge for flow, config in pairs if (edge := _edge(flow, config)) is not None]
     if not edges:
         return {}
-    rings: dict[tuple[int, ...], list[tuple[FlowName, ...]]] = {}
+    rings: dict[tuple[int, ...], list[tuple[_Edge, ...]]] = {}
     found: _Circles = {}
     deadline = SYSTEM_CLOCK.monotonic() + MOST_S
     for topic in names:
@@ -148,8 +187,10 @@ def _circles(sources: Sources, names: Collection[str]) -> _Circles:
         carrying = tuple(number for number, edge in enumerate(edges) if edge.carries(topic))
         if carrying not in rings:
             rings[carrying] = list(_rings([edges[number] for number in carrying]))
-        for flows in rings[carrying]:
-            found.setdefault((frozenset(flows), topic), Cycle(flows, topic))
+        for ring in rings[carrying]:
+            flows = tuple(edge.flow for edge in ring)
+            by_group = tuple(edge.flow for edge in ring if edge.by_group)
+            found.setdefault((frozenset(flows), topic), Cycle(flows, topic, by_group))
     return found
 
 
@@ -185,12 +226,13 @@ def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
     selection = _selection(flow, aliased, heartbeats=False)
     # An empty separator has no provenance either, but no name comes back the same.
     sample = _ANY[0]
-    if policy.remote_topic(flow.source, sample) != sample:
+    if policy.remote_topic(aliased["source.cluster.alias"], sample) != sample:
         return None
-    return _Edge(flow, selection, suppression_of(aliased))
+    by_group = canonical_class(config.get("connector.class", "")) == MIRROR_SINK_CONNECTOR
+    return _Edge(flow, selection, suppression_of(aliased), header_marks(config), by_group)
 
 
-def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
+def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
     """Return every ring of flows that pass on what they get, once; each begins at its smallest cluster.
 
     A ring may be closed through flows that stop some records and pass others on: then no cluster is visited once
@@ -205,7 +247,7 @@ def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
             if last.flow.target == start:
                 if path[0].passes_on(last):
                     found = True
-                    yield tuple(edge.flow for edge in path)
+                    yield path
                 continue
             visited = {edge.flow.source for edge in path}
             paths += [
@@ -220,7 +262,7 @@ def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
         yield from _knots(edges)
 
 
-def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
+def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
     """Return the flows that records can run through without end, where no simple ring has them."""
     left = list(edges)
     while True:
@@ -235,7 +277,7 @@ def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[FlowName, ...]]:
             break
         left = kept
     if left:
-        yield tuple(edge.flow for edge in left)
+        yield tuple(left)
 
 
 def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[str]:
@@ -255,6 +297,39 @@ def _samples(pattern: str) -> Iterator[str]:
             name = name.strip("^$")
             if _NAME.fullmatch(name):
                 yield name
+
+
+def check_connectors(
+    before: Mapping[str, Mapping[str, str | None]], after: Mapping[str, Mapping[str, str | None]]
+) -> None:
+    """Refuse a change of an ordinary worker's connectors that closes a circle among them.
+
+    Raises:
+        BadRequestError: it does.
+    """
+    _refuse(new_cycles(_by_aliases(before), _by_aliases(after)))
+
+
+def _by_aliases(connectors: Mapping[str, Mapping[str, str | None]]) -> Sources:
+    """Group what copies records by the clusters that it names; what cannot be used as it is copies nothing."""
+    found: dict[FlowName, list[Mapping[str, str]]] = {}
+    for config in connectors.values():
+        texts = {key: text for key, text in config.items() if text is not None}
+        if canonical_class(texts.get("connector.class", "")) not in COPY_CONNECTORS:
+            continue
+        aliases = texts.get("source.cluster.alias", ""), texts.get("target.cluster.alias", "target")
+        flow = FlowName(*map(ClusterAlias, aliases))
+        with suppress(ConfigError):
+            if _edge(flow, texts) is not None:
+                found.setdefault(flow, []).append(texts)
+    return found
+
+
+def _refuse(cycles: Sequence[Cycle]) -> None:
+    if cycles:
+        raise BadRequestError(
+            f"The change would copy records in a circle: {cycles[0]}; {cycles[0].remedy}"
+        )
 
 
 # -- the guard of every change -----------------------------------------------------------------------
@@ -301,10 +376,7 @@ class CircleGuard:
             if other != self._flow:
                 others[other] = source_configs(node.overrides.effective())
         cycles = new_cycles({**others, self._flow: old}, {**others, self._flow: new}, topics)
-        if cycles:
-            raise BadRequestError(
-                f"The change would copy records in a circle: {cycles[0]}; {CIRCLE_REMEDY}"
-            )
+        _refuse(cycles)
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
         """Read the other flows' changes to their end where a circle is possible; whether to check again.

@@ -26,6 +26,7 @@ __all__ = [
     "READY",
     "SHORT_SESSION",
     "SHORT_SESSION_S",
+    "SINGLE_REPLICA",
     "Flow",
     "Mirror",
     "Running",
@@ -54,7 +55,7 @@ SHORT_SESSION_S: Final = 4.0
 
 T = TypeVar("T")
 
-_SINGLE_REPLICA: Final = (
+SINGLE_REPLICA: Final = (
     "replication.factor",
     "checkpoints.topic.replication.factor",
     "heartbeats.topic.replication.factor",
@@ -131,7 +132,7 @@ def write_flow(
         "emit.heartbeats.enabled": "false",
         # The regions are shared: another test's heartbeats would be one more topic of this flow.
         "heartbeats.replication.enabled": "false",
-        **dict.fromkeys(_SINGLE_REPLICA, "1"),
+        **dict.fromkeys(SINGLE_REPLICA, "1"),
     }
     for name, value in (properties or {}).items():
         lines[name.format(source=one, target=two)] = value

@@ -328,6 +328,7 @@ def test_the_checker_shows_positions_lag_and_owners(files: Files, topic: str) ->
             [files.group, topic, str(p), "50", "50", "0"] for p in (0, 1)
         ]
         assert {row[6] for row in rows} == {f"{files.group}-0_/127.0.0.1"}
+        mirror.wait_for_log("mirrored 100 records, .* lag 0, dropped 0")
         assert mirror.stop() == 0
     write(files.source, topic, [Sent(1, b"more", b"k")])
     _, (_, *rows) = checked(files, "--group", files.group, "--topic", topic)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final, cast
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_topic
@@ -18,10 +20,29 @@ from tests.integration.connect_process import (
     DISTRIBUTED,
     Rest,
     install_plugin,
+    mirror_config,
     rest_of,
     write_worker,
 )
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import (
+    SINGLE_REPLICA,
+    Flow,
+    Mirror,
+    run_to_end,
+    until,
+    write_file,
+)
+from tests.integration.sinks import (
+    PARTITIONS,
+    TASKS,
+    a_flow,
+    committed,
+    every_kind,
+    group_of,
+    shown,
+    wait_committed,
+    wait_ready,
+)
 from tests.integration.traffic import (
     Load,
     Sent,
@@ -34,14 +55,20 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.integration.transactions import kept, write_mixed
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-PARTITIONS: Final = 6
-TASKS: Final = 3
 RATE: Final = 1_500
 Unique = Callable[[str], str]
 TRANSFORMS: Final = "org.apache.kafka.connect.transforms."
+LARGE: Final = (3, 301, 302, 307, 599)
+PLACE_HEADERS: Final = (
+    "topic", "partition", "offset", "connector.name", "task.id", "stage", "class.name",
+)  # fmt: skip
+CAUSE_HEADERS: Final = ("exception.class.name", "exception.message", "exception.stacktrace")
+HOUR_MS: Final = 3_600_000
+IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 GROUP_TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
@@ -52,82 +79,9 @@ def topic(region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic) -> 
     return name
 
 
-def a_flow(
-    folder: Path,
-    source: KafkaAddress,
-    target: KafkaAddress,
-    topic: str,
-    more: Mapping[str, str] | None = None,
-) -> Flow:
-    """Write a flow that is copied by a group; a member that is killed has left it after 6 s."""
-    own = "{source}->{target}."
-    properties = {
-        own + "copy.connector": "sink",
-        own + "tasks.max": str(TASKS),
-        own + "consumer.override.session.timeout.ms": "6000",
-        own + "consumer.override.heartbeat.interval.ms": "1000",
-        **SHORT_SESSION,
-    }
-    return write_flow(
-        folder,
-        source,
-        target,
-        topic,
-        properties | {own + name: text for name, text in (more or {}).items()},
-    )
-
-
 @pytest.fixture
 def flow(region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path) -> Flow:
     return a_flow(tmp_path, region_a, region_b, topic)
-
-
-def group_of(flow: Flow) -> str:
-    return f"connect-{flow.source_alias}->{flow.target_alias}.MirrorSinkConnector"
-
-
-def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
-    """Wait until so many tasks have partitions."""
-    until(lambda: len(mirror.lines("partitions assigned")) >= members, 90, "members", alive=mirror)
-
-
-def committed(cluster: KafkaAddress, group: str, topic: str) -> dict[int, int]:
-    """Return what a group has committed, asked as any lag tool does."""
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0}
-    )
-    try:
-        wanted = [TopicPartition(topic, number) for number in ends(cluster, topic)]
-        return {it.partition: it.offset for it in consumer.committed(wanted, timeout=30)}
-    finally:
-        consumer.close()
-
-
-def wait_committed(mirror: Mirror, flow: Flow, topic: str) -> None:
-    """Wait until the group has committed the end of each partition that has records."""
-    wanted = {p: end for p, end in ends(flow.source, topic).items() if end}
-
-    def reached() -> bool:
-        now = committed(flow.source, group_of(flow), topic)
-        return all(now[partition] == end for partition, end in wanted.items())
-
-    until(
-        reached,
-        60,
-        lambda: f"committed {committed(flow.source, group_of(flow), topic)}",
-        alive=mirror,
-    )
-
-
-def every_kind(count: int) -> list[Sent]:
-    """Keys, null values and empty ones, headers that repeat, old timestamps; all different."""
-    found: list[Sent] = []
-    for number in range(count):
-        key = b"" if number % 10 == 0 else b"key-%d" % number
-        value = None if number % 7 == 0 else b"" if number % 7 == 1 else b"value %d" % number
-        headers = (("a", b"1"), ("a", None), ("b", b"")) if number % 3 == 0 else ()
-        found.append(Sent(number % PARTITIONS, value, key, headers, 1_500_000_000_000 + number))
-    return found
 
 
 def test_every_kind_of_record_is_copied_once_and_the_group_stands_at_the_end(
@@ -142,6 +96,58 @@ def test_every_kind_of_record_is_copied_once_and_the_group_stands_at_the_end(
         rest.wait_states("MirrorSinkConnector", *["RUNNING"] * (1 + TASKS))
         assert mirror.stop() == 0
         assert mirror.complaints() == []
+
+
+def test_same_names_keep_everything_and_the_time_that_the_source_has_given(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    topic: str,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    stamped = f"{topic}-stamped"
+    create_topic(region_a, stamped, PARTITIONS, config={"message.timestamp.type": "LogAppendTime"})
+    own = {"replication.policy.class": IDENTITY}
+    flow = a_flow(tmp_path, region_a, region_b, f"{topic}.*", own)
+    for name in (topic, stamped):
+        write(flow.source, name, every_kind(1_200))
+    with Mirror(flow.file) as mirror:
+        for name in (topic, stamped):
+            assert_equal(*wait_for_copy(mirror, flow, name, remote=name))
+            wait_committed(mirror, flow, name)
+        assert mirror.stop() == 0
+    times = [it.timestamp_ms for log in read(flow.target, stamped).values() for it in log.records]
+    assert min(times) > 1_600_000_000_000, "the time of the source's broker, not of the writer"
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_the_markers_of_transactions_are_no_lag(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path, level: str
+) -> None:
+    own = {"consumer.override.isolation.level": level}
+    flow = a_flow(tmp_path, region_a, region_b, topic, own)
+    wanted = kept(10, 40) if level == "read_committed" else 400
+    write_mixed(flow.source, topic, 10, 40)
+    with Mirror(flow.file, name="first") as mirror:
+        until(lambda: copied(flow, topic) == wanted, 90, lambda: f"{wanted} copies", alive=mirror)
+        wait_committed(mirror, flow, topic)
+        until(
+            lambda: shown(mirror, flow)["lag_records"] == 0,
+            60,
+            lambda: str(shown(mirror, flow)),
+            alive=mirror,
+        )
+        # Behind a quiet end markers alone: an aborted transaction, whose records nobody wants.
+        write_mixed(flow.source, topic, 2, 4, turn=1)
+        wait_committed(mirror, flow, topic)
+        assert mirror.stop() == 0
+    before = copied(flow, topic)
+    with Mirror(flow.file, name="second") as mirror:
+        wait_ready(mirror)
+        write(flow.source, topic, [Sent(5, b"last")])
+        until(lambda: copied(flow, topic) == before + 1, 90, "nothing twice", alive=mirror)
+        wait_committed(mirror, flow, topic)
+        assert mirror.stop() == 0
 
 
 def test_a_killed_member_loses_nothing_and_the_others_take_its_partitions(
@@ -242,26 +248,53 @@ def test_a_record_that_the_target_refuses_goes_to_the_dead_letter_queue_and_no_o
     }
     flow = a_flow(tmp_path, region_a, region_b, topic, own)
     create_topic(region_b, flow.remote(topic), PARTITIONS, config={"max.message.bytes": "4000"})
+    own_headers = (("mine", b"1"), ("mine", None))
     records = [
-        Sent(number % PARTITIONS, b"%d" % number + b"." * (6_000 if number == 301 else 10))
+        Sent(
+            number % PARTITIONS,
+            b"%d" % number + b"." * (6_000 if number in LARGE else 10),
+            b"k%d" % number,
+            own_headers,
+            1_500_000_000_000 + number,
+        )
         for number in range(600)
     ]
     write(flow.source, topic, records, linger_ms=50)
     with Mirror(flow.file) as mirror:
-        until(lambda: copied(flow, topic) >= 599, 90, "599 copies", alive=mirror)
+        until(lambda: copied(flow, topic) >= 600 - len(LARGE), 90, "the others", alive=mirror)
         wait_committed(mirror, flow, topic)
+        until(
+            lambda: "records are left out" in str(shown(mirror, flow)["notes"]),
+            60,
+            lambda: str(shown(mirror, flow)),
+            alive=mirror,
+        )
         assert mirror.stop() == 0
     truth, copy = read(flow.source, topic), read(flow.target, flow.remote(topic))
     for partition, log in truth.items():
         kept = [it for it in log.records if len(it.value or b"") < 4_000]
         assert copy[partition].records == kept
-    (letter,) = read(flow.target, dead)[0].records
-    assert (letter.value or b"").startswith(b"301...")
-    told = {name: (text or b"").decode() for name, text in letter.headers}
-    assert told["__connect.errors.topic"] == topic
-    assert told["__connect.errors.partition"] == str(301 % PARTITIONS)
-    assert told["__connect.errors.offset"] == str(301 // PARTITIONS)
-    assert told["__connect.errors.stage"] == "TASK_PUT"
+    letters = sorted(read(flow.target, dead)[0].records, key=lambda it: it.timestamp_ms)
+    assert [int((it.value or b"").partition(b".")[0]) for it in letters] == list(LARGE)
+    for number, letter in zip(LARGE, letters, strict=True):
+        partition, offset = number % PARTITIONS, number // PARTITIONS
+        original = truth[partition].records[offset]
+        assert letter[:2] == original[:2]
+        assert letter.headers[:2] == own_headers
+        assert letter.timestamp_ms == original.timestamp_ms
+        told = {name: (text or b"").decode() for name, text in letter.headers[2:]}
+        assert {name: told[f"__connect.errors.{name}"] for name in PLACE_HEADERS} == {
+            "topic": topic,
+            "partition": str(partition),
+            "offset": str(offset),
+            "connector.name": "MirrorSinkConnector",
+            "task.id": told["__connect.errors.task.id"],
+            "stage": "TASK_PUT",
+            "class.name": "org.apache.kafka.connect.sink.SinkTask",
+        }
+        assert int(told["__connect.errors.task.id"]) in range(TASKS)
+        assert "MSG_SIZE_TOO_LARGE" in told["__connect.errors.exception.message"]
+        assert {*told} == {f"__connect.errors.{name}" for name in (*PLACE_HEADERS, *CAUSE_HEADERS)}
 
 
 def test_without_tolerance_the_task_fails_with_the_place_and_commits_nothing_past_it(
@@ -408,24 +441,22 @@ def test_a_flow_whose_target_acknowledges_nothing_is_degraded_and_its_lag_grows(
     write(flow.source, topic, [Sent(number % PARTITIONS, b"%d" % number) for number in range(60)])
     with Mirror(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
-        rest = rest_of(mirror)
 
-        def shown() -> dict[str, object]:
-            path = f"flows/{flow.source_alias}-%3E{flow.target_alias}"
-            return cast("dict[str, object]", rest.ok("GET", path))
+        def now() -> dict[str, object]:
+            return shown(mirror, flow)
 
-        until(lambda: shown()["lag_records"] == 0, 60, lambda: str(shown()), alive=mirror)
+        until(lambda: now()["lag_records"] == 0, 60, lambda: str(now()), alive=mirror)
         delete_topic(flow.target, flow.remote(topic))
         create_topic(flow.target, flow.remote(topic), 1)  # by somebody else, with one partition
         write(flow.source, topic, [Sent(1, b"%d" % number) for number in range(20)])
         found = until(
-            lambda: it if (it := shown())["state"] == "DEGRADED" else None,
+            lambda: it if (it := now())["state"] == "DEGRADED" else None,
             90,
-            lambda: str(shown()),
+            lambda: str(now()),
             alive=mirror,
         )
         assert "acknowledge" in str(found["errors"])
-        assert shown()["lag_records"] == 20
+        assert now()["lag_records"] == 20
         mirror.stop()
 
 
@@ -486,3 +517,170 @@ def test_two_workers_share_the_group_and_one_that_is_stopped_hands_its_part_over
         )
         wait_committed(stays, flow, topic)
         assert stays.stop() == 0
+
+
+def test_the_group_begins_where_start_positions_say_and_later_topics_at_their_first_record(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    prefix = unique("starts")
+    aged, placed, latest, rest = names = [
+        f"{prefix}-{it}" for it in ("aged", "placed", "latest", "rest")
+    ]
+    now_ms = SYSTEM_CLOCK.now_ms()
+
+    def fill(name: str) -> None:
+        create_topic(region_a, name, 2)
+        # Records of four hours, the newest an hour old.
+        write(
+            region_a, name,
+            [Sent(n % 2, b"%d" % (n // 2), timestamp_ms=now_ms - (4 - n // 2) * HOUR_MS) for n in range(8)],
+        )  # fmt: skip
+
+    for name in names:
+        fill(name)
+    rules = f"{placed}:0=offset:3, {placed}:1=offset:99, {prefix}-a.*=150 minutes ago, {rest}=earliest, latest"
+    own = {"start.positions": rules, "refresh.topics.interval.seconds": "2"}
+    flow = a_flow(tmp_path, region_a, region_b, f"{prefix}.*", own)
+
+    def copies(name: str) -> list[list[bytes | None]]:
+        logs = read(region_b, flow.remote(name))
+        return [[it.value for it in logs[number].records] for number in sorted(logs)]
+
+    def wait(name: str, *values: list[bytes]) -> None:
+        until(
+            lambda: copies(name) == list(values),
+            90,
+            lambda: f"{name}: {copies(name)}, not {values}",
+            alive=mirror,
+        )
+
+    four = [b"0", b"1", b"2", b"3"]
+    with Mirror(flow.file, name="first") as mirror:
+        wait(rest, four, four)
+        wait(aged, four[2:], four[2:])
+        wait(placed, four[3:], [])
+        wait(latest, [], [])
+        for name in names:
+            wait_committed(mirror, flow, name)
+        later = f"{prefix}-later"
+        fill(later)
+        wait(later, four, four)
+        # The group has members: an old topic cannot begin in the middle, and waits for a restart.
+        late = f"{prefix}-a-late"
+        fill(late)
+        mirror_rest = Rest(rest_of(mirror).url + f"{flow.source_alias}/{flow.target_alias}/")
+        until(
+            lambda: "stop the connector, and resume it" in str(shown(mirror, flow)),
+            60,
+            lambda: str(shown(mirror, flow)),
+            alive=mirror,
+        )
+        assert copies(late) == [[], []]
+        mirror_rest.ok("PUT", "connectors/MirrorSinkConnector/stop")
+        mirror_rest.wait_states("MirrorSinkConnector", "STOPPED")
+        mirror_rest.ok("PUT", "connectors/MirrorSinkConnector/resume")
+        wait(late, four[2:], four[2:])
+        assert mirror.stop() == 0
+    for name in names:
+        # Too old for the rules: what comes behind the start counts, not its age.
+        write(
+            region_a, name, [Sent(n, b"new", timestamp_ms=now_ms - 9 * HOUR_MS) for n in range(2)]
+        )
+    with Mirror(flow.file, name="second") as mirror:
+        wait(latest, [b"new"], [b"new"])
+        wait(placed, [b"3", b"new"], [b"new"])
+        wait(aged, [*four[2:], b"new"], [*four[2:], b"new"])
+        assert mirror.stop() == 0
+
+
+@pytest.mark.parametrize("back", ["sink", "source"])
+def test_a_circle_through_a_group_is_refused_with_what_helps(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path, back: str
+) -> None:
+    done = run_to_end(both_ways(tmp_path, region_a, region_b, topic, {"copy.connector": back}))
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "records would be copied in a circle" in said
+    assert "set copy.connector=source for one" in said
+    assert "\n  File " not in said, "no trace"
+
+
+def test_a_connect_worker_refuses_the_second_half_of_a_circle(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, unique: Unique, tmp_path: Path
+) -> None:
+    def body(source: KafkaAddress, target: KafkaAddress, way: str) -> dict[str, object]:
+        config = mirror_config(source, target, way[0], topic) | {
+            "connector.class": "org.apache.kafka.connect.mirror.MirrorSinkConnector",
+            "target.cluster.alias": way[1],
+            "replication.policy.class": IDENTITY,
+        }
+        return {"name": unique(way), "config": config}
+
+    with Mirror(write_worker(tmp_path, region_a), program=DISTRIBUTED) as worker:
+        rest = rest_of(worker)
+        rest.ok("POST", "connectors", body(region_a, region_b, "AB"))
+        status, answer = rest.call("POST", "connectors", body(region_b, region_a, "BA"))
+        assert status == 400, answer
+        assert "in a circle: A->B, B->A" in str(answer)
+        assert worker.stop() == 0
+
+
+def test_two_groups_copy_both_ways_under_one_name_where_headers_mark_the_copies(
+    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+) -> None:
+    marks = {
+        "transforms": "drop,mark",
+        "transforms.drop.type": "Filter",
+        "transforms.drop.predicate": "copied",
+        "transforms.mark.type": "InsertHeader",
+        "transforms.mark.header": "mirrored",
+        "transforms.mark.value.literal": "yes",
+        "predicates": "copied",
+        "predicates.copied.type": "HasHeaderKey",
+        "predicates.copied.name": "mirrored",
+        "copy.connector": "sink",
+    }
+    file = both_ways(tmp_path, region_a, region_b, topic, marks)
+    write(region_a, topic, [Sent(n % PARTITIONS, b"a%d" % n) for n in range(120)])
+
+    def values(region: KafkaAddress) -> list[bytes]:
+        return sorted(it.value or b"" for log in read(region, topic).values() for it in log.records)
+
+    with Mirror(file) as mirror:
+        until(lambda: len(values(region_b)) >= 120, 90, "A's records on B", alive=mirror)
+        write(region_b, topic, [Sent(n % PARTITIONS, b"b%d" % n) for n in range(120)])
+        until(lambda: len(values(region_a)) >= 240, 90, "B's records on A", alive=mirror)
+        write(region_a, topic, [Sent(n, b"end") for n in range(PARTITIONS)])
+        until(lambda: len(values(region_b)) >= 246, 90, "the last on B", alive=mirror)
+        assert mirror.stop() == 0
+    assert values(region_a) == values(region_b)
+    assert len(values(region_a)) == 246
+
+
+def both_ways(
+    folder: Path, region_a: KafkaAddress, region_b: KafkaAddress, topic: str, way: Mapping[str, str]
+) -> Path:
+    """Write two flows under the same names, of which a group copies the first; ``way``: properties of both."""
+    one, two = (f"{name}{secrets.token_hex(3)}" for name in ("one", "two"))
+    there, back = f"{one}->{two}.", f"{two}->{one}."
+    lines = {
+        "clusters": f"{one}, {two}",
+        f"{one}.bootstrap.servers": region_a.bootstrap_servers,
+        f"{two}.bootstrap.servers": region_b.bootstrap_servers,
+        f"{there}enabled": "true",
+        f"{back}enabled": "true",
+        "topics": topic,
+        "replication.policy.class": IDENTITY,
+        "emit.heartbeats.enabled": "false",
+        "heartbeats.replication.enabled": "false",
+        **dict.fromkeys(SINGLE_REPLICA, "1"),
+        **{start + name: text for start in (there, back) for name, text in way.items()},
+        f"{there}copy.connector": "sink",
+    }
+    file = folder / "both.properties"
+    write_file(file, lines)
+    return file

@@ -20,13 +20,14 @@ from mm2py.config.client_properties import (
 )
 from mm2py.config.definitions import ConfigModel, options_of
 from mm2py.config.derivation import Effective, Value, texts
-from mm2py.config.findings import Severity
+from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.reference import render
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
+from mm2py.flows.graph import file_cycle
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 
@@ -47,6 +48,8 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
     out = console or Console(highlight=False)
     try:
         findings = lint(path, CONNECTORS)
+        if first_error(findings) is None:
+            findings = in_order([*findings, *_circles(path)])
     except ConfigError as error:
         _print(out, f"error    {error}", _STYLES[Severity.ERROR])
         return 1
@@ -59,6 +62,17 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
     counts = [sum(f.severity is s for f in findings) for s in sorted(Severity, reverse=True)]
     _print(out, f"{path}: {counts[0]} errors, {counts[1]} warnings, {counts[2]} remarks", "")
     return 1 if counts[0] else 0
+
+
+def _circles(path: Path | str) -> list[Finding]:
+    """Return the circle that refuses the start, at the line of the first flow in it."""
+    config = MirrorMakerConfig.load(path, CONNECTORS)
+    cycle = file_cycle(config, config.resolved)
+    if cycle is None:
+        return []
+    key = f"{cycle.flows[0]}.enabled"
+    message = f"records would be copied in a circle: {cycle}"
+    return [Finding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
 
 
 def explain_file(

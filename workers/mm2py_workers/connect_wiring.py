@@ -15,6 +15,7 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import connection_settings
 from mm2py.config.secret_names import secrets_in
+from mm2py.flows.graph import check_connectors
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
@@ -146,6 +147,7 @@ class _Worker:
             ),
             peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
             overrides=None,
+            guard=check_connectors,
             resolve=_resolver(self.file, node.mask),
             editor=OffsetEditors(
                 node.plugins.find,

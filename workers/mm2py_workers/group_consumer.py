@@ -1,7 +1,7 @@
-"""A member of a consumer group on confluent-kafka, for sink tasks; only a task's own process may load it.
+"""A member of a consumer group on confluent-kafka, for sink tasks and MirrorMaker 1; only their own processes may load it.
 
-Flow: settings of ``mm2py.config.librdkafka`` -> ``open_consumer`` -> ``poll`` -> ``SinkRecord`` with bytes. Callbacks of the
-group go to the task's loop from inside ``poll`` and ``close``.
+Flow: settings of ``mm2py.config.librdkafka`` -> ``messages``, as MirrorMaker 1 passes them on, or ``poll`` -> ``SinkRecord`` with bytes.
+Callbacks of the group go to the listener from inside them and ``close``.
 """
 
 import logging
@@ -25,7 +25,7 @@ from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
 
-__all__ = ["MOVED", "ConfluentConsumer", "consumer_failure"]
+__all__ = ["ConfluentConsumer"]
 
 log = logging.getLogger(__name__)
 
@@ -33,26 +33,17 @@ LIST_S: Final = 10.0
 ASK_S: Final = 2.0
 """How long an answer that is only shown is waited for."""
 
-MOVED: Final = frozenset(
+_MOVED: Final = frozenset(
     ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
      "_ASSIGNMENT_LOST")
 )  # fmt: skip
 """The group has changed: others read these partitions from what was committed before."""
 _REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
 _PASSING: Final = frozenset(
-    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_PARTITION_EOF", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
+    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
      "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "LEADER_NOT_AVAILABLE")
 )  # fmt: skip
 """librdkafka tries these again by itself."""
-
-
-def consumer_failure(error: KafkaError) -> Mm2pyError | None:
-    """Return what an error of a consumer ends it with, None where librdkafka goes on by itself."""
-    if error.name() in _REFUSED:
-        return AuthenticationError(f"the source refused the login: {error.str()}")
-    if error.fatal() or not (error.name() in _PASSING or error.retriable()):
-        return FatalError(f"the source cannot be read: {error.name()}: {error.str()}")
-    return None
 
 
 @final
@@ -63,18 +54,28 @@ class ConfluentConsumer(GroupConsumer):
         values: of librdkafka, with group and client id; automatic commits are off.
         batch: most records of one poll (``max.poll.records``).
         listener: called inside ``poll`` and ``close``.
+        waits_for_ticket: a login by Kerberos that is refused is no failure.
     """
 
     def __init__(
-        self, values: Mapping[str, Value], batch: int, listener: AssignmentListener
+        self,
+        values: Mapping[str, Value],
+        batch: int,
+        listener: AssignmentListener,
+        *,
+        waits_for_ticket: bool = False,
     ) -> None:
         check_kerberos(values)
         self._batch, self._listener = batch, listener
         self._failure: Mm2pyError | None = None
         self._left: set[Partition] = set()
         """Partitions that went while the records behind the first one were asked for."""
+        self._reached: dict[Partition, int] = {}
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
-        self._consumer = Consumer({**values, "error_cb": self._noted, "logger": LIBRDKAFKA})
+        self._waits_for_ticket = waits_for_ticket and values.get("sasl.mechanism") == "GSSAPI"
+        self._consumer = Consumer(
+            {**values, "enable.partition.eof": True, "error_cb": self._noted, "logger": LIBRDKAFKA}
+        )
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics from the next poll on."""
@@ -93,20 +94,29 @@ class ConfluentConsumer(GroupConsumer):
             raise RetriableError(f"the cluster does not answer: {cause_text(error)}") from error
 
     def poll(self, timeout_s: float) -> Sequence[SinkRecord]:
-        """Return the next records; the first has waited for the broker, the others are there or come next time."""
+        """Return the next records."""
+        return [_record(message) for message in self.messages(timeout_s)]
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        """Return the next messages; the first has waited for the broker, the others are there or come next time."""
         first = self._consumer.poll(timeout_s)
-        records: list[SinkRecord] = []
+        found: list[Message] = []
         if first is not None:
             self._left.clear()
             more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
             # What came back in the same call begins at the last commit: the record is among what follows.
-            is_stale = (first.topic() or "", first.partition() or 0) in self._left
-            self._read(more if is_stale else [first, *more], records)
+            is_stale = _place(first) in self._left
+            found = [it for it in (more if is_stale else [first, *more]) if self._is_record(it)]
         if self._failure is not None:
             raise self._failure
-        return records
+        return found
 
-    def commit(self, positions: Mapping[Partition, int]) -> bool:
+    def reached(self) -> Mapping[Partition, int]:
+        """Return the ends of logs that were reached since the last call: control records have offsets, too."""
+        reached, self._reached = self._reached, {}
+        return reached
+
+    def commit(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         """Commit, and wait for the answer."""
         offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
         try:
@@ -114,17 +124,15 @@ class ConfluentConsumer(GroupConsumer):
         except KafkaException as error:
             failed: object = error.args[0]
             assert isinstance(failed, KafkaError)
-            if failed.name() in MOVED:
-                log.warning("the group has changed, others commit cause=%s", failed.str())
-                return False
+            if failed.name() in _MOVED:
+                text = f"the group has changed, others commit: {failed.str()}"
+                return dict.fromkeys(positions, text)
             raise RetriableError(f"{failed.name()}: {failed.str()}") from error
-        refused = [it for it in answers if it.error is not None]
-        if refused:
-            first = refused[0]
-            raise RetriableError(
-                f"{len(refused)} offsets were refused, of {first.topic}-{first.partition}: {first.error}"
-            )
-        return True
+        return {
+            Partition(it.topic, it.partition): it.error.str()
+            for it in answers
+            if it.error is not None
+        }
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Return no records of these."""
@@ -138,6 +146,7 @@ class ConfluentConsumer(GroupConsumer):
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from this offset."""
+        self._reached.pop(partition, None)
         self._consumer.seek(TopicPartition(*partition, offset))
 
     def end(self, partition: Partition, *, ask: bool) -> int:
@@ -171,35 +180,34 @@ class ConfluentConsumer(GroupConsumer):
         except (KafkaException, RuntimeError) as error:
             log.warning("the consumer did not close in order cause=%s", cause_text(error))
 
-    def _read(self, messages: Sequence[Message], records: list[SinkRecord]) -> None:
-        # Written for what it costs per record: each call of the library's is one of C.
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                self._noted(error)
-                continue
-            topic, partition = message.topic() or "", message.partition() or 0
-            kind, at_ms = message.timestamp()
-            headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
-            records.append(
-                SinkRecord(
-                    topic,
-                    partition,
-                    message.key(),
-                    message.value(),
-                    headers,
-                    at_ms if kind != TIMESTAMP_NOT_AVAILABLE else -1,
-                    message.offset() or 0,
-                    topic,
-                    partition,
-                )
-            )
+    def _is_record(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            return True
+        if error.name() == "_PARTITION_EOF":
+            end = message.offset()
+            if end:  # an empty log needs no position
+                self._reached[_place(message)] = end
+        else:
+            self._noted(error)
+        return False
 
     def _noted(self, error: KafkaError) -> None:
-        failure = consumer_failure(error)
-        if failure is None:
+        """Keep an error that ends the consumer; librdkafka goes on by itself behind the others."""
+        if error.name() in _REFUSED:
+            if self._waits_for_ticket:
+                # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
+                log.warning("the source refuses the login, tried again")
+                return
+            failure: Mm2pyError = AuthenticationError(
+                f"the source refused the login: {error.str()}"
+            )
+        elif error.fatal() or not (error.name() in _PASSING or error.retriable()):
+            failure = FatalError(f"the source cannot be read: {error.name()}: {error.str()}")
+        else:
             log.debug("the source does not answer cause=%s", error.str())
-        elif self._failure is None:
+            return
+        if self._failure is None:
             self._failure = failure
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -211,12 +219,39 @@ class ConfluentConsumer(GroupConsumer):
         self._listener.assigned(_ours(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._left.update(_ours(partitions))
-        self._listener.revoked(_ours(partitions))
+        self._listener.revoked(self._gone(partitions))
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._left.update(_ours(partitions))
-        self._listener.lost(_ours(partitions))
+        self._listener.lost(self._gone(partitions))
+
+    def _gone(self, partitions: list[TopicPartition]) -> list[Partition]:
+        gone = _ours(partitions)
+        self._left.update(gone)
+        for partition in gone:
+            self._reached.pop(partition, None)
+        return gone
+
+
+def _record(message: Message) -> SinkRecord:
+    # Written for what it costs per record: each call of the library's is one of C.
+    topic, partition = message.topic() or "", message.partition() or 0
+    kind, at_ms = message.timestamp()
+    headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+    return SinkRecord(
+        topic,
+        partition,
+        message.key(),
+        message.value(),
+        headers,
+        at_ms if kind != TIMESTAMP_NOT_AVAILABLE else -1,
+        message.offset() or 0,
+        topic,
+        partition,
+    )
+
+
+def _place(message: Message) -> Partition:
+    return Partition(message.topic() or "", message.partition() or 0)
 
 
 def _ours(partitions: Sequence[TopicPartition]) -> list[Partition]:

@@ -25,7 +25,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet
-from mm2py.flows.graph import CIRCLE_REMEDY, new_cycles, source_configs
+from mm2py.flows.graph import file_cycle, source_configs
 from mm2py.mirror.producer_ids import LOOP_SUPPRESSION, Suppression, suppression_of
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
@@ -140,7 +140,11 @@ def build_node(
             plans.of(name).props, scope=f"worker of {name}"
         ).bootstrap_servers
     ]
-    plans.check_circles()
+    cycle = file_cycle(config, plans.resolve)
+    if cycle is not None:
+        raise ConfigError(
+            f"{config.path}: records would be copied in a circle: {cycle}", remedy=cycle.remedy
+        )
     rest = RestNode.bind(_rest_settings(config, insecure=insecure), addresses)
 
     pool = host_pool(processes_of(config), starter or host_starter(clock))
@@ -228,7 +232,7 @@ class _Plans:
         plan = self._plans.get(name)
         if plan is None:
             derived = derive_plan(self._config, name, self._plugins, by_file=name in self._by_file)
-            plan = self._plans[name] = replace(derived, resolve=self._resolve)
+            plan = self._plans[name] = replace(derived, resolve=self.resolve)
         return plan
 
     def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
@@ -237,25 +241,7 @@ class _Plans:
         name = FlowName(*map(ClusterAlias, aliases))
         return self.of(name).props if name in self.pairs else None
 
-    def check_circles(self) -> None:
-        """Refuse a file whose flows copy records in a circle.
-
-        Raises:
-            ConfigError: they do.
-        """
-        sources = {
-            pair: [self._resolve(it) for it in source_configs(self.of(pair).connectors)]
-            for pair in self.pairs
-            if self._config.flow_enabled(pair)
-        }
-        cycles = new_cycles({}, sources)
-        if cycles:
-            raise ConfigError(
-                f"{self._config.path}: records would be copied in a circle: {cycles[0]}",
-                remedy=CIRCLE_REMEDY,
-            )
-
-    def _resolve(self, raw: ConnectorConfig) -> dict[str, str]:
+    def resolve(self, raw: ConnectorConfig) -> dict[str, str]:
         """Replace the placeholders of what runs; its secrets are hidden from then on."""
         resolved = _resolved(self._config, raw)
         self._mask.add(self._config.secrets | secrets_in(resolved))

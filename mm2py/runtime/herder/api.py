@@ -246,7 +246,8 @@ class HerderParts:
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
     placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides``, ``backfills`` and
-    ``stream_claim`` are None on an ordinary worker.
+    ``stream_claim`` are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
+    raising; overrides have their own.
     """
 
     node: HerderNode
@@ -261,6 +262,9 @@ class HerderParts:
     hosts: Callable[[TaskWatcher, StartGuard], TaskHost]
     peers: PeerClient
     overrides: Overrides | None
+    guard: Callable[[Mapping[str, ConnectorConfig], Mapping[str, ConnectorConfig]], None] | None = (
+        None
+    )
     backfills: BackfillStore | None = None
     stream_claim: TakesBack | None = None
     resolve: Callable[[ConnectorConfig], dict[str, str]]

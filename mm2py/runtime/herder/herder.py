@@ -486,6 +486,8 @@ class Herder:
         self, name: str, wanted: ConnectorConfig, target: TargetState | None, *, actor: str
     ) -> ConnectorInfo:
         before = self._connectors.get(name)
+        if self._parts.guard is not None:
+            self._parts.guard(self._connectors, {**self._connectors, name: wanted})
         with self._queue.stage(f"writing a config for connector {name} to the config topic"):
             if self._parts.overrides is not None:
                 await self._parts.overrides.record(

@@ -36,6 +36,9 @@ T = TypeVar("T")
 FIRST_DELAY_MS: Final = 300
 """Java's ``RETRIES_DELAY_MIN_MS``."""
 
+SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"
+"""What Java names for a record that a task has reported itself."""
+
 _HEADER: Final = "__connect.errors."
 _JAVA_NAMES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (DataError, "org.apache.kafka.connect.errors.DataException"),
@@ -168,7 +171,7 @@ class ErrantRecords:
 
     def put_failed(self, record: SinkRecord, error: Exception) -> None:
         """Take a record that the task itself could not deliver; ``FatalError`` with ``errors.tolerance=none``."""
-        self._failed(Operation(Stage.TASK_PUT, "SinkTask"), record, error)
+        self._failed(Operation(Stage.TASK_PUT, SINK_TASK), record, error)
 
     def flush(self) -> None:
         """Wait until what is left out is kept: no position behind it may be committed before."""

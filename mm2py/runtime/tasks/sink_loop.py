@@ -85,8 +85,12 @@ class GroupConsumer(Protocol):
         """Return the next records, empty when nothing came in time; any error is final."""
         ...
 
-    def commit(self, positions: Positions) -> bool:
-        """Commit; False where the group has changed and others commit. ``RetriableError``: not now."""
+    def reached(self) -> Positions:
+        """Return the ends of logs that were reached since the last call: ``poll`` has returned all records before them."""
+        ...
+
+    def commit(self, positions: Positions) -> Mapping[TopicPartition, str]:
+        """Commit, and return why those of single partitions were not taken. ``RetriableError``: none was, not now."""
         ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -373,6 +377,12 @@ class SinkLoop:
                 batch.append(made)
         if is_owned:
             self._ends[place] = end
+        # Markers of transactions and what compaction has removed are read when the log's end is.
+        self._ends.update(
+            (place, end)
+            for place, end in self._opened.reached().items()
+            if place in self._owned and self._positions.get(place) != end
+        )
 
     def _put(self) -> None:
         batch = self._batch
@@ -421,13 +431,19 @@ class SinkLoop:
             return
         try:
             self._settle()
-            done = self._opened.commit(positions)
+            refused = self._opened.commit(positions)
         except RetriableError as error:
             self._cause = cause_text(error)
             log.warning("positions are not committed yet cause=%s", cause_text(error))
             return
-        if done:
-            self._note_committed(positions)
+        taken = {tp: offset for tp, offset in positions.items() if tp not in refused}
+        if taken:
+            self._note_committed(taken)
+        if refused:
+            self._cause = next(iter(refused.values()))
+            log.warning(
+                "positions are not committed partitions=%s cause=%s", _shown(refused), self._cause
+            )
 
     def _note_committed(self, positions: Positions) -> None:
         self._committed.update(positions)

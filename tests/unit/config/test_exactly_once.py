@@ -101,6 +101,38 @@ def test_settings_that_work_together_are_not(
     assert contradictions(connector, worker) == []
 
 
+SINK = {"connector.class": "MirrorSinkConnector"}
+
+
+@pytest.mark.parametrize(
+    ("connector", "worker", "name"),
+    [
+        (SINK | {"copy.connector": "sink"}, ENABLED, "copy.connector"),
+        (SINK | {"exactly.once.support": "required"}, ENABLED, "exactly.once.support"),
+        (
+            SINK | {"exactly.once.support": "REQUIRED"},
+            ENABLED | {"exactly.once.source.support": "disabled"},
+            "exactly.once.support",
+        ),
+        # On a Connect worker it is for source connectors.
+        (SINK | {"exactly.once.support": "requested"}, ENABLED, ""),
+        (
+            SINK | {"copy.connector": "sink"},
+            ENABLED | {"exactly.once.source.support": "preparing"},
+            "",
+        ),
+    ],
+)
+def test_a_flow_that_is_copied_by_a_group_is_at_least_once(
+    connector: dict[str, str], worker: dict[str, str], name: str
+) -> None:
+    found = contradictions(connector, worker)
+    assert [it.name for it in found] == ([name] if name else [])
+    assert all(
+        "at least once" in it.message and "copy.connector=source" in it.remedy for it in found
+    )
+
+
 def test_a_task_without_transactions_is_refused_only_where_they_are_required() -> None:
     options = parse_config(TaskFrameworkConfig, {"offsets.identical": "require"})
     assert exactly_once_problems(options, enabled=False) == []

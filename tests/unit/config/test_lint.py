@@ -169,15 +169,35 @@ def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
     assert any('"*.internal and __.*" match no name' in f.message for f in found)
 
 
-def test_two_directions_that_keep_names_circle_where_loops_are_not_suppressed(say: Say) -> None:
-    both = "A->B.enabled=true\nB->A.enabled=true\n"
-    policy = "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
-    empty = "replication.policy.separator=\nsource.cluster.alias="
-    off = "\nB->A.loop.suppression=off"
-    for keeps in (policy, empty):
-        assert any("circle without end" in f.message for f in say.all(both + keeps + off))
-        assert not any("circle" in f.message for f in say.all(both + keeps))
-    assert say.all(both) == []
+@pytest.mark.parametrize(
+    ("chosen", "key", "reads"),
+    [
+        ("sink", "gap.policy=fail", False),
+        ("sink", "loop.suppression=on", False),
+        ("sink", "start.positions=latest", True),
+        ("sink", "errors.deadletterqueue.topic.name=dead", True),
+        ("source", "errors.deadletterqueue.topic.name=dead", False),
+        ("source", "gap.policy=fail", True),
+    ],
+)
+def test_what_only_the_other_connector_reads_is_told(
+    say: Say, chosen: str, key: str, reads: bool
+) -> None:
+    found = say.all(f"A->B.{key}\nA->B.enabled=true\nA->B.copy.connector={chosen}")
+    told = [(f.line, "does not read it" in f.message) for f in found]
+    assert told == ([] if reads else [(4, True)])
+
+
+def test_exactly_once_of_a_flow_that_a_group_copies_is_an_error(say: Say) -> None:
+    lines = "A->B.copy.connector=sink\nA->B.enabled=true\n"
+    (found,) = say.all(lines + "B.exactly.once.source.support=enabled")
+    assert (found.severity, found.line, found.key) == (
+        Severity.ERROR, 4, "A->B.copy.connector",
+    )  # fmt: skip
+    assert "copies at least once" in found.message
+    found = say.all(lines + "A->B.exactly.once.support=required")[0]
+    assert (found.severity, found.line) == (Severity.ERROR, 6)
+    assert "copies at least once" in found.message
 
 
 def test_an_alias_with_the_separator_in_it_is_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mm2py.api.records import SourcePartition
-from mm2py.client.connect.admin import ConfigOp, TopicDescription
+from mm2py.client.connect.admin import ConfigOp, ListedOffset, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, ServerError
 from mm2py.protocol.acls import Acl
@@ -12,7 +12,7 @@ from mm2py.protocol.records import NewRecord
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.reader import FakeReader
-from mm2py.types import TopicPartition
+from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
 
 __all__ = [
@@ -58,6 +58,9 @@ class FakeAdmin:
         self.created_acls: list[Acl] = []
         self.listings = 0
         self.broken: Exception | None = None
+        self.logs: dict[TopicPartition, list[int]] = {}
+        """Timestamps of the records of each log; offsets begin at ``log_start``."""
+        self.log_start = 0
 
     async def list_topics(self) -> Mapping[str, TopicDescription]:
         self.listings += 1
@@ -98,6 +101,20 @@ class FakeAdmin:
     ) -> dict[str, ServerError | None]:
         self.altered.append({name: list(ops) for name, ops in changes.items()})
         return {name: self.refuse.get(name) for name in changes}
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        del read_committed
+        return {tp: ListedOffset(self._offset(tp, at)) for tp, at in timestamps.items()}
+
+    def _offset(self, tp: TopicPartition, at: int) -> int:
+        times = self.logs.get(tp, [])
+        if at == EARLIEST:
+            return self.log_start
+        if at == LATEST:
+            return self.log_start + len(times)
+        return next((self.log_start + n for n, it in enumerate(times) if it >= at), -1)
 
     async def describe_topic_acls(self) -> Sequence[Acl] | None:
         return self.acls

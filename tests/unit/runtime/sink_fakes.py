@@ -44,6 +44,9 @@ class FakeConsumer:
         self.events: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.commits: list[dict[TopicPartition, int]] = []
         self.commit_errors: list[Exception | bool] = []
+        self.markers: dict[TopicPartition, int] = {}
+        """How many control records end each log: their offsets are read over."""
+        self.refusals: dict[TopicPartition, str] = {}
         self.polls: list[float] = []
         self.closed = False
         self.heard: dict[TopicPartition, int] = {}
@@ -81,19 +84,31 @@ class FakeConsumer:
         records: list[SinkRecord] = []
         for place, position in self.positions.items():
             if place not in self.paused:
-                end = min(self.group.ends[place], position + self.most)
+                last = self.group.ends[place] - self.markers.get(place, 0)
+                end = max(position, min(last, position + self.most))
                 records += [a_record(place, offset) for offset in range(position, end)]
                 self.positions[place] = end
         return records
 
-    def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
+    def reached(self) -> Mapping[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for place, position in self.positions.items():
+            markers = self.markers.get(place, 0)
+            if markers and position == self.group.ends[place] - markers:
+                self.positions[place] = found[place] = self.group.ends[place]
+        return found
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         answer = self.commit_errors.pop(0) if self.commit_errors else True
         if isinstance(answer, Exception):
             raise answer
-        if answer:
-            self.commits.append(dict(positions))
-            self.group.committed.update(positions)
-        return answer
+        if not answer:
+            return dict.fromkeys(positions, "the group has changed")
+        refused = {it: self.refusals[it] for it in positions if it in self.refusals}
+        taken = {it: offset for it, offset in positions.items() if it not in refused}
+        self.commits.append(taken)
+        self.group.committed.update(taken)
+        return refused
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         assert set(partitions) <= self.positions.keys()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.errors import RequestTimedOutError
-from mm2py.flows.graph import CircleGuard, FlowNode
+from mm2py.flows.graph import CircleGuard, FlowNode, check_connectors
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.runtime.herder.errors import BadRequestError
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
@@ -117,6 +117,29 @@ def test_a_change_that_is_taken_back_is_never_acted_on() -> None:
         assert acted_on == ["none"]
 
     asyncio.run(play())
+
+
+SINK = "org.apache.kafka.connect.mirror.MirrorSinkConnector"
+
+
+def a_sink(source: str, target: str, topics: str = "t", **more: str) -> dict[str, str | None]:
+    return {
+        "connector.class": SINK, "source.cluster.alias": source, "target.cluster.alias": target,
+        "topics": topics, "replication.policy.class": IDENTITY, **more,
+    }  # fmt: skip
+
+
+def test_connectors_of_an_ordinary_worker_that_close_a_circle_are_refused() -> None:
+    there, back = a_sink("A", "B"), a_sink("B", "A")
+    check_connectors({}, {"there": there})
+    with pytest.raises(BadRequestError, match=r"A->B, B->A .*set copy.connector=source for A->B"):
+        check_connectors({"there": there}, {"there": there, "back": back})
+    files: dict[str, str | None] = {"connector.class": "com.example.Files", "topics": "t"}
+    other = a_sink("B", "A", "other", enabled="true")
+    check_connectors({"there": there}, {"there": there, "back": other, "files": files})
+    # It was there before, and one that cannot be used says nothing of the others.
+    both = {"there": there, "back": back}
+    check_connectors(both, {**both, "files": files, "broken": a_sink("C", "A", "[")})
 
 
 def test_another_flow_that_cannot_be_read_now_is_named_in_the_log(

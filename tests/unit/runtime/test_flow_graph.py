@@ -9,6 +9,19 @@ from mm2py.flows.graph import Cycle, new_cycles
 from mm2py.types import ClusterAlias, FlowName
 
 IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+SINK = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSinkConnector"}
+TRANSFORMS = "org.apache.kafka.connect.transforms."
+MARKS = {
+    "transforms": "drop,mark",
+    "transforms.drop.type": TRANSFORMS + "Filter",
+    "transforms.drop.predicate": "marked",
+    "transforms.mark.type": "InsertHeader",
+    "transforms.mark.header": "mirrored",
+    "transforms.mark.value.literal": "yes",
+    "predicates": "marked",
+    "predicates.marked.type": TRANSFORMS + "predicates.HasHeaderKey",
+    "predicates.marked.name": "mirrored",
+}
 
 
 def flow(text: str) -> FlowName:
@@ -170,3 +183,53 @@ def test_a_second_connector_of_a_flow_counts_by_its_own_config() -> None:
     both = flows(AB=same("t", "on"), BA=same("t", "on"))
     both[flow("A->B")].append(same("t", "off"))
     assert len(same_name_cycles(both)) == 1
+
+
+@pytest.mark.parametrize("back", ["on", "all", "auto"])
+def test_a_flow_copied_by_a_group_cannot_be_recognised_by_the_flow_back(back: str) -> None:
+    by_group = same("t", "on", **SINK)
+    for other in (same("t", back), same("t", back, **SINK)):
+        (cycle,) = same_name_cycles(flows(AB=by_group, BA=other))
+        assert "copy.connector=source for A->B" in cycle.remedy
+        assert "let each of them suppress loops" not in cycle.remedy
+    (cycle,) = same_name_cycles(flows(AB=same("t"), BA=same("t", back)))
+    assert "let each of them suppress loops" in cycle.remedy
+
+
+def test_an_empty_alias_and_separator_keep_names() -> None:
+    keeps = {
+        "topics": "t", "loop.suppression": "off",
+        "replication.policy.separator": "", "source.cluster.alias": "",
+    }  # fmt: skip
+    assert len(same_name_cycles(flows(AB=keeps, BA=keeps))) == 1
+
+
+def test_flows_that_drop_what_the_other_one_marks_are_no_circle() -> None:
+    marked = same("t", **SINK, **MARKS)
+    assert same_name_cycles(flows(AB=marked, BA=marked)) == ()
+    assert same_name_cycles(flows(AB=marked, BA=same("t", "on", **MARKS))) == ()
+    # One side is enough: what A->B has marked does not come back, and B's own records end on A.
+    back = same("t", **SINK, **(MARKS | {"transforms": "drop"}))
+    assert same_name_cycles(flows(AB=same("t", **SINK, **(MARKS | {"transforms": "mark"})), BA=back)) == ()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"transforms": "mark"},
+        {"transforms": "drop"},
+        {"transforms.drop.negate": "true"},
+        {"transforms.drop.predicate": ""},
+        {"transforms.mark.predicate": "marked"},
+        {"transforms.mark.header": "other"},
+        {"predicates.marked.type": "RecordIsTombstone"},
+        {"transforms": "drop,mark,bare", "transforms.bare.type": "DropHeaders", "transforms.bare.headers": "mirrored"},
+        {"transforms": "drop,mark,own", "transforms.own.type": "com.example.Anything"},
+        {"transforms": "own,drop,mark", "transforms.own.type": "com.example.Filter"},
+    ],
+)  # fmt: skip
+def test_marks_that_are_not_on_every_copy_or_drop_not_all_of_them_stop_no_circle(
+    change: dict[str, str],
+) -> None:
+    changed = same("t", **SINK, **(MARKS | change))
+    assert len(same_name_cycles(flows(AB=changed, BA=changed))) == 1

@@ -1,7 +1,8 @@
 """What people change through a herder, and what is refused in which words (kcr 1.2, 1.5 to 1.9)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from mm2py.runtime.herder.errors import (
     RebalanceExpectedError,
 )
 from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State, TargetState, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
 
@@ -88,6 +90,33 @@ async def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recor
     await until(lambda: not node.host.running)
     await until(lambda: node.state("c") == node.state(C0) == "")
     assert node.overrides.records == [("c", False, True, "ann"), ("c", True, False, "bob")]
+    await _stop(node)
+
+
+async def test_a_change_that_the_guard_refuses_is_not_written() -> None:
+    asked: list[tuple[set[str], set[str]]] = []
+
+    def guard(before: Mapping[str, ConnectorConfig], after: Mapping[str, ConnectorConfig]) -> None:
+        asked.append((set(before), set(after)))
+        if "no" in after["c"].values():
+            raise BadRequestError("it would run in a circle")
+
+    node = Cluster().node()
+    node.parts = replace(node.parts, guard=guard)
+    node.herder = Herder(node.parts, clock=node.cluster.clock)
+    node.start()
+    await until(lambda: node.membership.is_leader)
+    await node.herder.create("c", CONFIG, None, actor="t")
+    await node.runs("c-0", "c-1")
+    before = len(node.cluster.configs.records)
+    for change in (
+        node.herder.put_config("c", CONFIG | {"circle": "no"}, actor="t"),
+        node.herder.patch_config("c", {"circle": "no"}, actor="t"),
+    ):
+        with pytest.raises(BadRequestError, match="in a circle"):
+            await change
+    assert len(node.cluster.configs.records) == before
+    assert asked == [(set(), {"c"}), ({"c"}, {"c"}), ({"c"}, {"c"})]
     await _stop(node)
 
 

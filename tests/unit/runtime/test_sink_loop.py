@@ -358,6 +358,54 @@ def test_the_lag_of_a_paused_task_grows() -> None:
     assert [it[T0].lag_records for it in stage.observed.made if T0 in it][-1] == 5
 
 
+def test_markers_behind_the_last_record_are_committed_and_no_lag() -> None:
+    stage = Stage(FakeGroup(p0=4, p1=2))
+    stage.begin(T0, T1)
+    stage.consumer.markers = {T0: 1, T1: 2}
+    stage.turn()
+    stage.turn(1.0)
+    stage.turn(1.0)
+    assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2)]
+    assert stage.group.committed == {T0: 4, T1: 2}
+    assert {place: it.lag_records for place, it in stage.observed.made[-1].items()} == {
+        T0: 0,
+        T1: 0,
+    }
+    assert stage.observed.made[-1][T0].records + stage.observed.made[0][T0].records == 3
+
+
+def test_markers_are_not_committed_before_the_records_in_front_of_them_are_put() -> None:
+    stage = Stage(FakeGroup(p0=4))
+    stage.begin(T0)
+    stage.consumer.markers = {T0: 1}
+    stage.task.put_errors = [not_now() for _ in range(4)]
+    for _ in range(3):
+        stage.turn(1.0)
+    assert stage.group.committed == {}
+    for _ in range(12):
+        stage.turn(1.0)
+    assert stage.group.committed == {T0: 4}
+    assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2)]
+
+
+def test_a_position_that_is_refused_alone_is_tried_again_and_the_others_are_committed() -> None:
+    stage = Stage(FakeGroup(p0=3, p1=3))
+    stage.begin(T0, T1)
+    stage.consumer.refusals = {T1: "not authorized"}
+    stage.turn()
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: 3}
+    assert stage.observed.made[-1][T1].lag_records == 3
+    for _ in range(12):
+        stage.turn(1.0)
+    assert "not authorized" in stage.observed.standstills[-1]
+    stage.consumer.refusals = {}
+    stage.turn(1.0)
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: 3, T1: 3}
+    assert stage.observed.standstills[-1] == ""
+
+
 class Copier(RecordingTask):
     """A task with a target: what is put is under way until it is acknowledged, in order, at random moments."""
 

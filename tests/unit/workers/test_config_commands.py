@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mm2py.config.lint import load_checked
+from mm2py.errors import ConfigError
+from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import Metrics
+from mm2py.testing.clock import FakeClock
+from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import explain_file, lint_file
+from mm2py_workers.wiring import build_node
 
 HEAD = "clusters=A,B\nA.bootstrap.servers=h:1\nB.bootstrap.servers=h:2\n"
 
@@ -48,6 +55,43 @@ def test_lint_ends_with_1_when_the_file_cannot_run(screen: Screen, tmp_path: Pat
     missing = StringIO()
     assert lint_file(tmp_path / "no", console=Console(file=missing, width=200)) == 1
     assert "does not exist" in missing.getvalue()
+
+
+CIRCLE = HEAD + (
+    "A->B.enabled=true\nB->A.enabled=true\ntopics=orders\n"
+    "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("B->A.loop.suppression=off\n", "let each of them suppress loops"),
+        ("copy.connector=sink\n", "set copy.connector=source for A->B, B->A"),
+        ("B->A.copy.connector=sink\nA->B.loop.suppression=on\n", "copy.connector=source for B->A"),
+    ],
+)
+def test_lint_refuses_a_circle_as_the_start_does(screen: Screen, lines: str, said: str) -> None:
+    code, text = screen.lint(CIRCLE + lines)
+    assert code == 1
+    assert f"{screen.path}:4: A->B.enabled: records would be copied in a circle: A->B, B->A" in text
+    assert said in text
+    with pytest.raises(ConfigError, match=said):
+        started(screen.path)
+
+
+@pytest.mark.parametrize(
+    "lines", ["", "B->A.topics=other\nB->A.copy.connector=sink\n", "B->A.loop.suppression=all\n"]
+)
+def test_lint_accepts_two_directions_that_make_no_circle(screen: Screen, lines: str) -> None:
+    assert screen.lint(CIRCLE + lines)[0] == 0
+
+
+def started(path: Path) -> None:
+    """Build what a start builds."""
+    config, _ = load_checked(path, CONNECTORS, environ={})
+    clock = FakeClock()
+    build_node(config, metrics=Metrics(clock), clock=clock, mask=SecretMask())
 
 
 def test_explain_says_where_every_value_comes_from(screen: Screen) -> None:

@@ -1,11 +1,12 @@
-"""What a poll returns when the group changes in the middle of it."""
+"""What a poll returns when the group changes in the middle of it, at the end of a log, and when a login is refused."""
 
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import ClassVar, Final
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
+from mm2py.errors import AuthenticationError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers import group_consumer
@@ -83,6 +84,97 @@ class Listener(AssignmentListener):
     def revoked(self, partitions: Collection[Partition]) -> None: ...
 
     def lost(self, partitions: Collection[Partition]) -> None: ...
+
+
+class End(Read):
+    """The end of a log, as the library's."""
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        return KafkaError(KafkaError._PARTITION_EOF)
+
+
+class Scripted(Moving):
+    """A consumer that returns what the test has put into ``script``: a poll each, a function is called first."""
+
+    script: ClassVar[list[list[Read | Callable[["Scripted"], None]]]] = []
+
+    def poll(self, _timeout_s: float) -> Read | None:  # type: ignore[override]
+        self._now: list[Read] = []
+        for step in self.script.pop(0) if self.script else []:
+            if isinstance(step, Read):
+                self._now.append(step)
+            else:
+                step(self)
+        return self._now.pop(0) if self._now else None
+
+    def consume(self, _most: int, timeout: float) -> list[Read]:
+        assert not timeout
+        return self._now
+
+    def seek(self, _where: TopicPartition) -> None: ...
+
+    def revoke(self) -> None:
+        self._revoke(self, [TopicPartition(*PLACE)])
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
+    monkeypatch.setattr(group_consumer, "Consumer", Scripted)
+    monkeypatch.setattr(Scripted, "script", [])
+    consumer = ConfluentConsumer({}, 10, Listener())
+    consumer.subscribe(["orders"])
+    return consumer
+
+
+def test_the_end_of_a_log_is_told_once_with_the_records_before_it(
+    scripted: ConfluentConsumer,
+) -> None:
+    Scripted.script += [[End(0)], [Read(5), Read(6), End(9)], [End(11)], []]
+    assert scripted.poll(0.0) == []
+    assert scripted.reached() == {}, "an empty log needs no position"
+    assert [it.offset for it in scripted.poll(0.0)] == [5, 6]
+    assert scripted.reached() == {PLACE: 9}
+    assert scripted.poll(0.0) == []
+    assert scripted.reached() == {PLACE: 11}
+    assert scripted.poll(0.0) == []
+    assert scripted.reached() == {}
+
+
+def test_the_end_of_a_partition_that_has_gone_or_is_read_again_is_not_told(
+    scripted: ConfluentConsumer,
+) -> None:
+    Scripted.script += [[End(9)], [Scripted.revoke], [End(9)]]
+    scripted.poll(0.0)
+    scripted.poll(0.0)
+    assert scripted.reached() == {}
+    scripted.poll(0.0)
+    scripted.seek(PLACE, 3)
+    assert scripted.reached() == {}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "waits", "fails"),
+    [("GSSAPI", True, False), ("GSSAPI", False, True), ("PLAIN", True, True)],
+)
+def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
+    scripted: ConfluentConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    mechanism: str,
+    waits: bool,
+    fails: bool,
+) -> None:
+    del scripted
+    monkeypatch.setattr(group_consumer, "check_kerberos", lambda _values: None)
+    given = {"sasl.mechanism": mechanism}
+    consumer = ConfluentConsumer(given, 10, Listener(), waits_for_ticket=waits)
+    refused = Read(0)
+    monkeypatch.setattr(refused, "error", lambda: KafkaError(KafkaError._AUTHENTICATION), raising=False)  # fmt: skip
+    Scripted.script += [[refused, Read(5)]]
+    if fails:
+        with pytest.raises(AuthenticationError, match="refused the login"):
+            consumer.messages(0.0)
+    else:
+        assert [it.offset() for it in consumer.messages(0.0)] == [5]
 
 
 @pytest.mark.parametrize(("moves", "offsets"), [(True, [3, 4, 5]), (False, [5, 6])])

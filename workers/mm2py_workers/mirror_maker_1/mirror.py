@@ -175,7 +175,7 @@ class Mirror:
                 records,
                 (records - was_records) / PROGRESS_S,
                 (size - was_size) / PROGRESS_S / 1e6,
-                sum(it.lag() for it in self._streams),
+                sum(it.lag for it in self._streams),
                 self._dropped,
             )
 

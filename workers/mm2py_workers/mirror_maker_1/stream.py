@@ -1,7 +1,7 @@
 """One member of the consumer group: a thread that polls, hands records over, and commits what was acknowledged.
 
-Flow: ``run`` -> poll -> handler -> ``RecordSender.send`` -> every commit interval, at a revocation and at the end: ``RecordSender.flush`` ->
-commit of the source's offsets. The topics come from ``subscribe``, which another thread calls.
+Flow: ``ConfluentConsumer.messages`` -> handler -> ``RecordSender.send`` -> every commit interval, at a revocation and at the end:
+``RecordSender.flush`` -> commit of the source's offsets. The topics come from ``subscribe``, which another thread calls.
 
 Invariants, tests of the same names:
 
@@ -16,16 +16,10 @@ Invariants, tests of the same names:
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Message
 
 from mm2py.api.mirror_maker_1 import (
     MessageHandler,
@@ -34,10 +28,11 @@ from mm2py.api.mirror_maker_1 import (
     RebalanceListener,
 )
 from mm2py.config.librdkafka import Value
-from mm2py.errors import AuthenticationError, FatalError
-from mm2py.types import TopicPartition as Partition
-from mm2py_connectors.record_sender import LIBRDKAFKA, RecordSender, Sent, mirrored
-from mm2py_workers.group_consumer import MOVED, consumer_failure
+from mm2py.errors import FatalError, RetriableError
+from mm2py.runtime.tasks.sink_loop import AssignmentListener
+from mm2py.types import TopicPartition
+from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
+from mm2py_workers.group_consumer import ConfluentConsumer
 
 __all__ = ["Handle", "Stream", "handled"]
 
@@ -46,10 +41,9 @@ log = logging.getLogger(__name__)
 POLL_S: Final = 0.5
 REVOKE_S: Final = 30.0
 COMMIT_RETRY_S: Final = 0.1
+LAG_S: Final = 1.0
 CLOSE_S: Final = 15.0
 _SHOWN: Final = 8
-
-_Place = tuple[str, int]
 
 
 class Handle(Protocol):
@@ -81,7 +75,7 @@ def handled(handler: MessageHandler) -> Handle:
 
 
 @final
-class Stream:
+class Stream(AssignmentListener):
     """One consumer and its thread.
 
     Args:
@@ -107,22 +101,22 @@ class Stream:
     ) -> None:
         self.name = str(values["client.id"])
         self._sender, self._handle, self._listener = sender, handle, listener
-        self._batch, self._commit_s, self._ended = batch, commit_s, ended
-        self._consumer = Consumer({**values, "error_cb": self._error, "logger": LIBRDKAFKA})
-        self._by_ticket = values.get("sasl.mechanism") == "GSSAPI"
+        self._commit_s, self._ended = commit_s, ended
+        self._consumer = ConfluentConsumer(values, batch, self, waits_for_ticket=True)
         self._stopping = threading.Event()
         self._topics: tuple[str, ...] = ()
         self._wanted: tuple[str, ...] = ()
-        self._positions: dict[_Place, int] = {}
-        self._uncommitted: dict[_Place, int] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
         self._early: list[Message] = []
-        self._owned: set[_Place] = set()
+        self._owned: set[TopicPartition] = set()
         self._fatal: Exception | None = None
         self._waits_until_s: float | None = None
         self._stops_until_s: float | None = None
         self._waits_for_target = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        self.records = self.bytes = 0
+        self.records = self.bytes = self.lag = 0
+        """``lag``: records between what was read and the ends of the partitions, as the last answers of brokers say."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -145,17 +139,6 @@ class Stream:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def lag(self) -> int:
-        """Records between what was read and the ends of the partitions, as the last answers of brokers say."""
-        total = 0
-        for place, position in tuple(self._positions.items()):
-            try:
-                _, end = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
-            except (KafkaException, RuntimeError):  # it is closed meanwhile
-                return total
-            total += max(0, end - position)  # a negative end: not known yet
-        return total
-
     # ---- the thread
 
     def _run(self) -> None:
@@ -167,18 +150,16 @@ class Stream:
         except Exception as error:  # noqa: BLE001 - the thread's edge: the process ends with it
             cause = error
         finally:
-            try:
-                self._consumer.close()
-            except (KafkaException, RuntimeError) as error:
-                log.warning(
-                    "the consumer did not close in order stream=%s cause=%s", self.name, error
-                )
+            self._consumer.close()
             self._ended(cause)
 
     def _copy(self) -> None:
         due_s = time.monotonic() + self._commit_s
+        look_s = 0.0
         while not self._stopping.is_set():
-            self._subscribe()
+            if self._topics != self._wanted:
+                self._topics = self._wanted
+                self._consumer.subscribe(self._topics)
             messages = self._poll()
             with self._sender.hold(self._idle):
                 self._pass_on(messages)
@@ -186,46 +167,31 @@ class Stream:
                 with self._sender.hold(self._idle):
                     self._commit()
                 due_s = time.monotonic() + self._commit_s
+            if time.monotonic() >= look_s:
+                self.lag = self._behind()
+                look_s = time.monotonic() + LAG_S
             if self._fatal is not None:
                 raise self._fatal
 
-    def _subscribe(self) -> None:
-        wanted = self._wanted
-        if wanted == self._topics:
-            return
-        self._topics = wanted
-        if wanted:
-            self._consumer.subscribe(
-                list(wanted), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
-            )
-        else:
-            self._consumer.unsubscribe()
+    def _behind(self) -> int:
+        # On this thread: the library lets a call of another one wait for as long as a poll comes after the other.
+        return sum(
+            max(0, self._consumer.end(place, ask=False) - position)  # a negative end: not known yet
+            for place, position in self._positions.items()
+        )
 
-    def _poll(self) -> list[Message]:
+    def _poll(self) -> Sequence[Message]:
         if not self._topics:
             self._stopping.wait(POLL_S)
-            return []
+            return ()
         early, self._early = self._early, []
-        if early:
-            return early
-        first = self._consumer.poll(POLL_S)
-        if first is None:
-            return []
-        # The first has waited for the broker; the others are there, or will be in the next round.
-        return (
-            [first, *self._consumer.consume(self._batch - 1, timeout=0)]
-            if self._batch > 1
-            else [first]
-        )
+        return early or self._consumer.messages(POLL_S)
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         sender, handle, idle, owned = self._sender, self._handle, self._idle, self._owned
         for message in messages:
-            error = message.error()
-            if error is not None:
-                self._error(error)
-                continue
-            place = cast("_Place", (message.topic(), message.partition()))
+            # A tuple is as good as a key, and costs less per record.
+            place = cast("TopicPartition", (message.topic(), message.partition()))
             if place not in owned:
                 continue  # revoked since it was polled: its new owner reads it from the last commit
             if handle is None:
@@ -240,6 +206,14 @@ class Stream:
             self.records += 1
             self.bytes += len(message)
         sender.serve(idle)
+        if not self._early:
+            self._note_ends()
+
+    def _note_ends(self) -> None:
+        """Where the end of a log was read, nothing is behind: markers of transactions have offsets, too."""
+        for place, end in self._consumer.reached().items():
+            if place in self._owned and self._positions.get(place) != end:
+                self._positions[place] = self._uncommitted[place] = end
 
     def _commit(self) -> None:
         """Flush, then commit what was read; the caller holds the sender."""
@@ -249,40 +223,32 @@ class Stream:
         self._sender.flush(self._idle)
         while self._uncommitted:
             try:
-                self._commit_once()
-            except KafkaException as error:
-                failed: object = error.args[0]
-                assert isinstance(failed, KafkaError)
-                if failed.name() in MOVED:
-                    log.warning(
-                        "the group has changed, others commit stream=%s cause=%s",
-                        self.name,
-                        failed.str(),
-                    )
-                    return
+                refused = self._consumer.commit(self._uncommitted)
+            except RetriableError as error:
                 log.warning(
                     "offsets are not committed yet, tried again stream=%s cause=%s",
                     self.name,
-                    failed.str(),
+                    error.message,
                 )
                 self._idle()
                 time.sleep(COMMIT_RETRY_S)
-                for place in [it for it in self._uncommitted if it[0] not in self._wanted]:
-                    del self._uncommitted[place]  # its topic is gone
-            else:
-                self._uncommitted.clear()
-
-    def _commit_once(self) -> None:
-        offsets = [TopicPartition(*place, offset) for place, offset in self._uncommitted.items()]
-        for it in self._consumer.commit(offsets=offsets, asynchronous=False) or ():
-            if it.error is not None:
+                self._forget_gone_topics()
+                continue
+            if refused:
                 log.warning(
-                    "offset not committed stream=%s partition=%s-%d cause=%s",
+                    "offsets are not committed stream=%s partitions=%s cause=%s",
                     self.name,
-                    it.topic,
-                    it.partition,
-                    it.error,
+                    _shown(refused),
+                    next(iter(refused.values())),
                 )
+            for place in self._uncommitted.keys() - refused.keys():
+                del self._uncommitted[place]
+            self._forget_gone_topics()
+            return
+
+    def _forget_gone_topics(self) -> None:
+        for place in [it for it in self._uncommitted if it[0] not in self._wanted]:
+            del self._uncommitted[place]
 
     def _idle(self) -> None:
         """Stay in the group while the target is waited for; the caller holds the sender, or waits for it."""
@@ -295,28 +261,28 @@ class Stream:
                 "stopped before the target had acknowledged everything",
                 remedy="the next start reads the rest again",
             )
-        assigned = self._consumer.assignment()
-        if not assigned:
+        held = frozenset(self._owned)
+        if not held:
             return
-        self._consumer.pause(assigned)
+        self._consumer.pause(held)
         self._waits_for_target = True
         try:
-            early = self._consumer.poll(0)
+            self._early += self._consumer.messages(0)
         finally:
             self._waits_for_target = False
-            self._consumer.resume([it for it in self._consumer.assignment() if it in assigned])
-        if early is not None:
-            self._early.append(early)
+            self._consumer.resume(held & self._owned)
 
-    # ---- callbacks of the group, within a poll of this thread
+    # ---- AssignmentListener, within a poll of this thread
 
-    def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Pass their records on from now on."""
         log.info("partitions assigned stream=%s partitions=%s", self.name, _shown(partitions))
-        self._owned |= _places(partitions)
+        self._owned.update(partitions)
         if self._listener is not None:
-            self._listener.partitions_assigned(_ours(partitions))
+            self._listener.partitions_assigned(list(partitions))
 
-    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Flush and commit what was read of them."""
         log.info("partitions revoked stream=%s partitions=%s", self.name, _shown(partitions))
         if self._waits_for_target:
             # What was sent is not acknowledged: others read it again from the last commit.
@@ -325,7 +291,7 @@ class Stream:
             self._finish()
         self._forget(partitions)
         if self._listener is not None:
-            self._listener.partitions_revoked(_ours(partitions))
+            self._listener.partitions_revoked(list(partitions))
 
     def _finish(self) -> None:
         self._waits_until_s = time.monotonic() + REVOKE_S
@@ -343,7 +309,8 @@ class Stream:
         finally:
             self._waits_until_s = None
 
-    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Commit nothing of them: others have them already."""
         log.warning(
             "partitions lost, others read from the last commit stream=%s partitions=%s",
             self.name,
@@ -351,34 +318,15 @@ class Stream:
         )
         self._forget(partitions)
 
-    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
-        places = _places(partitions)
-        self._owned -= places
-        for place in places:
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self._owned.difference_update(partitions)
+        for place in partitions:
             self._positions.pop(place, None)
             self._uncommitted.pop(place, None)
 
-    def _error(self, error: KafkaError) -> None:
-        failure = consumer_failure(error)
-        if isinstance(failure, AuthenticationError) and self._by_ticket:
-            # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
-            log.warning("the source refuses the login, tried again stream=%s", self.name)
-        elif failure is not None:
-            self._fatal = failure
-        else:
-            log.debug("the source does not answer stream=%s cause=%s", self.name, error.str())
 
-
-def _places(partitions: Sequence[TopicPartition]) -> set[_Place]:
-    return {(it.topic, it.partition) for it in partitions}
-
-
-def _shown(partitions: Sequence[TopicPartition]) -> str:
-    names = [f"{it.topic}-{it.partition}" for it in partitions]
+def _shown(partitions: Collection[TopicPartition]) -> str:
+    names = [str(it) for it in partitions]
     return ",".join(names[:_SHOWN]) + (
         f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     )
-
-
-def _ours(partitions: Sequence[TopicPartition]) -> list[Partition]:
-    return [Partition(it.topic, it.partition) for it in partitions]

@@ -1,0 +1,109 @@
+"""Flows that a consumer group copies: their file, their group as any lag tool sees it, and records of every kind.
+
+Flow: ``a_flow`` -> ``Mirror`` -> ``wait_ready`` -> records -> ``wait_committed``.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, cast
+
+from confluent_kafka import Consumer, TopicPartition
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.connect_process import rest_of
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.traffic import Sent, ends
+
+__all__ = [
+    "PARTITIONS",
+    "TASKS",
+    "a_flow",
+    "committed",
+    "every_kind",
+    "group_of",
+    "shown",
+    "wait_committed",
+    "wait_ready",
+]
+
+PARTITIONS: Final = 6
+TASKS: Final = 3
+
+
+def a_flow(
+    folder: Path,
+    source: KafkaAddress,
+    target: KafkaAddress,
+    topic: str,
+    more: Mapping[str, str] | None = None,
+) -> Flow:
+    """Write a flow that is copied by a group; a member that is killed has left it after 6 s."""
+    own = "{source}->{target}."
+    properties = {
+        own + "copy.connector": "sink",
+        own + "tasks.max": str(TASKS),
+        own + "consumer.override.session.timeout.ms": "6000",
+        own + "consumer.override.heartbeat.interval.ms": "1000",
+        **SHORT_SESSION,
+    }
+    return write_flow(
+        folder,
+        source,
+        target,
+        topic,
+        properties | {own + name: text for name, text in (more or {}).items()},
+    )
+
+
+def group_of(flow: Flow) -> str:
+    return f"connect-{flow.source_alias}->{flow.target_alias}.MirrorSinkConnector"
+
+
+def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
+    """Wait until so many tasks have partitions."""
+    until(lambda: len(mirror.lines("partitions assigned")) >= members, 90, "members", alive=mirror)
+
+
+def committed(cluster: KafkaAddress, group: str, topic: str) -> dict[int, int]:
+    """Return what a group has committed, asked as any lag tool does."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0}
+    )
+    try:
+        wanted = [TopicPartition(topic, number) for number in ends(cluster, topic)]
+        return {it.partition: it.offset for it in consumer.committed(wanted, timeout=30)}
+    finally:
+        consumer.close()
+
+
+def wait_committed(mirror: Mirror, flow: Flow, topic: str) -> None:
+    """Wait until the group has committed the end of each partition that has records."""
+    wanted = {p: end for p, end in ends(flow.source, topic).items() if end}
+
+    def reached() -> bool:
+        now = committed(flow.source, group_of(flow), topic)
+        return all(now[partition] == end for partition, end in wanted.items())
+
+    until(
+        reached,
+        60,
+        lambda: f"committed {committed(flow.source, group_of(flow), topic)}",
+        alive=mirror,
+    )
+
+
+def every_kind(count: int) -> list[Sent]:
+    """Keys, null values and empty ones, headers that repeat, old timestamps; all different."""
+    found: list[Sent] = []
+    for number in range(count):
+        key = b"" if number % 10 == 0 else b"key-%d" % number
+        value = None if number % 7 == 0 else b"" if number % 7 == 1 else b"value %d" % number
+        headers = (("a", b"1"), ("a", None), ("b", b"")) if number % 3 == 0 else ()
+        found.append(Sent(number % PARTITIONS, value, key, headers, 1_500_000_000_000 + number))
+    return found
+
+
+def shown(mirror: Mirror, flow: Flow) -> dict[str, object]:
+    """Return what ``GET /flows/{flow}`` says."""
+    path = f"flows/{flow.source_alias}-%3E{flow.target_alias}"
+    return cast("dict[str, object]", rest_of(mirror).ok("GET", path))

@@ -1,0 +1,227 @@
+"""A stream of MirrorMaker 1 over a scripted group: which positions it commits, and when."""
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import pytest
+from confluent_kafka import Message
+
+from mm2py.errors import RetriableError
+from mm2py.runtime.tasks.sink_loop import AssignmentListener
+from mm2py.types import TopicPartition
+from mm2py_connectors.record_sender import Idle, RecordSender
+from mm2py_workers.mirror_maker_1 import stream as stream_module
+from mm2py_workers.mirror_maker_1.stream import Stream
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Read:
+    """A message, as the library's."""
+
+    def __init__(self, place: TopicPartition, offset: int) -> None:
+        self.place, self._offset = place, offset
+
+    def topic(self) -> str:
+        return self.place.topic
+
+    def partition(self) -> int:
+        return self.place.partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def __len__(self) -> int:
+        return 1
+
+
+Step = Callable[["Group"], Sequence[Read]]
+
+
+class Group:
+    """A ``ConfluentConsumer`` whose polls are steps of the test; behind the last one the stream is stopped."""
+
+    now: "Group"
+
+    def __init__(
+        self, _values: object, _batch: int, listener: AssignmentListener, **_more: object
+    ) -> None:
+        Group.now, self.listener = self, listener
+        self.steps: list[Step] = []
+        self.while_idle: list[Step] = []
+        self.ends: dict[TopicPartition, int] = {}
+        self.answers: list[Mapping[TopicPartition, str] | Exception] = []
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.paused: set[TopicPartition] = set()
+        self.at_end: Callable[[], None] = lambda: None
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        assert list(topics) == ["t"]
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        steps = self.steps if timeout_s else self.while_idle
+        if not steps:
+            if timeout_s:
+                self.at_end()
+            return []
+        return cast("list[Message]", list(steps.pop(0)(self)))
+
+    def reached(self) -> Mapping[TopicPartition, int]:
+        ends, self.ends = self.ends, {}
+        return ends
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
+        answer = self.answers.pop(0) if self.answers else {}
+        if isinstance(answer, Exception):
+            raise answer
+        self.commits.append({it: at for it, at in positions.items() if it not in answer})
+        return answer
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused.update(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused.difference_update(partitions)
+
+    def end(self, _partition: TopicPartition, *, ask: bool) -> int:
+        assert not ask
+        return 10
+
+    def close(self) -> None: ...
+
+
+class Target:
+    """A sender whose next flushes wait for the target that often."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[TopicPartition, int]] = []
+        self.waits = 0
+
+    @contextmanager
+    def hold(self, _idle: Idle) -> Generator[None]:
+        yield
+
+    def forward(self, message: Read, _idle: Idle) -> None:
+        self.sent.append((message.place, message.offset()))
+
+    def serve(self, _idle: Idle) -> None: ...
+
+    def flush(self, idle: Idle) -> None:
+        waits, self.waits = self.waits, 0
+        for _ in range(waits):
+            idle()
+
+
+def steps(*reads: Read, **ends: int) -> Step:
+    """Return a poll with these records and ends of partitions (``p0=7``)."""
+
+    def step(group: Group) -> Sequence[Read]:
+        group.ends |= {TopicPartition("t", int(name[1:])): end for name, end in ends.items()}
+        return reads
+
+    return step
+
+
+def given(*places: TopicPartition) -> Step:
+    def step(group: Group) -> Sequence[Read]:
+        group.listener.assigned(places)
+        return ()
+
+    return step
+
+
+def taken(*places: TopicPartition) -> Step:
+    def step(group: Group) -> Sequence[Read]:
+        group.listener.revoked(places)
+        return ()
+
+    return step
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target()
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    target: Target,
+    *script: Step,
+    idle: Sequence[Step] = (),
+    answers: Sequence[Mapping[TopicPartition, str] | Exception] = (),
+) -> tuple[Group, Stream]:
+    """Run a stream through the script to its orderly end."""
+    monkeypatch.setattr(stream_module, "ConfluentConsumer", Group)
+    monkeypatch.setattr(stream_module, "COMMIT_RETRY_S", 0.0)
+    monkeypatch.setattr(stream_module, "LAG_S", 0.0)
+    causes: list[BaseException | None] = []
+    stream = Stream(
+        {"client.id": "s"},
+        cast("RecordSender", target),
+        None,
+        listener=None,
+        batch=10,
+        commit_s=0.0,
+        ended=causes.append,
+    )
+    group = Group.now
+    group.steps, group.while_idle, group.answers = list(script), list(idle), list(answers)
+    group.at_end = stream.stop
+    stream.subscribe(["t"])
+    stream.start()
+    assert stream.join(10)
+    assert causes == [None]
+    return group, stream
+
+
+def test_what_was_read_and_the_markers_behind_it_are_committed(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    group, stream = run(
+        monkeypatch, target, given(P0, P1), steps(Read(P0, 5), Read(P0, 6), p0=9, p1=3), steps(p0=10)
+    )  # fmt: skip
+    assert target.sent == [(P0, 5), (P0, 6)]
+    assert group.commits == [{P0: 9, P1: 3}, {P0: 10}]
+    assert stream.lag == 7
+
+
+def test_an_end_is_not_committed_before_records_that_came_while_the_target_was_waited_for(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    target.waits = 1
+    # While the flush of offset 5 waits, offset 7 and the end behind it arrive.
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0),
+        steps(Read(P0, 5)),
+        idle=[steps(Read(P0, 7), p0=9)],
+    )
+    assert group.commits == [{P0: 6}, {P0: 9}]
+    assert target.sent == [(P0, 5), (P0, 7)]
+    assert group.paused == set()
+
+
+def test_what_goes_is_committed_and_its_end_is_not(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    group, _ = run(
+        monkeypatch, target, given(P0), steps(Read(P0, 5)), taken(P0), steps(Read(P0, 6), p0=9)
+    )
+    assert group.commits == [{P0: 6}]
+    assert target.sent == [(P0, 5)]
+
+
+def test_a_position_that_is_refused_is_tried_by_the_next_commit_and_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0, P1),
+        steps(Read(P0, 5), Read(P1, 1)),
+        steps(Read(P0, 6)),
+        answers=[{P1: "not now"}, RetriableError("nobody answers")],
+    )
+    assert group.commits == [{P0: 6}, {P0: 7, P1: 2}]
