@@ -1,6 +1,6 @@
 """What a poll returns when the group changes in the middle of it, at the end of a log, and when a login is refused."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Final
 
 import pytest
@@ -96,11 +96,13 @@ class End(Read):
 class Scripted(Moving):
     """A consumer that returns what the test has put into ``script``: a poll each, a function is called first."""
 
-    script: ClassVar[list[list[Read | Callable[["Scripted"], None]]]] = []
+    script: ClassVar[list[Sequence[Read | Callable[["Scripted"], None]]]] = []
 
     def poll(self, _timeout_s: float) -> Read | None:  # type: ignore[override]
         self._now: list[Read] = []
-        for step in self.script.pop(0) if self.script else []:
+        if not self.script:
+            return None
+        for step in self.script.pop(0):
             if isinstance(step, Read):
                 self._now.append(step)
             else:
@@ -164,7 +166,10 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
     fails: bool,
 ) -> None:
     del scripted
-    monkeypatch.setattr(group_consumer, "check_kerberos", lambda _values: None)
+
+    def has_kerberos(_values: object) -> None: ...
+
+    monkeypatch.setattr(group_consumer, "check_kerberos", has_kerberos)
     given = {"sasl.mechanism": mechanism}
     consumer = ConfluentConsumer(given, 10, Listener(), waits_for_ticket=waits)
     refused = Read(0)

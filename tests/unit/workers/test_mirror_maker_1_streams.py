@@ -72,7 +72,7 @@ class Group:
         return ends
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
-        answer = self.answers.pop(0) if self.answers else {}
+        answer = self.answers.pop(0) if self.answers else dict[TopicPartition, str]()
         if isinstance(answer, Exception):
             raise answer
         self.commits.append({it: at for it, at in positions.items() if it not in answer})

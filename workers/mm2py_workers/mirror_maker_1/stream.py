@@ -198,7 +198,7 @@ class Stream(AssignmentListener):
                 sender.forward(message, idle)
             else:
                 for record in handle(message):
-                    sender.send(Sent((*place, cast("int", message.offset())), record), idle)
+                    sender.send(Sent((place[0], place[1], message.offset() or 0), record), idle)
             if place in owned:  # a send may have waited, and seen a revocation
                 self._positions[place] = self._uncommitted[place] = (
                     cast("int", message.offset()) + 1
