@@ -35,6 +35,7 @@ from mm2py.api.mirror_maker_1 import (
 )
 from mm2py.config.librdkafka import Value
 from mm2py.errors import AuthenticationError, FatalError
+from mm2py.observability.logging import some_of
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, RecordSender, Sent, mirrored
 from mm2py_workers.group_consumer import MOVED, consumer_failure
@@ -374,10 +375,7 @@ def _places(partitions: Sequence[TopicPartition]) -> set[_Place]:
 
 
 def _shown(partitions: Sequence[TopicPartition]) -> str:
-    names = [f"{it.topic}-{it.partition}" for it in partitions]
-    return ",".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+    return some_of([f"{it.topic}-{it.partition}" for it in partitions], _SHOWN, ",")
 
 
 def _ours(partitions: Sequence[TopicPartition]) -> list[Partition]:
